@@ -1,0 +1,59 @@
+# Everything a contributor needs, from a machine with only python3 (3.11+) and make.
+# PYTHON=... chooses the interpreter (also from the environment), ARGS=... goes to pytest.
+
+PYTHON ?= python3
+ARGS   ?=
+BIN    := .venv/bin
+# One stamp per interpreter name: asking for another one makes the environment anew.
+READY  := .venv/.ready-$(subst /,_,$(PYTHON))
+# What there is to type-check: a folder that is not there yet is no error.
+TYPED  := $(wildcard qframe tests examples benchmarks scripts)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format typecheck bench services wheel clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(READY) ## Set up .venv with everything below (does nothing when up to date)
+
+$(READY): pyproject.toml constraints.txt
+	@sh scripts/venv.sh "$(PYTHON)" .venv
+	@echo "Installing qframe and its tools into .venv"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+		-c constraints.txt -e '.[dev,postgres,mysql]'
+	@rm -f .venv/.ready-*
+	@touch $@
+
+demo: $(READY) ## Index the standard library through the queue (examples/stdlib_index)
+	@$(BIN)/python -m examples.stdlib_index
+
+test: $(READY) ## Run the tests; ARGS="tests/worker -k timeout" narrows
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(READY) ## ruff, mypy and import-linter, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and repair what ruff can
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+typecheck: $(READY) ## mypy alone
+	$(BIN)/mypy $(TYPED)
+
+bench: $(READY) ## Measure against the peers (benchmarks/)
+	@$(BIN)/python -m benchmarks
+
+services: ## Install the servers that driver tests start for themselves (Debian, as root)
+	@sh scripts/services.sh
+
+wheel: $(READY) ## Build the sdist and the wheel into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist
+
+clean: ## Remove what was built, the caches and .venv
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find qframe tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

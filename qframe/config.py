@@ -1,0 +1,239 @@
+"""Settings: `qframe.toml` or `[tool.qframe]`, then `QFRAME_*` variables, then code."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from qframe.exceptions import ConfigurationError
+from qframe.names import nearest, one_line, queue_name
+
+QueueName = Annotated[str, AfterValidator(queue_name)]
+
+FILE = "qframe.toml"
+
+
+class ConnectionSettings(BaseModel):
+    """What every connection can be given; a driver's own settings derive from it.
+
+    `retry_after` is the lease of a running job in seconds: a killed worker's job runs again
+    after at most that long. Leases are renewed, so it may be shorter than a job's timeout.
+    `push_retries` is how often a dropped dispatch is tried again; `give_up_after` is the number
+    of seconds without an answer after which a worker exits (0: never).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    driver: str
+    queue: QueueName = "default"
+    retry_after: Annotated[float, Field(ge=1)] = 60
+    max_payload: PositiveInt = 1_000_000
+    push_retries: Annotated[int, Field(ge=0)] = 3
+    give_up_after: Annotated[float, Field(ge=0)] = 300
+
+
+class SyncSettings(ConnectionSettings):
+    """Jobs run at once, in the process that dispatches them."""
+
+    driver: Literal["sync"] = "sync"
+
+
+class NullSettings(ConnectionSettings):
+    """Jobs are dropped."""
+
+    driver: Literal["null"] = "null"
+
+
+class DatabaseSettings(ConnectionSettings):
+    """Jobs wait in an SQL database; a relative SQLite path counts from the project root.
+
+    `synchronous` is SQLite's own setting: `normal` survives the death of any process, `full`
+    power loss as well. `busy_timeout` is how many seconds a call waits for SQLite's write lock.
+    """
+
+    driver: Literal["database"] = "database"
+    url: str = "sqlite:///qframe.sqlite3"
+    table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "jobs"
+    failed_table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "failed_jobs"
+    store_table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "qframe_store"
+    synchronous: Literal["normal", "full", "extra"] = "normal"
+    busy_timeout: Annotated[float, Field(gt=0, le=3600)] = 10
+
+
+class PlaceSettings(BaseModel):
+    """Where the store, or the failed jobs, are kept: `auto`, `null` or a connection's name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    driver: str = "auto"
+
+
+BUILT_IN: dict[str, type[ConnectionSettings]] = {
+    "database": DatabaseSettings,
+    "sync": SyncSettings,
+    "null": NullSettings,
+}
+
+
+class Settings(BaseSettings):
+    """All settings of a process. Give it to `QueueManager`, or let that load it.
+
+    `jobs` names the only modules whose jobs a worker runs. `listeners` maps an event's name to
+    the `module:function`s that hear it. `unknown_job_delays` are the seconds after which a job
+    this worker does not know is tried again, before it is failed.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="QFRAME_", env_nested_delimiter="__", extra="forbid"
+    )
+
+    default: str = "database"
+    jobs: list[str] = []
+    listeners: dict[str, list[str]] = {}
+    unknown_job_delays: list[Annotated[float, Field(ge=0)]] = [5, 15, 40]
+    connections: dict[str, dict[str, Any]] = {}
+    store: PlaceSettings = PlaceSettings()
+    failed: PlaceSettings = PlaceSettings()
+    root: Path = Field(default_factory=Path.cwd)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read code over environment over file; no `.env`, no secrets folder."""
+        return init_settings, env_settings, _FileSource(settings_cls)
+
+    def connection(self, name: str) -> dict[str, Any]:
+        """Give a connection as configured, over the one that exists without configuration.
+
+        Raises `ConfigurationError` for a name that is neither.
+        """
+        given = self.connections.get(name)
+        if given is None and name not in BUILT_IN:
+            known = self.connection_names()
+            raise ConfigurationError(
+                f"unknown connection {one_line(name, 60)!r}{nearest(name, known)}; "
+                f"configured are {', '.join(known)}"
+            )
+        return {"driver": name, **(given or {})}
+
+    def connection_names(self) -> list[str]:
+        """Name every connection there is, the default first."""
+        names = sorted({*BUILT_IN, *self.connections})
+        return sorted(names, key=lambda name: name != self.default)
+
+
+class _FileSource(PydanticBaseSettingsSource):
+    """The configuration file found at or above the working directory."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ANN401, ARG002 (the base's signature)
+        """Not used: the file is read whole."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return _file_settings.get("now", {})
+
+
+_file_settings: dict[str, dict[str, Any]] = {}
+
+
+def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN401 (any setting)
+    """Read the settings: `file`, or the one found upward from the working directory.
+
+    Keyword arguments are settings that win over file and environment. Raises
+    `ConfigurationError` with one line that names the key and, for an unknown one, the nearest.
+    """
+    path = Path(file) if file is not None else find(Path.cwd())
+    values = read(path) if path is not None else {}
+    values.setdefault("root", path.resolve().parent if path is not None else Path.cwd())
+    _check_environment()
+    _file_settings["now"] = values
+    try:
+        return Settings(**over)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, Settings, where=_place(path))) from None
+    except ValueError as error:  # a QFRAME_ variable that is not the JSON its setting needs
+        raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
+    finally:
+        _file_settings.clear()
+
+
+def _check_environment() -> None:
+    known = {name.upper() for name in Settings.model_fields} | {"CONFIG"}
+    for variable in os.environ:
+        if variable.upper().startswith("QFRAME_"):
+            key = variable.upper().removeprefix("QFRAME_").split("__")[0]
+            if key not in known:
+                raise ConfigurationError(
+                    f"in the environment: unknown variable {variable}{nearest(key, known)}"
+                )
+
+
+def find(start: Path) -> Path | None:
+    """Find the nearest `qframe.toml`, or pyproject.toml with `[tool.qframe]`, at or above."""
+    for folder in (start, *start.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+        project = folder / "pyproject.toml"
+        if project.is_file() and "qframe" in _toml(project).get("tool", {}):
+            return project
+    return None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read the settings of one file; raises `ConfigurationError` when it cannot be read."""
+    values = _toml(path)
+    if path.name == "pyproject.toml":
+        values = values.get("tool", {}).get("qframe", {})
+    return dict(values)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {one_line(str(error))}") from None
+
+
+def _place(path: Path | None) -> str:
+    return path.name if path is not None else "settings"
+
+
+def validated(
+    model: type[ConnectionSettings], values: dict[str, Any], name: str
+) -> ConnectionSettings:
+    """Check one connection's settings; raises `ConfigurationError` naming the key."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error, model, where=f"connections.{name}")) from None
+
+
+def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:
+    """Put the first fault of a validation into one line that names the key."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    *path, key = [str(part) for part in fault["loc"]] or [""]
+    full = ".".join((*path, key))
+    if fault["type"] == "extra_forbidden":
+        for part in path:
+            inner = model.model_fields[part].annotation if part in model.model_fields else None
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+        return f"{where}: unknown key {full!r}{nearest(key, model.model_fields)}"
+    return f"{where}: {full}: {one_line(fault['msg'])}"

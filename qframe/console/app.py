@@ -1,0 +1,54 @@
+"""The `qframe` command: its groups, and how errors reach the user in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from qframe.console import failed, jobs, queues, setup, work
+from qframe.console.text import say_error
+from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob, QframeError
+from qframe.worker.options import USAGE, StopReason
+
+app = typer.Typer(
+    name="qframe",
+    help="Laravel's queue for Python: dispatch jobs, work them, look after them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for group in (work, queues, failed, jobs, setup):
+    group.add_to(app)
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line on stderr.
+
+    Exit codes: 2 wrong usage or configuration, 69 the backend does not answer, 1 otherwise.
+    """
+    try:
+        code = app(standalone_mode=False)
+    except (ConfigurationError, InvalidJob) as error:
+        code = say_error(str(error), USAGE)
+    except BackendUnavailable as error:
+        code = say_error(str(error), StopReason.LOST_BACKEND.exit_code)
+    except QframeError as error:
+        code = say_error(str(error), 1)
+    except KeyboardInterrupt:
+        code = say_error("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone: say nothing more, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ != "Abort":
+                raise
+            code = say_error("interrupted", 130)
+        else:
+            code = say_error(error.format_message(), USAGE)
+    sys.exit(code)

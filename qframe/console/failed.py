@@ -1,0 +1,201 @@
+"""Commands about failed jobs: failed, retry, forget, flush, prune."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from qframe.console.common import (
+    Config,
+    Connection,
+    Json,
+    QueueOption,
+    configured,
+    each_answering,
+)
+from qframe.console.text import say, say_error, say_json, say_rows
+from qframe.contracts import FailedJob, FailedStore
+from qframe.exceptions import ConfigurationError, QframeError
+from qframe.failed import search
+from qframe.failed.retry import retry as requeue
+from qframe.manager import QueueManager
+from qframe.timing import iso
+
+_HOUR = 3600
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("failed")(failed)
+    app.command("retry")(retry)
+    app.command("forget")(forget)
+    app.command("flush")(flush)
+    app.command("prune")(prune)
+
+
+def failed(
+    uuid: Annotated[str, typer.Argument(help="Show this one whole.")] = "",
+    *,
+    queue: QueueOption = None,
+    limit: Annotated[int, typer.Option(help="Rows at most; 0: all.")] = 100,
+    connection: Connection = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """List the failed jobs, latest first, or show one with its error and attempts.
+
+    \b
+      qframe failed
+      qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+      qframe failed --queue emails --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    stores = _stores(configured(config), connection)
+    if uuid:
+        _show(_found(stores, uuid)[1], as_json=as_json)
+        return
+    rows: list[dict[str, Any]] = []
+    for store in stores:
+        for record in search.everything(store, queue):
+            rows.append(_row(record))
+            if limit and len(rows) >= limit:
+                break
+    if as_json:
+        say_json(rows)
+        return
+    say_rows(
+        rows, ("uuid", "connection", "queue", "job", "failed_at", "error"), empty="no failed jobs"
+    )
+    more = sum(store.count() for store in stores) - len(rows)
+    if rows and more > 0 and not queue:
+        say(f"and {more} more: --limit 0 shows all")
+
+
+def retry(
+    ids: Annotated[list[str] | None, typer.Argument(help="uuids, or all.")] = None,
+    *,
+    queue: QueueOption = None,
+    connection: Connection = None,
+    config: Config = None,
+) -> int:
+    """Queue failed jobs again, each once however often this is called.
+
+    \b
+      qframe retry all
+      qframe retry all --queue emails
+      qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    queues = configured(config)
+    stores = _stores(queues, connection)
+    if not ids and not queue:
+        raise ConfigurationError("say which: uuids, all, or --queue NAME")
+    if not ids or ids == ["all"]:
+        chosen = [(s, r) for s in stores for r in search.everything(s, queue)]
+    else:
+        chosen = [_found(stores, uuid) for uuid in ids]
+    count, trouble = 0, 0
+    for store, record in chosen:
+        try:
+            count += requeue(queues, store, record)
+        except QframeError as error:
+            trouble += 1
+            say_error(f"{record.uuid} is kept: {error}", 0)
+    say(f"queued {count} failed jobs again")
+    return int(trouble > 0)
+
+
+def forget(
+    ids: Annotated[list[str], typer.Argument(help="uuids.")],
+    *,
+    connection: Connection = None,
+    config: Config = None,
+) -> None:
+    """Remove failed jobs for good."""
+    stores = _stores(configured(config), connection)
+    for uuid in ids:
+        store, _ = _found(stores, uuid)
+        store.forget(uuid)
+        say(f"forgot {uuid}")
+
+
+def flush(
+    *,
+    hours: Annotated[float, typer.Option(help="Only those that failed longer ago.")] = 0,
+    connection: Connection = None,
+    config: Config = None,
+) -> None:
+    """Remove all failed jobs for good."""
+    _flush(configured(config), connection, hours)
+
+
+def prune(
+    *,
+    hours: Annotated[float, typer.Option(help="How long they are kept.")] = 24,
+    connection: Connection = None,
+    config: Config = None,
+) -> None:
+    """Remove failed jobs older than --hours (24); for a cron job."""
+    _flush(configured(config), connection, hours)
+
+
+def _flush(queues: QueueManager, connection: str | None, hours: float) -> None:
+    if hours < 0:
+        raise ConfigurationError(f"--hours must not be negative, got {hours:g}")
+    before = time.time() - hours * _HOUR if hours else None
+    count = sum(store.flush(before) for store in _stores(queues, connection))
+    say(f"removed {count} failed jobs")
+
+
+def _stores(queues: QueueManager, connection: str | None) -> list[FailedStore]:
+    """Give the failed stores that answer, each once."""
+
+    def reach(store: FailedStore) -> FailedStore:
+        store.count()
+        return store
+
+    found = each_answering(queues, connection, lambda queue: reach(queues.failed_store(queue.name)))
+    return search.distinct(store for _, store in found)
+
+
+def _found(stores: list[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob]:
+    found = search.find(stores, uuid)
+    if found is None:
+        raise ConfigurationError(f"no failed job {uuid!r}; qframe failed lists them")
+    return found
+
+
+def _row(record: FailedJob) -> dict[str, Any]:
+    return {
+        "uuid": record.uuid,
+        "connection": record.connection,
+        "queue": record.queue,
+        "job": record.name,
+        "attempts": record.attempts,
+        "failed_at": iso(record.failed_at),
+        "error": record.exception.strip().rpartition("\n")[2],
+    }
+
+
+def _show(record: FailedJob, *, as_json: bool) -> None:
+    ran = [
+        {
+            "number": attempt.number,
+            "host": attempt.host,
+            "pid": attempt.pid,
+            "started_at": iso(attempt.started_at),
+            "ended": attempt.ended or "never ended",
+            "error": attempt.error,
+        }
+        for attempt in record.history.attempts
+    ]
+    if as_json:
+        text = record.payload.decode("utf-8", "backslashreplace")
+        say_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
+        return
+    for key, value in _row(record).items():
+        say(f"{key:<12}{value}")
+    say_rows(ran, ("number", "host", "pid", "started_at", "ended", "error"), empty="never started")
+    for line in record.exception.rstrip().splitlines():
+        typer.echo("  " + json.dumps(line, ensure_ascii=False)[1:-1].replace('\\"', '"'))

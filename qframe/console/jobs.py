@@ -1,0 +1,63 @@
+"""`qframe dispatch`: queue a job by its name."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from qframe.console.common import Config, Connection, QueueOption, configured
+from qframe.console.text import say
+from qframe.dispatch import dispatch as dispatch_job
+from qframe.exceptions import InvalidArguments, InvalidJob, UnknownJob
+from qframe.names import nearest, one_line
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dispatch")(dispatch)
+
+
+def dispatch(
+    job: Annotated[str, typer.Argument(help="Module and class: app.jobs.SendWelcome")],
+    data: Annotated[str, typer.Argument(help="Its fields as a JSON object.")] = "{}",
+    *,
+    queue: QueueOption = None,
+    delay: Annotated[float, typer.Option(help="Seconds before it is ready.")] = 0,
+    connection: Connection = None,
+    config: Config = None,
+) -> None:
+    """Queue a job by its name and print its id.
+
+    \b
+      qframe dispatch app.jobs.SendWelcome '{"user_id": 7}' --queue high --delay 10
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    queues = configured(config)
+    queues.registry.load()
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise InvalidJob(f"the data is not JSON: {one_line(str(error))}") from None
+    if not isinstance(fields, dict):
+        raise InvalidJob('the data must be a JSON object, like {"user_id": 7}')
+    try:
+        job_class = queues.registry.find(job)
+        known = job_class.field_names()
+        for field in fields:
+            if field not in known:
+                raise InvalidJob(
+                    f"{job_class.__name__} has no field {one_line(field, 60)!r}"
+                    f"{nearest(field, known)}"
+                )
+        made = job_class.from_data(fields)
+    except (UnknownJob, InvalidArguments) as error:
+        raise InvalidJob(str(error)) from None
+    pending = dispatch_job(made)
+    if connection:
+        pending.on_connection(connection)
+    if queue:
+        pending.on_queue(queue)
+    if delay:
+        pending.delay(delay)
+    say(pending.send())

@@ -1,0 +1,185 @@
+"""What a worker prints: Laravel's two columns, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+import typer
+
+from qframe import events, tracebacks
+from qframe.contracts import Job
+from qframe.names import one_line
+from qframe.worker import memory
+
+_WIDEST = 150
+
+
+class Output:
+    """Prints the events of one worker."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.as_json = as_json
+        self.coloured = sys.stdout.isatty()
+        self.totals: Counter[str] = Counter()
+        self.began = time.monotonic()
+        self.line = self._json_line if as_json else self._text_line
+        if not quiet and (self.coloured or as_json):
+            events.listen(events.JobProcessing)(self._processing)
+        events.listen(events.JobProcessed)(self._processed)
+        events.listen(events.JobSkipped)(self._skipped)
+        events.listen(events.JobReleased)(self._released)
+        events.listen(events.JobReleasedAfterException)(self._retried)
+        events.listen(events.JobFailed)(self._failed)
+        events.listen(events.JobGivenBack)(self._given_back)
+        events.listen(events.LeaseLost)(self._lost)
+        events.listen(events.BackendLost)(self._gone)
+        events.listen(events.BackendRestored)(self._back)
+        events.listen(events.WorkerPaused)(self._paused)
+        events.listen(events.WorkerResumed)(self._resumed)
+
+    # -- the worker -----------------------------------------------------------------------------
+
+    def header(self, connection: str, **facts: object) -> None:
+        """Say what is worked, and how."""
+        if self.quiet:
+            return
+        if self.as_json:
+            self._write_json("starting", connection=connection, **facts)
+        else:
+            told = "  ".join(f"{name} {value}" for name, value in facts.items())
+            self._write(f"  qframe  {connection}  {told}")
+
+    def closing(self, reason: str) -> None:
+        """Say why the worker ended, and what it did."""
+        seconds = time.monotonic() - self.began
+        if self.quiet:
+            return
+        if self.as_json:
+            self._write_json("stopped", reason=reason, seconds=round(seconds, 3), **self.totals)
+            return
+        told = ", ".join(f"{count} {what}" for what, count in self.totals.items()) or "no jobs"
+        self._write(f"  stopped ({reason}): {told} in {duration(seconds)}")
+
+    def _gone(self, event: events.BackendLost) -> None:
+        self._notice("gone", f"{event.connection} gone: {one_line(str(event.error))}", "red")
+
+    def _back(self, event: events.BackendRestored) -> None:
+        text = f"{event.connection} back after {duration(event.seconds)}"
+        self._notice("back", text, "green")
+
+    def _paused(self, event: events.WorkerPaused) -> None:
+        self._notice("paused", f"{event.connection}: paused", "yellow")
+
+    def _resumed(self, event: events.WorkerResumed) -> None:
+        self._notice("resumed", f"{event.connection}: resumed", "yellow")
+
+    # -- jobs -----------------------------------------------------------------------------------
+
+    def _processing(self, event: events.JobProcessing) -> None:
+        self.line(event.job, "RUNNING", "yellow", None, "")
+
+    def _processed(self, event: events.JobProcessed) -> None:
+        self._ended("done")
+        if not self.quiet:
+            self.line(event.job, "DONE", "green", event.seconds, "")
+
+    def _skipped(self, event: events.JobSkipped) -> None:
+        self._ended("skipped")
+        if not self.quiet:
+            self.line(event.job, "SKIPPED", "cyan", None, event.reason)
+
+    def _released(self, event: events.JobReleased) -> None:
+        self._ended("released")
+        if not self.quiet:
+            self.line(event.job, "RELEASED", "cyan", event.seconds, "")
+
+    def _retried(self, event: events.JobReleasedAfterException) -> None:
+        self._ended("retried")
+        status = f"RETRY in {event.delay:g} s"
+        self.line(event.job, status, "yellow", event.seconds, tracebacks.brief(event.error, 160))
+
+    def _failed(self, event: events.JobFailed) -> None:
+        self._ended("failed")
+        self.line(event.job, "FAIL", "red", event.seconds, tracebacks.brief(event.error, 160))
+
+    def _given_back(self, event: events.JobGivenBack) -> None:
+        self._ended("given back")
+        self.line(event.job, "GIVEN BACK", "cyan", None, event.reason)
+
+    def _lost(self, event: events.LeaseLost) -> None:
+        self._ended("lost")
+        self.line(event.job, "LOST", "red", None, "its lease had passed to another worker")
+
+    def _ended(self, how: str) -> None:
+        self.totals[how] += 1
+
+    # -- lines ----------------------------------------------------------------------------------
+
+    def _text_line(
+        self, job: Job, status: str, colour: str, seconds: float | None, words: str
+    ) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        name = job.name
+        if self.verbose:
+            name += f" {one_line(job.uuid, 80)} {job.queue} #{job.attempts()} {memory.resident():.0f} MB"
+        took = f"{duration(seconds)} " if seconds is not None else ""
+        width = min(_WIDEST, shutil.get_terminal_size().columns)
+        dots = "." * max(3, width - len(stamp) - len(name) - len(took) - len(status) - 7)
+        if self.coloured:
+            stamp, dots = typer.style(stamp, dim=True), typer.style(dots, dim=True)
+            took, status = typer.style(took, dim=True), typer.style(status, fg=colour, bold=True)
+        tail = f"  {one_line(words, 200)}" if words else ""
+        self._write(f"  {stamp} {name} {dots} {took}{status}{tail}")
+
+    def _json_line(
+        self, job: Job, status: str, colour: str, seconds: float | None, words: str
+    ) -> None:
+        del colour
+        self._write_json(
+            status.split(" in ", maxsplit=1)[0].lower(),
+            uuid=job.uuid,
+            id=job.id,
+            connection=job.connection_name,
+            queue=job.queue,
+            job=job.name,
+            attempts=job.attempts(),
+            duration=None if seconds is None else round(seconds, 6),
+            message=words or None,
+        )
+
+    def _notice(self, status: str, text: str, colour: str) -> None:
+        if self.as_json:
+            self._write_json(status, message=text)
+        else:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            self._write(f"  {stamp} {typer.style(text, fg=colour) if self.coloured else text}")
+
+    def _write_json(self, status: str, **fields: object) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._write(json.dumps({"time": now, "status": status, **fields}, ensure_ascii=False))
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
+            self.quiet = True
+
+
+def duration(seconds: float) -> str:
+    """Show a duration as Laravel does: `12.34ms`, `1.20s`, `3m 5s`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.2f}ms"
+    if seconds < 60:  # noqa: PLR2004 (seconds in a minute)
+        return f"{seconds:.2f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours else f"{minutes}m {rest}s"

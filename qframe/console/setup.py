@@ -1,0 +1,147 @@
+"""`qframe init` and `qframe check`: a first project, and whether what is configured works."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qframe import config as configuration
+from qframe.console.common import Config, Json, configured
+from qframe.console.text import say, say_error, say_json
+from qframe.contracts import Capability
+from qframe.drivers.base import BaseQueue
+from qframe.exceptions import ConfigurationError, QframeError
+from qframe.manager import QueueManager
+
+_SHORT_LEASE = 3
+
+_TOML = """\
+# qframe: the settings one changes first, with their defaults.
+default = "database"
+
+# The only modules whose jobs a worker runs, imported when it starts.
+jobs = ["jobs"]
+
+[connections.database]
+driver = "database"
+url = "sqlite:///qframe.sqlite3"    # a path relative to this file
+queue = "default"                   # where jobs go that name no queue
+retry_after = 60                    # a killed worker's job runs again after this many seconds
+
+# Functions that hear events: "module:function".
+# [listeners]
+# JobFailed = ["jobs:tell_me"]
+"""
+
+_JOBS = '''\
+"""The jobs of this project."""
+
+from qframe import Queueable, dispatch
+
+
+class SayHello(Queueable):
+    name: str
+
+    queue = "default"
+    tries = 3
+    backoff = (1, 5, 10)
+
+    def handle(self) -> None:
+        print(f"Hello, {self.name}!")
+
+
+if __name__ == "__main__":
+    job_id = dispatch(SayHello(name="world")).send()
+    print(f"queued {job_id}")
+'''
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("init")(init)
+    app.command("check")(check)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to.")] = Path(),
+) -> None:
+    """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten."""
+    for name, text in ((configuration.FILE, _TOML), ("jobs.py", _JOBS)):
+        path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            say(f"{path} is there already: left as it is")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+        else:
+            say(f"wrote {path}")
+    say("now: python jobs.py, then: qframe work")
+
+
+def check(*, as_json: Json = False, config: Config = None) -> int:
+    """Say what is configured, whether each backend answers, and what is unsafe about it.
+
+    Exit 1 when a connection does not answer or a module of `jobs` cannot be imported.
+    """
+    queues = configured(config)
+    rows = [_checked(queues, name) for name in queues.names()]
+    trouble = ""
+    try:
+        queues.registry.load()
+    except ConfigurationError as error:
+        trouble = str(error)
+    if as_json:
+        say_json({"root": str(queues.settings.root), "connections": rows, "jobs": trouble or "ok"})
+    else:
+        _print(queues, rows, trouble)
+    return int(bool(trouble) or any(row["error"] for row in rows))
+
+
+def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "connection": name,
+        "answer": "",
+        "ms": None,
+        "error": "",
+        "warnings": [],
+    }
+    try:
+        queue = queues.connection(name)
+        began = time.monotonic()
+        row["answer"] = queue.ping()
+        row["ms"] = round((time.monotonic() - began) * 1000, 1)
+        row["warnings"] = [*queue.warnings(), *_lease_warnings(queue)]
+    except QframeError as error:
+        row["error"] = str(error)
+    return row
+
+
+def _lease_warnings(queue: BaseQueue) -> list[str]:
+    if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
+        return [
+            f"retry_after = {queue.retry_after:g} is short: a worker that is busy for as long "
+            "cannot renew its lease, and its job runs twice"
+        ]
+    return []
+
+
+def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> None:
+    settings = queues.settings
+    say(f"root     {settings.root}")
+    say(f"default  {settings.default}")
+    say(f"jobs     {', '.join(settings.jobs) or 'any job defined under the root'}")
+    for row in rows:
+        if row["error"]:
+            say(f"FAIL     {row['connection']}: {row['error']}")
+            continue
+        say(f"ok       {row['connection']}: {row['answer']} ({row['ms']} ms)")
+        for warning in row["warnings"]:
+            say(f"warning  {row['connection']}: {warning}")
+    if trouble:
+        say_error(trouble, 1)

@@ -1,0 +1,49 @@
+"""How the commands write: tables, JSON, errors, and text that came from jobs made harmless."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from qframe.names import one_line
+
+
+def say_error(message: str, code: int) -> int:
+    """Write one line to stderr and give the exit code back."""
+    sys.stderr.write(f"qframe: {one_line(message, 1000)}\n")
+    return code
+
+
+def say(message: str) -> None:
+    """Write one line to stdout."""
+    typer.echo(one_line(message, 1000))
+
+
+def say_json(value: object) -> None:
+    """Write one JSON document to stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def say_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    """Write a table of the columns of the rows, or the line `empty` where there is none."""
+    if not rows:
+        say(empty)
+        return
+    from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = all(isinstance(row[column], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(one_line(str(row[column]), 200)) for column in columns))
+    console = Console(soft_wrap=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)

@@ -1,0 +1,126 @@
+"""`qframe work`: run the worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from qframe.console.common import Config, configured
+from qframe.exceptions import ConfigurationError
+from qframe.worker import Worker, WorkerOptions
+
+_EXAMPLES = """Work the queues of a connection until told to stop.
+
+\b
+  qframe work                                   the default connection and queue
+  qframe work redis --queue high,default        strictly high first
+  qframe work --timeout 60 --tries 5 --backoff 1,5,10
+
+Signals: TERM, INT, QUIT finish the job and stop, a second one gives it back; USR1 ends the job;
+USR2 pauses, CONT resumes. Exit codes: 0 asked to stop, 1 a job timed out, 2 wrong usage,
+12 memory limit, 69 the backend was gone too long.
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("work", help=_EXAMPLES)(work)
+
+
+def work(
+    connection: Annotated[str | None, typer.Argument(help="Connection name.")] = None,
+    *,
+    queue: Annotated[str, typer.Option(help="Queues in order, by commas.")] = "",
+    timeout: Annotated[float, typer.Option(help="Seconds a job may take; 0: no limit.")] = 60,
+    tries: Annotated[int, typer.Option(help="Starts of a job before it fails; 0: no limit.")] = 1,
+    backoff: Annotated[str, typer.Option(help="Seconds before retries: 1,5,10.")] = "0",
+    sleep: Annotated[float, typer.Option(help="Seconds an idle worker waits.")] = 3,
+    rest: Annotated[float, typer.Option(help="Seconds between two jobs.")] = 0,
+    memory: Annotated[float, typer.Option(help="MB after which it stops; 0: no limit.")] = 256,
+    max_jobs: Annotated[int, typer.Option(help="Jobs after which it stops.")] = 0,
+    max_time: Annotated[float, typer.Option(help="Seconds after which it stops.")] = 0,
+    once: Annotated[bool, typer.Option("--once", help="Run one job, then stop.")] = False,
+    stop_when_empty: Annotated[
+        bool, typer.Option("--stop-when-empty", help="Stop when nothing is ready.")
+    ] = False,
+    grace: Annotated[float, typer.Option(help="Seconds a timed-out job has to end.")] = 5,
+    name: Annotated[str, typer.Option(help="The worker's name.")] = "default",
+    force: Annotated[bool, typer.Option("--force", help="Work although all is paused.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
+    config: Config = None,
+) -> int:
+    """Run the worker and give its exit code."""
+    if sys.platform == "win32":
+        raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
+    options = WorkerOptions(
+        connection=connection,
+        queues=tuple(part.strip() for part in queue.split(",")) if queue else (),
+        name=name,
+        timeout=timeout,
+        tries=tries,
+        backoff=_backoff(backoff),
+        grace=grace,
+        sleep=sleep,
+        rest=rest,
+        memory=memory,
+        max_jobs=max_jobs,
+        max_time=max_time,
+        once=once,
+        stop_when_empty=stop_when_empty,
+        force=force,
+    )
+    worker = Worker(configured(config), options)
+    return _run(worker, as_json=as_json, quiet=quiet, verbose=verbose)
+
+
+def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
+    from qframe.console.output import Output  # noqa: PLC0415 (only a worker prints like this)
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="  %(asctime)s %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )
+    options = worker.options
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    output.header(
+        f"{worker.queue.name} ({worker.queue.described()})",
+        queues=",".join(worker.queues),
+        timeout=f"{options.timeout:g}s",
+        tries=options.tries,
+        pid=os.getpid(),
+    )
+    code = worker.run()
+    if worker.stop_reason is not None:
+        output.closing(worker.stop_reason)
+    _leave_in_time(code, options.grace)
+    return code
+
+
+def _leave_in_time(code: int, grace: float) -> None:
+    """End the process although a thread that a job left behind does not end."""
+
+    def leave() -> None:
+        sys.stderr.write("qframe: a thread left by a job did not end: leaving without it\n")
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(max(grace, 1), leave)
+    timer.daemon = True
+    timer.start()
+
+
+def _backoff(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigurationError(
+            f"--backoff takes seconds by commas, like 1,5,10, not {text!r}"
+        ) from None

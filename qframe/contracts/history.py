@@ -1,0 +1,94 @@
+"""Where each attempt of a job ran and how it ended, kept by the backend beside the job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+KEPT = 10
+"""The first attempt and the last ones are kept, this many in all; the counts stay exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a job's handler.
+
+    `ended` is empty while it runs, and stays so when its worker died; then one of `error`,
+    `released`, `timed out`, `interrupted`.
+    """
+
+    number: int
+    host: str
+    pid: int
+    started_at: float
+    ended: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The attempts of one job.
+
+    `exceptions` counts attempts that raised, `releases` attempts the job ended by releasing
+    itself, `refusals` the times no attempt could be started because the job was unknown here.
+    """
+
+    attempts: tuple[Attempt, ...] = field(default=())
+    exceptions: int = 0
+    releases: int = 0
+    refusals: int = 0
+
+    def started(self, number: int, host: str, pid: int, at: float) -> History:
+        """Add the start of attempt `number`."""
+        kept = self.attempts
+        if len(kept) >= KEPT:
+            kept = kept[:1] + kept[2 - KEPT :]
+        return replace(self, attempts=(*kept, Attempt(number, host, pid, at)))
+
+    def ended(self, how: str, error: str = "") -> History:
+        """Say how the last attempt ended."""
+        if not self.attempts:
+            return self
+        *before, last = self.attempts
+        return replace(
+            self,
+            attempts=(*before, replace(last, ended=how, error=error)),
+            exceptions=self.exceptions + (how not in {"released", "given back"}),
+            releases=self.releases + (how == "released"),
+        )
+
+    def without_last(self) -> History:
+        """Forget the last start: it is not counted."""
+        return replace(self, attempts=self.attempts[:-1])
+
+    def refused(self) -> History:
+        """Count one more time the job could not be started here."""
+        return replace(self, refusals=self.refusals + 1)
+
+    def to_json(self) -> str:
+        """Encode for the backend."""
+        return _ENCODER.encode(
+            {
+                "attempts": [
+                    (a.number, a.host, a.pid, a.started_at, a.ended, a.error) for a in self.attempts
+                ],
+                "exceptions": self.exceptions,
+                "releases": self.releases,
+                "refusals": self.refusals,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | None) -> History:
+        """Decode what `to_json` gave; nothing, or text that is not ours, is an empty history."""
+        if not text:
+            return cls()
+        try:
+            fields = json.loads(text)
+            fields["attempts"] = tuple(Attempt(*attempt) for attempt in fields["attempts"])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError):
+            return cls()
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,276 @@
+"""dispatch: the fluent call that queues a job, and what becomes of one that is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Generator, Iterable
+from typing import Any, Self
+
+from qframe import events, guard, manager, tracebacks
+from qframe.drivers.base import BaseQueue
+from qframe.drivers.sync import SyncQueue
+from qframe.exceptions import BackendUnavailable, InvalidJob
+from qframe.names import queue_name
+from qframe.queueable import Queueable
+from qframe.registry import refuse_while_importing
+from qframe.timing import When, seconds_until
+
+log = logging.getLogger("qframe")
+
+
+def dispatch(job: Queueable) -> PendingDispatch:
+    """Queue a job: `dispatch(SendWelcome(user_id=7)).on_queue("high").delay(10)`.
+
+    The job is checked and its payload built at once, so a bad job raises `InvalidJob` here. It is
+    pushed by `.send()`, `.id` or `await`, or when what this returns goes out of scope, as in
+    Laravel.
+    """
+    return PendingDispatch(job)
+
+
+def dispatch_sync(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+    """Run a job here and now, once, and give what `handle` returned; raises what it raised."""
+    queue = manager.default().connection("sync")
+    if not isinstance(queue, SyncQueue):
+        queue.push(job)
+        return None
+    return queue.run(job, queue.payload_of(job), None, 0)
+
+
+def dispatch_if(condition: object, job: Queueable) -> PendingDispatch | None:
+    """Dispatch if `condition` is true."""
+    return dispatch(job) if condition else None
+
+
+def dispatch_unless(condition: object, job: Queueable) -> PendingDispatch | None:
+    """Dispatch unless `condition` is true."""
+    return None if condition else dispatch(job)
+
+
+def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
+    """Queue many jobs at once and give their ids in order.
+
+    Those of one connection go together, all or none where the backend can. Raises `InvalidJob`
+    before anything is pushed, or `BackendUnavailable`.
+    """
+    refuse_while_importing()
+    made = list(jobs)
+    groups: dict[str | None, list[int]] = {}
+    for position, job in enumerate(made):
+        _check(job)
+        groups.setdefault(type(job).connection, []).append(position)
+    ids = [""] * len(made)
+    for connection, positions in groups.items():
+        sent = manager.default().connection(connection).bulk((made[p] for p in positions), queue)
+        for position, identity in zip(positions, sent, strict=True):
+            ids[position] = identity
+    return ids
+
+
+class PendingDispatch:
+    """A job about to be queued (Laravel's PendingDispatch).
+
+    `send()` pushes it, raises what goes wrong and gives the id. One that is dropped unsent is
+    pushed when it goes out of scope, at interpreter exit at the latest; nothing can be raised
+    there, so a push that fails is tried again and then reported by the event `JobDispatchFailed`,
+    a log record at CRITICAL, and `sys.unraisablehook`. `os._exit` and `kill -9` lose the unsent.
+    After a call that raised, nothing is pushed behind the caller's back.
+    """
+
+    __slots__ = ("__weakref__", "_draft", "_finalizer")
+
+    def __init__(self, job: Queueable) -> None:
+        _check(job)
+        refuse_while_importing()
+        self._draft = _Draft(job)
+        self._finalizer = weakref.finalize(self, _send_dropped, self._draft)
+
+    def on_connection(self, name: str) -> Self:
+        """Use another connection than the job's own; raises `ConfigurationError`."""
+        with _Disarming(self._finalizer):
+            self._draft.use(manager.default().connection(name))
+        return self
+
+    def on_queue(self, name: str) -> Self:
+        """Use another queue than the job's own; raises `InvalidQueueName`."""
+        with _Disarming(self._finalizer):
+            self._draft.queue = queue_name(name)
+        return self
+
+    def delay(self, delay: When) -> Self:
+        """Make the job ready after `delay`: seconds, timedelta or aware datetime."""
+        with _Disarming(self._finalizer):
+            try:
+                seconds_until(delay)
+            except (TypeError, ValueError) as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.delay = delay
+        return self
+
+    def send(self) -> str:
+        """Push the job and give its id; a second call gives the same id.
+
+        Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection what the job
+        raised.
+        """
+        self._finalizer.detach()
+        return self._draft.send()
+
+    @property
+    def id(self) -> str:
+        """The job's id; pushes the job as `send` does."""
+        return self.send()
+
+    def __await__(self) -> Generator[Any, None, str]:
+        """Push the job without blocking the event loop and give its id."""
+        self._finalizer.detach()
+        return asyncio.to_thread(self._draft.send).__await__()
+
+    def __repr__(self) -> str:
+        state = "sent" if self._draft.id else "pending"
+        return f"<{type(self).__name__} {self._draft.payload['displayName']} {state}>"
+
+
+class _Draft:
+    """What is to be pushed; apart from `PendingDispatch`, whose finalizer must not hold it."""
+
+    __slots__ = ("connection", "delay", "id", "job", "payload", "pid", "queue")
+
+    def __init__(self, job: Queueable) -> None:
+        self.job = job
+        self.pid = os.getpid()
+        self.queue: str | None = None
+        self.delay: When = type(job).delay
+        self.id = ""
+        self.use(manager.default().connection(type(job).connection))
+
+    def use(self, connection: BaseQueue) -> None:
+        self.connection = connection
+        self.payload = connection.payload_of(self.job)
+
+    def send(self) -> str:
+        if not self.id:
+            delay = seconds_until(self.delay)
+            self.id = self.connection.push_payload(self.job, self.payload, self.queue, delay)
+        return self.id
+
+
+class _Disarming:
+    """Disarms a pending dispatch when what it surrounds raises."""
+
+    __slots__ = ("_finalizer",)
+
+    def __init__(self, finalizer: weakref.finalize[Any, Any]) -> None:
+        self._finalizer = finalizer
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._finalizer.detach()
+
+
+def _check(job: object) -> None:
+    if not isinstance(job, Queueable):
+        shown = job.__name__ if isinstance(job, type) else type(job).__name__
+        hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
+        raise InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
+
+
+# -- dropped dispatches ---------------------------------------------------------------------------
+
+
+def _send_dropped(draft: _Draft) -> None:
+    """Push a dispatch that went out of scope, wherever the garbage collector happens to run."""
+    if draft.pid != os.getpid():
+        return
+    if guard.busy():
+        guard.postpone(lambda: _send_dropped(draft))
+    elif _on_a_running_loop():
+        threading.Thread(target=_push_dropped, args=(draft,), name="qframe-dispatch").start()
+    else:
+        _push_dropped(draft)
+
+
+def _push_dropped(draft: _Draft) -> None:
+    with guard.unraised():
+        try:
+            _push_patiently(draft)
+        except BaseException as error:  # noqa: BLE001 (nothing can be raised from here)
+            _report(draft, error)
+
+
+def _push_patiently(draft: _Draft) -> None:
+    for attempt in range(draft.connection.settings.push_retries + 1):
+        try:
+            draft.send()
+        except BackendUnavailable:
+            if attempt == draft.connection.settings.push_retries:
+                raise
+            time.sleep(0.1 * 2**attempt)
+        else:
+            return
+
+
+def _report(draft: _Draft, error: BaseException) -> None:
+    queue = draft.queue or type(draft.job).queue or draft.connection.default_queue
+    events.fire(
+        events.JobDispatchFailed,
+        draft.connection.name,
+        queue,
+        draft.job,
+        draft.payload,
+        _seconds(draft.delay),
+        error,
+    )
+    log.critical(
+        "%s %s was dispatched and dropped, and could not be pushed to %s:%s: %s",
+        draft.payload["displayName"],
+        draft.payload["uuid"],
+        draft.connection.name,
+        queue,
+        tracebacks.brief(error),
+    )
+    sys.unraisablehook(
+        _Unraisable(type(error), error, error.__traceback__, "dropped dispatch", draft.job)
+    )
+
+
+class _Unraisable:
+    """What `sys.unraisablehook` is given; its own type cannot be made from Python."""
+
+    def __init__(
+        self,
+        exc_type: type[BaseException],
+        exc_value: BaseException,
+        exc_traceback: object,
+        err_msg: str,
+        obj: object,
+    ) -> None:
+        self.exc_type = exc_type
+        self.exc_value = exc_value
+        self.exc_traceback = exc_traceback
+        self.err_msg = err_msg
+        self.object = obj
+
+
+def _seconds(delay: When) -> float:
+    try:
+        return seconds_until(delay)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _on_a_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

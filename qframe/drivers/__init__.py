@@ -1,0 +1,1 @@
+"""One module or folder per backend; none of them imports another."""

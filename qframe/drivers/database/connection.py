@@ -1,0 +1,340 @@
+"""The database: an engine, one held connection per thread, transactions, errors by their kind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Engine, bindparam, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.sql import ClauseElement
+
+from qframe import project
+from qframe.config import DatabaseSettings
+from qframe.drivers.database.schema import Schema
+from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
+from qframe.guard import guarded
+from qframe.names import one_line
+
+_SETUP_PATIENCE = 30.0
+_OLDEST_SQLITE = (3, 35)
+_LOOK = 0.01
+_LOOK_FAR = 0.25
+"""Seconds between two looks for a commit by another connection, in a file and over a network."""
+
+
+class Statement:
+    """A statement built by SQLAlchemy Core, compiled once, run on the DBAPI's own cursor.
+
+    Core's execution costs more than SQLite needs for the whole statement; the SQL is still
+    Core's, so the dialects differ only in what it writes.
+    """
+
+    __slots__ = ("_constants", "_order", "sql")
+
+    def __init__(self, element: ClauseElement, engine: Engine) -> None:
+        compiled = element.compile(dialect=engine.dialect)
+        self.sql = str(compiled)
+        self._constants = {
+            name: value
+            for name, value in (compiled.params or {}).items()
+            if not name.startswith(_PREFIX)
+        }
+        self._order: list[str] | None = getattr(compiled, "positiontup", None)
+
+    def arguments(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 (what the DBAPI takes)
+        """Put named values into the form the DBAPI wants."""
+        named = {_PREFIX + name: value for name, value in values.items()}
+        if self._constants:
+            named.update(self._constants)
+        if self._order is None:
+            return named
+        return [named[name] for name in self._order]
+
+
+_PREFIX = "p_"
+
+
+def param(name: str) -> BindParameter[Any]:
+    """Give the parameter `name` of a statement."""
+    return bindparam(_PREFIX + name)
+
+
+class Session:
+    """One thread's connection."""
+
+    def __init__(self, connection: Connection, file: object) -> None:
+        self.connection = connection
+        self.file = file
+        self.raw: Any = connection.connection.driver_connection
+        self.cursor: Any = self.raw.cursor()
+        self.pid = os.getpid()
+        self.depth = 0
+
+    def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
+        """Run a statement; gives the cursor, whose rows must be read before the next call."""
+        self.cursor.execute(statement.sql, statement.arguments(values))
+        return self.cursor
+
+    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run a statement once per row."""
+        self.cursor.executemany(statement.sql, [statement.arguments(row) for row in rows])
+
+
+class Database:
+    """The database of one connection. Opened, and its tables created, when first used."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self.settings = settings
+        self.schema = Schema(settings)
+        self.url = _url(settings)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._local = threading.local()
+        self._opening = threading.Lock()
+        self._ready = False
+        try:
+            self.engine = self._engine()
+        except (NoSuchModuleError, ArgumentError, ImportError) as error:
+            raise ConfigurationError(
+                f"the database {self.shown()}: {one_line(str(error))}"
+            ) from None
+        self.look = _LOOK if self.is_sqlite else _LOOK_FAR
+        self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+
+    def shown(self) -> str:
+        """Give the URL without its password."""
+        if self.is_sqlite:
+            return Path(str(self.url.database)).name
+        return self.url.render_as_string(hide_password=True)
+
+    def statement(self, element: ClauseElement) -> Statement:
+        """Compile a statement for this database."""
+        return Statement(element, self.engine)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Give this thread's connection; statements run in a transaction of their own each."""
+        with guarded():
+            try:
+                yield self._session()
+            except (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError) as error:
+                raise self._translated(error) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Give this thread's connection in a transaction, which an outer one takes in."""
+        with self.session() as session:
+            if session.depth:
+                yield session
+                return
+            session.cursor.execute(self._begin)
+            session.depth = 1
+            try:
+                yield session
+            except BaseException:
+                session.depth = 0
+                self._roll_back(session)
+                raise
+            session.depth = 0
+            try:
+                session.cursor.execute("COMMIT")
+            except BaseException:
+                self._roll_back(session)
+                raise
+
+    def now(self, session: Session) -> int:
+        """Give the database's time in milliseconds.
+
+        SQLite has none of its own: it is a part of this process, and all that use the file share
+        this machine's clock.
+        """
+        if self.is_sqlite:
+            return time.time_ns() // 1_000_000
+        session.cursor.execute(_CLOCKS[self.url.get_backend_name()])
+        return int(session.cursor.fetchone()[0])
+
+    def version(self, session: Session) -> object:
+        """Give a value that changes when another connection has committed."""
+        if not self.is_sqlite:
+            return object()  # no cheap answer: look again every time
+        return session.cursor.execute("PRAGMA data_version").fetchall()[0][0]
+
+    def version_text(self) -> str:
+        """Name the database and its version."""
+        dialect = self.engine.dialect
+        if self.is_sqlite:
+            return f"SQLite {dialect.loaded_dbapi.sqlite_version}, {self.shown()}"
+        return f"{dialect.name}, {self.shown()}"
+
+    def warnings(self) -> list[str]:
+        """Say what is unsafe about the database."""
+        found = []
+        if self.is_sqlite:
+            path = Path(str(self.url.database))
+            if path.exists() and path.stat().st_mode & 0o022:
+                found.append(f"{path.name} can be written by other users: chmod go-w it")
+            if self.settings.synchronous == "normal":
+                found.append(
+                    'synchronous = "normal" survives the death of any process, but the last '
+                    'jobs before a power loss can be gone; "full" keeps them, slower'
+                )
+        elif not self.url.password and self.url.host not in {None, "localhost", "127.0.0.1", "::1"}:
+            found.append(f"{self.shown()} is used without a password")
+        return found
+
+    def follow_file(self) -> None:
+        """Open the SQLite file anew when it was replaced or removed since it was opened."""
+        session: Session | None = getattr(self._local, "session", None)
+        if session is None or not self.is_sqlite:
+            return
+        if session.file != _identity(self.url.database):
+            self.close()
+            with self._opening:
+                self._ready = False
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        session: Session | None = getattr(self._local, "session", None)
+        self._local.session = None
+        if session is not None and session.pid == os.getpid():
+            with contextlib.suppress(Exception):
+                session.connection.close()
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _session(self) -> Session:
+        session: Session | None = getattr(self._local, "session", None)
+        if session is not None and session.pid == os.getpid():
+            return session
+        if session is not None:
+            # Forked: the connection is the parent's, and closing it here would break its locks.
+            _inherited.append(session)
+        with self._opening:
+            connection = self.engine.connect()
+            if not self._ready:
+                self._prepare(connection)
+                self._ready = True
+        session = self._local.session = Session(connection, _identity(self.url.database))
+        return session
+
+    def _engine(self) -> Engine:
+        arguments: dict[str, Any] = {}
+        if self.is_sqlite:
+            arguments = {"timeout": self.settings.busy_timeout, "check_same_thread": False}
+        engine = create_engine(
+            self.url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments
+        )
+        if self.is_sqlite:
+            event.listen(engine, "connect", self._set_up_sqlite)
+        return engine
+
+    def _set_up_sqlite(self, raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
+        """Turn on WAL. Two processes that do so on a new file at once get `locked`, unasked for
+        patience: try again for a while.
+        """
+        deadline = time.monotonic() + _SETUP_PATIENCE
+        raw.isolation_level = None
+        while True:
+            try:
+                mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+                raw.execute(f"PRAGMA synchronous={self.settings.synchronous.upper()}")
+            except self.engine.dialect.loaded_dbapi.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                break
+        if str(mode).lower() != "wal":
+            raise BackendUnusable(
+                f"the database {self.shown()} cannot use write-ahead logging (journal mode {mode}); "
+                "is it on a network file system?"
+            )
+
+    def _prepare(self, connection: Connection) -> None:
+        dbapi = self.engine.dialect.loaded_dbapi
+        if self.is_sqlite and dbapi.sqlite_version_info < _OLDEST_SQLITE:
+            raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
+        if not self.schema.changes(connection):
+            return
+        connection.exec_driver_sql(self._begin)
+        try:
+            for change in self.schema.changes(connection):
+                connection.exec_driver_sql(change)
+            connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            with contextlib.suppress(Exception):
+                connection.exec_driver_sql("ROLLBACK")
+            raise
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def _roll_back(self, session: Session) -> None:
+        try:
+            session.cursor.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 (out of step, or rolled back already: start afresh)
+            self.close()
+
+    def _translated(self, error: BaseException) -> BackendUnavailable:
+        if not self.is_sqlite:
+            self.close()
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+        text = one_line(str(cause))
+        for meanings, kind in ((_HOPELESS, BackendUnusable), (_PASSING, BackendUnavailable)):
+            for sign, meaning in meanings.items():
+                if sign in text:
+                    return kind(f"the database {self.shown()} {meaning}")
+        return BackendUnavailable(f"the database {self.shown()} does not answer: {text}")
+
+
+def _identity(file: str | None) -> object:
+    """Tell one file from another that later has its name."""
+    try:
+        found = Path(str(file)).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_inherited: list[Session] = []
+"""Connections of a parent process, kept so that they are never closed."""
+
+_CLOCKS = {
+    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+    "mysql": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
+    "mariadb": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
+}
+
+_HOPELESS = {
+    "file is not a database": "is not an SQLite database",
+    "readonly database": "is read-only: give its file and folder write permission",
+    "unable to open": "cannot be opened: does its folder exist, and may this user write there?",
+    "disk image is malformed": "is damaged",
+}
+_PASSING = {
+    "database or disk is full": "cannot be written: the disk is full",
+    "database is locked": "is locked: another program has held it longer than busy_timeout",
+}
+
+
+def _url(settings: DatabaseSettings) -> URL:
+    try:
+        url = make_url(settings.url)
+    except ArgumentError:
+        raise ConfigurationError(
+            "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
+        ) from None
+    if url.get_backend_name() != "sqlite":
+        return url
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(
+            "connections: url: an SQLite database in memory cannot be shared with a worker; "
+            "name a file"
+        )
+    return url.set(database=str(project.root() / url.database))

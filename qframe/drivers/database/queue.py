@@ -1,0 +1,253 @@
+"""The database connection: every move of a job is one transaction on one table."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from qframe import host
+from qframe.config import DatabaseSettings
+from qframe.contracts import Capability, FailedJob, FailedStore, Job, Sizes, Store
+from qframe.drivers.base import HOLD, BaseJob, BaseQueue
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.failed import DatabaseFailedStore
+from qframe.drivers.database.job import DatabaseJob, due_at, stored
+from qframe.drivers.database.schema import NEVER
+from qframe.drivers.database.statements import Statements
+from qframe.drivers.database.store import DatabaseStore
+from qframe.names import queue_name
+
+_reservations = itertools.count()
+
+
+class DatabaseQueue(BaseQueue):
+    """Jobs as rows of Laravel's `jobs` table (Laravel's DatabaseQueue).
+
+    Ready, delayed and expired rows are found by one index each, so the cost of a job does not
+    grow with what waits. A row keeps its id from push to removal.
+    """
+
+    capabilities = (
+        Capability.RESERVE
+        | Capability.DELAY
+        | Capability.AHEAD
+        | Capability.RENEW
+        | Capability.FENCE
+        | Capability.UNCOUNTED
+        | Capability.BURY
+        | Capability.WAIT
+        | Capability.LIST
+        | Capability.SIZE
+        | Capability.CLEAR
+        | Capability.HISTORY
+        | Capability.ATOMIC_FAIL
+        | Capability.DURABLE
+    )
+
+    settings_model = DatabaseSettings
+
+    def __init__(self, name: str, settings: DatabaseSettings) -> None:
+        super().__init__(name, settings)
+        self.database = Database(settings)
+        self.sql = Statements(self.database)
+        self._store = DatabaseStore(self.database)
+        self._failed = DatabaseFailedStore(self.database)
+
+    # -- pushing --------------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
+        with self.database.session() as session:
+            if len(messages) == 1:
+                return self._insert(session, messages, queue, delay)
+        with self.database.transaction() as session:
+            return self._insert(session, messages, queue, delay)
+
+    def put_groups(self, groups: Sequence[tuple[list[tuple[bytes, str]], str, float]]) -> None:
+        with self.database.transaction() as session:
+            for messages, queue, delay in groups:
+                self._insert(session, messages, queue, delay)
+
+    def _insert(
+        self, session: Session, messages: Sequence[tuple[bytes, str]], queue: str, delay: float
+    ) -> str:
+        now = self.database.now(session)
+        common = {"queue": queue, "created_at": now // 1000, **due_at(now, delay)}
+        if len(messages) == 1:
+            cursor = session.run(self.sql.insert, payload=stored(messages[0][0]), **common)
+            return str(getattr(cursor, "lastrowid", ""))
+        session.run_many(
+            self.sql.insert, [{"payload": stored(raw), **common} for raw, _ in messages]
+        )
+        return ""
+
+    # -- working --------------------------------------------------------------------------------
+
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, finished: Job | None = None
+    ) -> list[Job]:
+        lease = f"{host.token()}{next(_reservations):x}"
+        jobs: list[Job] = []
+        with self.database.transaction() as session:
+            deleted = self._delete(session, finished)
+            now = self.database.now(session)
+            for queue in queues:
+                self._make_ready(session, queue, now)
+                jobs += self._take(session, queue, limit - len(jobs), lease, now)
+                if len(jobs) >= limit:
+                    break
+        _mark(finished, deleted=deleted)
+        return jobs
+
+    def _make_ready(self, session: Session, queue: str, now: int) -> None:
+        """Move what is due or expired back to ready (a delayed row is ready by being due)."""
+        session.run(self.sql.adopt, queue=queue)
+        before = int(now / 1000 - self.retry_after)
+        session.run(self.sql.reclaim, queue=queue, now=now, reserved_before=before)
+
+    def _take(
+        self, session: Session, queue: str, limit: int, lease: str, now: int
+    ) -> list[DatabaseJob]:
+        rows = session.run(self.sql.take, queue=queue, now=now, limit=limit).fetchall()
+        if rows:
+            until = self.lease_until(now, HOLD)
+            session.run_many(
+                self.sql.hold, [{"id": row[0], "lease": lease, **until} for row in rows]
+            )
+        return [DatabaseJob(self, queue, *row, lease) for row in rows]
+
+    def lease_until(self, now: int, seconds: float) -> dict[str, int]:
+        """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
+        until = now + int(seconds * 1000)
+        return {"until": until, "reserved_at": -(-until // 1000) - int(self.retry_after)}
+
+    def start(self, job: Job, *, finished: Job | None = None) -> bool:
+        if not isinstance(job, DatabaseJob):
+            raise TypeError(f"{job!r} is not a job of {self.name!r}")
+        database = self.database
+        with database.session() if finished is None else database.transaction() as session:
+            deleted = self._delete(session, finished)
+            now = database.now(session)
+            number = job.attempts() + 1
+            history = job.history.started(number, host.NAME, os.getpid(), now / 1000)
+            cursor = session.run(
+                self.sql.start,
+                history=history.to_json(),
+                **job.fence,
+                **self.lease_until(now, self.retry_after),
+            )
+            started = cursor.rowcount == 1
+        _mark(finished, deleted=deleted)
+        if started:
+            job.has_started(number, history)
+        else:
+            job.mark("lost")
+        return started
+
+    def _delete(self, session: Session, finished: Job | None) -> bool:
+        if not isinstance(finished, DatabaseJob):
+            return False
+        return bool(session.run(self.sql.delete, **finished.fence).rowcount)
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        """Watch for a commit by another connection: SQLite can tell of one, but wake nobody."""
+        self.database.follow_file()
+        end = time.monotonic() + timeout
+        seen = None
+        while True:
+            with self.database.session() as session:
+                version = self.database.version(session)
+                if version != seen:
+                    seen = version
+                    due = self._next(session, queues) - self.database.now(session)
+                    if due <= 0:
+                        return
+                    next_at = time.monotonic() + due / 1000
+            left = min(end, next_at) - time.monotonic()
+            if left <= 0 or _readable(wake, min(left, self.database.look)):
+                return
+
+    def _next(self, session: Session, queues: Sequence[str]) -> int:
+        """Give when the next row of these queues is due or expires, in milliseconds."""
+        moments = [NEVER]
+        for queue in queues:
+            due = session.run(self.sql.next_due, queue=queue).fetchone()
+            expiry = session.run(
+                self.sql.next_expiry, queue=queue, ms=int(self.retry_after * 1000)
+            ).fetchone()
+            if due is not None:
+                moments.append(due[0] or 0)  # a row PHP wrote has no exact time yet: look at once
+            if expiry[0] is not None:
+                moments.append(expiry[0])
+        return min(moments)
+
+    def sizes(self, queue: str | None = None) -> Sizes:
+        name = queue_name(queue or self.default_queue)
+        with self.database.session() as session:
+            now = self.database.now(session)
+            waiting, delayed, buried = session.run(
+                self.sql.count_waiting, queue=name, now=now
+            ).fetchone()
+            (reserved,) = session.run(self.sql.count_reserved, queue=name).fetchone()
+        delayed, buried = int(delayed or 0), int(buried or 0)
+        return Sizes(waiting - delayed - buried, delayed, reserved, buried)
+
+    def queues(self) -> list[str]:
+        with self.database.session() as session:
+            return [name for (name,) in session.run(self.sql.names).fetchall()]
+
+    def clear(self, queue: str | None = None) -> int:
+        with self.database.session() as session:
+            name = queue_name(queue or self.default_queue)
+            return int(session.run(self.sql.clear, queue=name).rowcount)
+
+    def kick(self, queue: str | None = None) -> int:
+        with self.database.session() as session:
+            name = queue_name(queue or self.default_queue)
+            due = due_at(self.database.now(session), 0)
+            return int(session.run(self.sql.kick, queue=name, **due).rowcount)
+
+    # -- failed jobs, store, operation ------------------------------------------------------------
+
+    def requeue(self, record: FailedJob, payload: bytes, store: FailedStore) -> bool:
+        if not self.shares(store):
+            return super().requeue(record, payload, store)
+        with self.database.transaction() as session:
+            if not store.forget(record.uuid):
+                return False
+            self._insert(session, [(payload, record.uuid)], record.queue, 0)
+        return True
+
+    def shares(self, store: FailedStore) -> bool:
+        """Whether the failed jobs are kept in this very database."""
+        return isinstance(store, DatabaseFailedStore) and store.database is self.database
+
+    def own_store(self) -> Store:
+        return self._store
+
+    def own_failed_store(self) -> FailedStore:
+        return self._failed
+
+    def described(self) -> str:
+        return self.database.shown()
+
+    def ping(self) -> str:
+        with self.database.session():
+            return self.database.version_text()
+
+    def warnings(self) -> list[str]:
+        return self.database.warnings()
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def _mark(finished: Job | None, *, deleted: bool) -> None:
+    if isinstance(finished, BaseJob):
+        finished.mark("deleted" if deleted else "lost")
+
+
+def _readable(wake: int | None, seconds: float) -> bool:
+    return bool(select.select([] if wake is None else [wake], [], [], seconds)[0])

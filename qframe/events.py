@@ -1,0 +1,341 @@
+"""Plain event objects, and who listens to them.
+
+```python
+from qframe import events
+
+@events.listen(events.JobFailed)
+def tell(event: events.JobFailed) -> None: ...
+```
+
+Listeners are called in the order they were added, in the thread where the event happens. One
+that raises is logged and the others go on: a listener never loses a job. Each event's docstring
+names Laravel's event of the same meaning where the name differs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qframe.exceptions import Interruption
+
+if TYPE_CHECKING:
+    from qframe.contracts import Job
+
+log = logging.getLogger("qframe.events")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events: listening to it hears every one."""
+
+
+# -- pushing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueueing(Event):
+    """A job is about to be pushed. A listener may add keys to `payload`: they travel along."""
+
+    connection: str
+    queue: str
+    job: Any
+    payload: dict[str, Any]
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueued(Event):
+    """A job was pushed."""
+
+    connection: str
+    queue: str
+    id: str
+    job: Any
+    payload: dict[str, Any]
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobDispatchFailed(Event):
+    """A dropped dispatch could not be pushed; `payload` is what would have been."""
+
+    connection: str
+    queue: str
+    job: Any
+    payload: dict[str, Any]
+    delay: float
+    error: BaseException
+
+
+# -- one attempt ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """Base of the events of one reserved job."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobPopping(Event):
+    """The worker asks for a job."""
+
+    connection: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPopped(JobEvent):
+    """A job was reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcessing(JobEvent):
+    """An attempt starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcessed(JobEvent):
+    """An attempt ended well; `seconds` it took. Not fired for a released or failed job."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobSkipped(JobEvent):
+    """The job ended without running or failing: it raised `DontHandle`, or had expired."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobExceptionOccurred(JobEvent):
+    """An attempt raised. A listener may settle the job; else it is released or failed."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased(JobEvent):
+    """The job released itself."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleasedAfterException(JobEvent):
+    """A failed attempt was released with its backoff `delay` (seconds)."""
+
+    error: BaseException
+    delay: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimedOut(JobEvent):
+    """The job ran longer than its `timeout` (seconds)."""
+
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed(JobEvent):
+    """The job was failed: it is in the failed store and gone from its queue."""
+
+    error: BaseException
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempted(JobEvent):
+    """An attempt ended, however it did; `error` is what it raised."""
+
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobGivenBack(JobEvent):
+    """The job went back to its queue uncounted, because the worker was told to stop at once, or
+    because it cannot run it here yet (`reason`).
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(JobEvent):
+    """A job this worker ran or held had passed to another; what it tried was not applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetryRequested(Event):
+    """A failed job is about to be queued again by `qframe retry`."""
+
+    uuid: str
+    connection: str
+    queue: str
+
+
+# -- the worker -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent(Event):
+    """Base of the events of a worker."""
+
+    connection: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarting(WorkerEvent):
+    """The worker is about to enter its loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looping(WorkerEvent):
+    """The worker is about to reserve. A listener that returns False makes it wait instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdle(WorkerEvent):
+    """There was no job; the worker waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPaused(WorkerEvent):
+    """The worker takes no more jobs: SIGUSR2 or `qframe pause`. Laravel: WorkerPausing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResumed(WorkerEvent):
+    """The worker takes jobs again. Laravel: WorkerResuming."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInterrupted(WorkerEvent):
+    """A stop signal came."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendLost(WorkerEvent):
+    """The backend stopped answering; the worker tries again with growing delays."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRestored(WorkerEvent):
+    """The backend answers again after `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(WorkerEvent):
+    """The worker ends; `reason` is a `StopReason` value, `status` the exit code."""
+
+    reason: str
+    status: int
+    jobs: int
+
+
+# -- operation --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused(Event):
+    """`qframe pause`; an empty `queue` is every queue of the connection."""
+
+    connection: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed(Event):
+    """`qframe resume`."""
+
+    connection: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBusy(Event):
+    """`qframe monitor` found more jobs than its limit."""
+
+    connection: str
+    queue: str
+    size: int
+
+
+E = TypeVar("E", bound=Event)
+Listener = Callable[[E], object]
+
+_listeners: dict[type[Event], list[Callable[[Any], object]]] = {}
+_heard: dict[type[Event], tuple[Callable[[Any], object], ...]] = {}
+
+
+def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
+    """Decorate a function that is to be called with every event of `kind` or a subclass."""
+
+    def add(listener: Listener[E]) -> Listener[E]:
+        _listeners.setdefault(kind, []).append(listener)
+        _heard.clear()
+        return listener
+
+    return add
+
+
+def forget(listener: Callable[[Any], object]) -> None:
+    """Stop calling a listener; one that is not listening is ignored."""
+    for listeners in _listeners.values():
+        while listener in listeners:
+            listeners.remove(listener)
+    _heard.clear()
+
+
+def listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
+    """Give the listeners an event of `kind` has, in the order they were added."""
+    found = _heard.get(kind)
+    if found is None:
+        found = _heard[kind] = tuple(
+            listener
+            for base, listeners in list(_listeners.items())
+            if issubclass(kind, base)
+            for listener in listeners
+        )
+    return found
+
+
+def fire(kind: type[Event], *fields: object) -> bool:
+    """Make the event if anyone listens, and tell them; false when one of them returned False."""
+    heard = listeners_of(kind)
+    if not heard:
+        return True
+    event = kind(*fields)
+    willing = True
+    for listener in heard:
+        try:
+            willing = listener(event) is not False and willing
+        except Interruption:
+            raise
+        except BaseException:
+            log.exception("a listener of %s raised", kind.__name__)
+    return willing
+
+
+def kinds() -> dict[str, type[Event]]:
+    """Name all events a listener can be configured for."""
+    found: dict[str, type[Event]] = {}
+    todo = [Event]
+    while todo:
+        kind = todo.pop()
+        found[kind.__name__] = kind
+        todo.extend(kind.__subclasses__())
+    return found

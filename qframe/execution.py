@@ -1,0 +1,101 @@
+"""One attempt of one job in this process: its hooks in order, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from qframe.exceptions import DontHandle, Interruption
+from qframe.queueable import Queueable
+
+log = logging.getLogger("qframe")
+
+
+def perform(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+    """Call `set_up`, `handle` and, whatever came of them, `tear_down`; give what `handle` gave.
+
+    Raises what they raise; an error of `tear_down` is chained to the one before it.
+    """
+    try:
+        if type(job).set_up is not Queueable.set_up:
+            _finish(job.set_up())
+        result = job.handle()
+        if inspect.isawaitable(result):
+            result = _finish(result)
+    finally:
+        if type(job).tear_down is not Queueable.tear_down:
+            _finish(job.tear_down())
+    return result
+
+
+def tell(job: Queueable, hook: str, *args: object) -> None:
+    """Call `succeeded` or `failed`; what they raise is logged."""
+    if getattr(type(job), hook) is getattr(Queueable, hook):
+        return
+    try:
+        _finish(getattr(job, hook)(*args))
+    except Interruption:
+        raise
+    except BaseException:
+        log.exception("%s.%s raised", type(job).__name__, hook)
+
+
+def skipped(error: BaseException) -> bool:
+    """Whether an attempt ended by asking not to be run."""
+    return isinstance(error, DontHandle)
+
+
+_thread = threading.local()
+
+
+def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
+    """Wait for what an `async def` hook gave, on this thread's own event loop."""
+    if not inspect.isawaitable(result):
+        return result
+    if _on_a_loop():
+        return _in_a_thread(lambda: asyncio.run(_await(result)))
+    runner = getattr(_thread, "runner", None)
+    if runner is None:
+        runner = _thread.runner = asyncio.Runner()
+    try:
+        return runner.run(_await(result))
+    except Interruption:
+        # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
+        _thread.runner = None
+        runner.close()
+        raise
+
+
+async def _await(awaitable: Any) -> Any:  # noqa: ANN401 (what the job returns)
+    return await awaitable
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_a_thread(call: Callable[[], Any]) -> Any:  # noqa: ANN401 (what the job returns)
+    """Run on a thread of its own, for a synchronous call made from a running event loop."""
+    outcome: list[Any] = []
+    trouble: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+            trouble.append(error)
+
+    thread = threading.Thread(target=work, name="qframe-async-job")
+    thread.start()
+    thread.join()
+    if trouble:
+        raise trouble[0]
+    return outcome[0]

@@ -1,0 +1,45 @@
+"""Queues failed jobs again."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from qframe import events, payload
+from qframe.contracts import FailedJob, FailedStore
+from qframe.exceptions import InvalidPayload
+from qframe.manager import QueueManager
+
+
+def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
+    """Push a failed job to the connection and queue it came from, and remove its record.
+
+    Its attempts begin anew and its deadlines are as far away as they were at dispatch. False when
+    another call has retried or removed it meanwhile. Raises `ConfigurationError` when its
+    connection is no longer configured; the record stays.
+    """
+    queue = queues.connection(record.connection)
+    events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
+    return queue.requeue(record, renewed(record.payload), store)
+
+
+def renewed(raw: bytes) -> bytes:
+    """Give the payload as if dispatched now; bytes that are no payload stay as they are."""
+    try:
+        message = payload.parse(raw)
+    except InvalidPayload:
+        return raw
+    changes: dict[str, Any] = {}
+    if message.get("attempts"):
+        changes["attempts"] = 0
+    created = payload.number(message, "createdAt")
+    for key in ("retryUntil", "expiresAt"):
+        moment = payload.number(message, key)
+        if moment is not None and created is not None:
+            changes[key] = time.time() + max(0, moment - created)
+    if not changes:
+        return raw
+    if "createdAt" in message:
+        changes["createdAt"] = int(time.time())
+    return json.dumps({**message, **changes}, ensure_ascii=False, separators=(",", ":")).encode()

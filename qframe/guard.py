@@ -1,0 +1,118 @@
+"""Keeps out of a driver call what must not break into it.
+
+Two things can break into a call on a connection at any byte code: a signal handler that raises
+to end the running job, and the garbage collector sending a dropped dispatch. Both would leave
+the connection in the middle of an exchange. Each driver call runs inside `guarded()`; what came
+meanwhile happens when the outermost call on the thread has returned.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+
+class _Thread(threading.local):
+    """What one thread is in the middle of."""
+
+    depth = 0
+    interruption: BaseException | None = None
+
+    def __init__(self) -> None:
+        self.postponed: list[Callable[[], None]] = []
+
+
+_thread = _Thread()
+
+
+class _Guarded:
+    """Marks the thread as busy with a connection."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _thread.depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _thread.depth -= 1
+        if _thread.depth == 0 and (_thread.postponed or _thread.interruption):
+            _catch_up()
+
+
+class _Unraised(_Guarded):
+    """Like `guarded`, for code whose exceptions the interpreter swallows (finalizers)."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _thread.depth -= 1
+        if _thread.depth == 0 and _thread.interruption:
+            # Only the worker's signal handler interrupts, so SIGALRM is its own: ring it again
+            # in a moment, outside of the finalizer.
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+
+_GUARDED = _Guarded()
+_UNRAISED = _Unraised()
+
+
+def guarded() -> _Guarded:
+    """Give the context in which a driver talks to its backend; may be nested."""
+    return _GUARDED
+
+
+def unraised() -> _Unraised:
+    """Give the context for a driver call made by a finalizer, from which nothing can be raised."""
+    return _UNRAISED
+
+
+def busy() -> bool:
+    """Whether this thread is inside a driver call."""
+    return _thread.depth > 0
+
+
+def interrupt(error: BaseException) -> None:
+    """Raise `error` now, or when the driver call this thread is in has returned.
+
+    Called by the worker's signal handlers, in the main thread.
+    """
+    if _thread.depth:
+        _thread.interruption = error
+    else:
+        _thread.interruption = None
+        raise error
+
+
+def pending() -> BaseException | None:
+    """Give the interruption that waits for a driver call on this thread to return."""
+    return _thread.interruption
+
+
+def forget_interruption() -> None:
+    """Drop an interruption that came too late: its job has ended."""
+    _thread.interruption = None
+
+
+def postpone(action: Callable[[], None]) -> None:
+    """Run `action` when the driver call this thread is in has returned."""
+    _thread.postponed.append(action)
+
+
+def _catch_up() -> None:
+    while _thread.postponed:
+        _thread.postponed.pop(0)()
+    error, _thread.interruption = _thread.interruption, None
+    if error is not None:
+        raise error

@@ -1,0 +1,24 @@
+"""Who this process is: host name, pid, and a token no other process has."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+NAME = socket.gethostname()
+
+_token = os.urandom(6).hex()
+
+
+def token() -> str:
+    """Give this process's token; a forked child has its own."""
+    return _token
+
+
+def _renew_token() -> None:
+    global _token  # noqa: PLW0603 (the process changed)
+    _token = os.urandom(6).hex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_token)

@@ -1,0 +1,203 @@
+"""QueueManager: from names to connections, made when first used; where drivers are added."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from qframe import config, events, project
+from qframe.config import BUILT_IN, ConnectionSettings, Settings
+from qframe.contracts import Capability, FailedStore, Store
+from qframe.drivers.base import BaseQueue
+from qframe.exceptions import ConfigurationError
+from qframe.names import nearest, one_line
+from qframe.registry import Registry
+
+log = logging.getLogger("qframe")
+
+GROUP = "qframe.drivers"
+"""The entry-point group in which a package offers a driver: its name, and its Queue class."""
+
+Factory = Callable[[str, Any], BaseQueue]
+
+
+class QueueManager:
+    """The configured connections of this process (Laravel's QueueManager).
+
+    `settings` is a `Settings`, a mapping of the same keys, or None to load the configuration.
+    Raises `ConfigurationError` where it is wrong. A connection is opened when it is first used.
+    """
+
+    def __init__(self, settings: Settings | Mapping[str, Any] | None = None) -> None:
+        if isinstance(settings, Settings):
+            self.settings = settings
+        else:
+            self.settings = config.load(**settings) if settings is not None else config.load()
+        project.set_root(self.settings.root)
+        self.registry = Registry(self.settings.jobs)
+        self._drivers: dict[str, Factory] = {}
+        self._connections: dict[str, BaseQueue] = {}
+        self._lock = threading.RLock()
+        self._listening = False
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def connection(self, name: str | None = None) -> BaseQueue:
+        """Give a connection, the default one without a name; the same object each time."""
+        name = name or self.settings.default
+        found = self._connections.get(name)
+        if found is None:
+            with self._lock:
+                found = self._connections.get(name) or self._connect(name)
+                self._connections[name] = found
+        return found
+
+    def extend(self, driver: str, factory: Factory) -> None:
+        """Add a driver: `factory(name, settings)` gives its `BaseQueue`.
+
+        A `settings_model` attribute of the factory is the pydantic model of its settings.
+        """
+        self._drivers[driver] = factory
+
+    def names(self) -> list[str]:
+        """Name the connections there are, the default first."""
+        return self.settings.connection_names()
+
+    def opened(self) -> list[BaseQueue]:
+        """Give the connections used so far."""
+        return list(self._connections.values())
+
+    def close(self) -> None:
+        """Close this thread's connections."""
+        for queue in self.opened():
+            queue.close()
+
+    def _connect(self, name: str) -> BaseQueue:
+        values = self.settings.connection(name)
+        driver = values["driver"]
+        factory = self._factory(str(driver), name)
+        model = getattr(factory, "settings_model", ConnectionSettings)
+        queue = factory(name, config.validated(model, values, name))
+        self._listen()
+        queue.failed_store = self._failed_store(queue)
+        return queue
+
+    def _factory(self, driver: str, connection: str) -> Factory:
+        if driver in self._drivers:
+            return self._drivers[driver]
+        if driver in BUILT_IN:
+            return _built_in(driver)
+        offered = {point.name: point for point in entry_points(group=GROUP)}
+        if driver in offered:
+            try:
+                factory: Factory = offered[driver].load()
+            except Exception as error:
+                raise ConfigurationError(
+                    f"connections.{connection}: the driver {driver!r} cannot be loaded: {error}"
+                ) from error
+            return factory
+        known = sorted({*BUILT_IN, *self._drivers, *offered})
+        raise ConfigurationError(
+            f"connections.{connection}: unknown driver {one_line(driver, 60)!r}"
+            f"{nearest(driver, known)}; there are {', '.join(known)}"
+        )
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def store(self, connection: str | None = None) -> Store:
+        """Give the store of a connection: its own backend's, or the one configured."""
+        queue = self.connection(connection)
+        place = self.settings.store.driver
+        own = queue.own_store() if place == "auto" else self.connection(place).own_store()
+        if own is None and place == "auto":
+            own = self.connection("database").own_store()
+        if own is None:
+            raise ConfigurationError(f"store: the connection {place!r} cannot hold a store")
+        return own
+
+    def failed_store(self, connection: str | None = None) -> FailedStore:
+        """Give the failed store of a connection: its own backend's, or the one configured."""
+        store = self.connection(connection).failed_store
+        if store is None:
+            raise ConfigurationError(
+                f"the connection {connection or self.settings.default!r} keeps no failed jobs"
+            )
+        return store
+
+    def _failed_store(self, queue: BaseQueue) -> FailedStore | None:
+        place = self.settings.failed.driver
+        if place == "null":
+            from qframe.drivers.null import NullFailedStore  # noqa: PLC0415 (only when asked for)
+
+            return NullFailedStore()
+        if Capability.RESERVE not in queue.capabilities:
+            return None
+        if place == "auto":
+            return queue.own_failed_store() or self.connection("database").own_failed_store()
+        if place == queue.name:
+            own = queue.own_failed_store()
+        else:
+            own = self.connection(place).own_failed_store()
+        if own is None:
+            raise ConfigurationError(f"failed: the connection {place!r} cannot hold failed jobs")
+        return own
+
+    # -- listeners ------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Add the configured listeners, once."""
+        if self._listening:
+            return
+        self._listening = True
+        kinds = events.kinds()
+        for name, paths in self.settings.listeners.items():
+            if name not in kinds:
+                raise ConfigurationError(f"listeners: unknown event {name!r}{nearest(name, kinds)}")
+            for path in paths:
+                events.listen(kinds[name])(_function(path))
+
+
+def _built_in(driver: str) -> Factory:
+    """Import a driver, and with it its client, when it is first used."""
+    module = importlib.import_module(f"qframe.drivers.{driver}")
+    factory: Factory = getattr(module, f"{driver.title()}Queue")
+    return factory
+
+
+def _function(path: str) -> Callable[[Any], object]:
+    module, _, name = path.partition(":")
+    project.put_on_path()
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigurationError(
+            f"listeners: {one_line(path, 100)!r} cannot be loaded (module:function): {error}"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"listeners: {one_line(path, 100)!r} is not a function")
+    listener: Callable[[Any], object] = found
+    return listener
+
+
+_default: QueueManager | None = None
+_making = threading.Lock()
+
+
+def default() -> QueueManager:
+    """Give the process's manager, from the configuration unless `use` named one."""
+    global _default  # noqa: PLW0603 (one per process)
+    if _default is None:
+        with _making:
+            if _default is None:
+                _default = QueueManager()
+    return _default
+
+
+def use(manager: QueueManager | None) -> None:
+    """Make `manager` the one that `dispatch` uses; None loads the configuration anew."""
+    global _default  # noqa: PLW0603 (one per process)
+    _default = manager

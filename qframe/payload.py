@@ -1,0 +1,133 @@
+"""The payload: Laravel's JSON envelope around a job, made at dispatch and read by the worker."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from qframe.exceptions import InvalidJob, InvalidPayload
+from qframe.names import one_line
+
+if TYPE_CHECKING:
+    from qframe.queueable import Queueable
+
+PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
+_METHODS = {"", "handle", "fire"}
+
+
+def create(job: Queueable) -> dict[str, Any]:
+    """Build the payload of a job; raises `InvalidJob` naming what cannot be sent."""
+    kind = type(job)
+    identity = str(uuid.uuid4())
+    payload: dict[str, Any] = {
+        "uuid": identity,
+        "displayName": job.shown_name(),
+        "job": kind.wire_name(),
+        "maxTries": kind.tries,
+        "maxExceptions": kind.max_exceptions,
+        "failOnTimeout": bool(kind.fail_on_timeout),
+        "backoff": kind.wire_backoff(),
+        "timeout": kind.timeout,
+        "retryUntil": job.retry_deadline(),
+        "data": job.to_data(),
+        "createdAt": int(time.time()),
+        "id": identity,
+        "attempts": 0,
+        "delay": None,
+    }
+    if kind.expires is not None:
+        payload["expiresAt"] = job.expiry()
+    if kind.tags:
+        payload["tags"] = job.wire_tags()
+    return payload
+
+
+def encode(payload: dict[str, Any]) -> bytes:
+    """Encode a payload as JSON bytes; raises `InvalidJob` where JSON or UTF-8 cannot carry it."""
+    try:
+        return _ENCODER.encode(payload).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJob(
+            f"{_field_of(error.object, payload)} holds a lone surrogate ({error.object[error.start]!r}), "
+            "which UTF-8 cannot carry"
+        ) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(f"the payload cannot be JSON: {one_line(str(error))}") from None
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _field_of(_text: str, payload: dict[str, Any]) -> str:
+    data = payload.get("data")
+    for name, value in data.items() if isinstance(data, dict) else ():
+        try:
+            _ENCODER.encode(value).encode()
+        except UnicodeEncodeError:
+            return f"{payload['displayName']}.{name}"
+    return "the payload"
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Decode payload bytes; raises `InvalidPayload` saying what they are instead."""
+    try:
+        payload = json.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"the payload is not UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise InvalidPayload("the payload is nested too deeply to be read") from None
+    except ValueError as error:
+        raise InvalidPayload(f"the payload is not JSON: {one_line(str(error))}") from None
+    if not isinstance(payload, dict):
+        raise InvalidPayload(f"the payload is not a JSON object but {type(payload).__name__}")
+    return payload
+
+
+def job_name(payload: dict[str, Any]) -> str:
+    """Give the name of the job to run; raises `InvalidPayload` when there is none to run here.
+
+    Laravel's `Class@method` form is accepted for the methods `handle` and `fire`.
+    """
+    name = payload.get("job")
+    if not isinstance(name, str) or not name:
+        raise InvalidPayload("the payload has no job name under `job`")
+    name, _, method = name.partition("@")
+    if name == PHP_SERIALIZED:
+        raise InvalidPayload(
+            "the payload holds a PHP-serialized command, which only Laravel can run; dispatch it "
+            "from PHP as Queue::push('app.jobs.SendWelcome', ['user_id' => 7], 'queue')"
+        )
+    if method not in _METHODS:
+        raise InvalidPayload(
+            f"the payload asks for {one_line(name)}@{one_line(method)}; use @handle"
+        )
+    return name
+
+
+def display_name(payload: dict[str, Any]) -> str:
+    """Give what people call the job."""
+    for key in ("displayName", "job"):
+        if isinstance(payload.get(key), str) and payload[key]:
+            return one_line(payload[key], 200)
+    return "(no name)"
+
+
+def number(payload: dict[str, Any], key: str) -> float | None:
+    """Give a number of the payload; None where there is none or something else."""
+    value = payload.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value
+
+
+def backoffs(payload: dict[str, Any]) -> list[float] | None:
+    """Give the payload's backoff seconds (`"1,5,10"`, or a number); None where it has none."""
+    value = payload.get("backoff")
+    if value is None or value == "" or isinstance(value, bool):
+        return None
+    try:
+        return [max(0.0, float(part)) for part in str(value).split(",")]
+    except ValueError:
+        return None

@@ -1,0 +1,121 @@
+"""The project root, and which of its files define jobs, found without running any of them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_root: Path | None = None
+
+
+def set_root(root: Path) -> None:
+    """Make `root` the folder this process's jobs live under."""
+    global _root  # noqa: PLW0603 (one project per process, like the working directory)
+    _root = root.resolve()
+
+
+def root() -> Path:
+    """Give the project root: the configuration's folder, else the working directory."""
+    return _root or Path.cwd()
+
+
+def put_on_path() -> None:
+    """Make the modules under the root importable, as `python -m` does."""
+    folder = str(root())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def holds(file: str | Path | None) -> bool:
+    """Whether a file is the project's own: under the root, outside libraries and hidden folders."""
+    if file is None:
+        return False
+    try:
+        parts = Path(file).resolve().relative_to(root().resolve()).parts
+    except (ValueError, OSError):
+        return False
+    return not any(part.startswith(".") or part in _LIBRARIES for part in parts)
+
+
+_LIBRARIES = {"site-packages", "dist-packages", "node_modules", "__pycache__"}
+
+
+def source_of(module: str) -> Path | None:
+    """Find the project's own file of a module by its name alone, importing nothing."""
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    for folder in _import_folders():
+        base = folder.joinpath(*parts)
+        for file in (base / "__init__.py", base.with_name(base.name + ".py")):
+            if file.is_file() and holds(file):
+                return file
+    return None
+
+
+def _import_folders() -> Iterator[Path]:
+    """Give the root, then the import path's folders under it (a `src` folder, say)."""
+    yield root()
+    for entry in sys.path:
+        folder = Path(entry or ".")
+        if folder.is_dir() and holds(folder / "x"):
+            yield folder
+
+
+def defines_job(file: Path, name: str) -> bool:
+    """Whether a file's syntax tree has a class or a decorated function `name` at its top level."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    return any(
+        isinstance(node, ast.ClassDef)
+        or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list)
+        for node in tree.body
+        if getattr(node, "name", None) == name
+    )
+
+
+def main_module() -> tuple[str, str]:
+    """Give the importable name of the script run as `__main__`, and why there is none."""
+    return _main_module(root())
+
+
+@functools.cache
+def _main_module(root: Path) -> tuple[str, str]:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    file = getattr(main, "__file__", None)
+    if file is None:
+        return "", "is defined in an interactive session; put it into a module"
+    path = Path(file).resolve()
+    if spec is not None and not spec.name.endswith("__main__"):
+        module = str(spec.name)
+    elif not holds(path):
+        return "", f"is defined in {path.name}, outside the project root {root}"
+    else:
+        module = ".".join(path.relative_to(root.resolve()).with_suffix("").parts)
+    if source_of(module) is None:
+        return "", f"is defined in {path.name}, which cannot be imported by that name"
+    if not _has_main_guard(path):
+        return "", (
+            f"is defined in the script {path.name}, which a worker would run again by importing "
+            'it; put the script\'s last part under `if __name__ == "__main__":`, or the job into '
+            "a module of its own"
+        )
+    return module, ""
+
+
+def _has_main_guard(file: Path) -> bool:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(
+        isinstance(node, ast.If)
+        and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+        for node in tree.body
+    )

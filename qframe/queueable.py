@@ -1,0 +1,518 @@
+"""Queueable: the base of job classes, their options, their fields and what may travel."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+import math
+import types
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from qframe import project, timing
+from qframe.exceptions import (
+    InvalidArguments,
+    InvalidJob,
+    JobDefinitionError,
+    QframeError,
+)
+from qframe.names import nearest, one_line, queue_name
+
+if TYPE_CHECKING:
+    from qframe.contracts import Job
+    from qframe.dispatch import PendingDispatch
+
+log = logging.getLogger("qframe")
+
+Seconds = int | float
+Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
+Deadline = Seconds | timedelta | datetime | Callable[[Any], Seconds | timedelta | datetime]
+
+index: dict[str, type[Queueable]] = {}
+"""The job classes defined in this process, by their name on the wire."""
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
+class Queueable:
+    """Base of job classes: annotated attributes are its fields, plain ones its options.
+
+    ```python
+    class SendWelcome(Queueable):
+        user_id: int
+        queue = "emails"
+        tries = 5
+
+        def handle(self) -> None: ...
+    ```
+
+    Fields are given by keyword and validated by pydantic, when the job is made and again when it
+    is run. Options (all optional, Laravel's names):
+
+    - `connection`, `queue`: where it is dispatched; default: the configured ones.
+    - `delay`: seconds, timedelta or aware datetime before it is ready; default 0.
+    - `tries`: how often it may be started, 0 without limit; default: the worker's `--tries`.
+      Attempts the job ended by releasing itself do not count.
+    - `max_exceptions`: how many attempts may raise before it is failed; default: no limit.
+    - `backoff`: seconds before it is tried again, a sequence of them for the first, second, ...
+      failure, or a method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
+    - `timeout`: seconds an attempt may take, 0 without limit; default: the worker's `--timeout`.
+    - `fail_on_timeout`: fail at the first timeout instead of trying again.
+    - `retry_until`: it is tried again until then, whatever `tries` says (seconds or timedelta
+      after dispatch, an aware datetime, or a method giving one).
+    - `expires`: not started by then (as `retry_until`), it is skipped.
+    - `job_name`: its name on the wire; default: module and class.
+    - `display_name`, `tags`: how people see it; may be methods.
+
+    `set_up`, `handle` and `tear_down` are called in this order, `tear_down` also after a failure
+    (php-resque's setUp, perform, tearDown); `succeeded()` after a success and `failed(error)`
+    once, at the final failure. Each may be `async def`.
+    """
+
+    connection: ClassVar[str | None] = None
+    queue: ClassVar[str | None] = None
+    delay: ClassVar[timing.When] = 0
+    tries: ClassVar[int | None] = None
+    max_exceptions: ClassVar[int | None] = None
+    backoff: ClassVar[Backoff | None] = None
+    timeout: ClassVar[Seconds | None] = None
+    fail_on_timeout: ClassVar[bool] = False
+    retry_until: ClassVar[Deadline | None] = None
+    expires: ClassVar[Seconds | timedelta | datetime | None] = None
+    job_name: ClassVar[str | None] = None
+    display_name: ClassVar[str | Callable[[Any], str] | None] = None
+    tags: ClassVar[Sequence[str] | Callable[[Any], Sequence[str]]] = ()
+
+    _adapter: ClassVar[TypeAdapter[Any]]
+    _reserved: Job | None = None
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Check the declaration and make the class a pydantic dataclass."""
+        super().__init_subclass__(**options)
+        _check_declaration(cls)
+        _copy_mutable_defaults(cls)
+        pydantic.dataclasses.dataclass(cls, kw_only=True, config=_config(cls))
+        cls._adapter = TypeAdapter(cls)
+        if cls.is_runnable():
+            index[cls.own_name()] = cls
+
+    if TYPE_CHECKING:
+        # Each subclass has its own; here so that every job is known to have one.
+        def handle(self) -> Any:  # noqa: ANN401 (what a job returns is its own affair)
+            """Do the work."""
+
+    def set_up(self) -> Awaitable[None] | None:
+        """Prepare; called before `handle`, in every attempt."""
+        return None
+
+    def tear_down(self) -> Awaitable[None] | None:
+        """Clean up; called after `handle`, also when that or `set_up` failed."""
+        return None
+
+    def succeeded(self) -> Awaitable[None] | None:
+        """Follow a success; what it raises is logged and changes nothing."""
+        return None
+
+    def failed(self, error: BaseException) -> Awaitable[None] | None:  # noqa: ARG002 (a hook)
+        """Follow the final failure, once; what it raises is logged and changes nothing."""
+        return None
+
+    # -- dispatching ----------------------------------------------------------------------------
+
+    @classmethod
+    def dispatch(cls, **fields: Any) -> PendingDispatch:  # noqa: ANN401 (the fields)
+        """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
+        from qframe.dispatch import dispatch  # noqa: PLC0415 (the one door to the layer above)
+
+        return dispatch(cls(**fields))
+
+    @classmethod
+    def dispatch_if(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+        """Dispatch if `condition` is true."""
+        return cls.dispatch(**fields) if condition else None
+
+    @classmethod
+    def dispatch_unless(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+        """Dispatch unless `condition` is true."""
+        return None if condition else cls.dispatch(**fields)
+
+    @classmethod
+    def dispatch_sync(cls, **fields: Any) -> Any:  # noqa: ANN401
+        """Run the job here and now and give what `handle` returned."""
+        from qframe.dispatch import dispatch_sync  # noqa: PLC0415 (the one door to the layer above)
+
+        return dispatch_sync(cls(**fields))
+
+    # -- inside a running job -------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The reserved job this runs for; raises `QframeError` outside of a worker."""
+        if self._reserved is None:
+            raise QframeError(f"{type(self).__name__} is not being run by a worker")
+        return self._reserved
+
+    @property
+    def attempts(self) -> int:
+        """How often the job was started, this attempt included; 1 outside of a worker."""
+        return self._reserved.attempts() if self._reserved is not None else 1
+
+    def release(self, delay: timing.When = 0) -> None:
+        """Put the job back, ready after `delay`; this attempt does not count against `tries`."""
+        self.job.release(timing.seconds_until(delay))
+
+    def delete(self) -> None:
+        """End the job as done."""
+        self.job.delete()
+
+    def fail(self, error: BaseException | str | None = None) -> None:
+        """End the job as failed, whatever tries are left."""
+        self.job.fail(QframeError(error) if isinstance(error, str) else error)
+
+    # -- for qframe itself ----------------------------------------------------------------------
+
+    @classmethod
+    def is_runnable(cls) -> bool:
+        """Whether the class has a `handle`."""
+        return callable(getattr(cls, "handle", None))
+
+    @classmethod
+    def own_name(cls) -> str:
+        """Give the name on the wire as declared: `job_name`, or module and class."""
+        return cls.job_name or f"{cls.__module__}.{cls.__qualname__}"
+
+    @classmethod
+    def wire_name(cls) -> str:
+        """Give the name another process can find the class by; raises `InvalidJob` if none can."""
+        if cls.job_name:
+            return cls.job_name
+        if not cls.is_runnable():
+            raise InvalidJob(f"{cls.__name__} has no handle method")
+        if cls.__module__ != "__main__":
+            return cls.own_name()
+        module, trouble = project.main_module()
+        if trouble:
+            raise InvalidJob(f"{cls.__name__} {trouble}")
+        return f"{module}.{cls.__qualname__}"
+
+    @classmethod
+    def check_reachable(cls) -> None:
+        """Refuse a class a worker could not find: one defined inside a function or class."""
+        if not cls.job_name and "." in cls.__qualname__:
+            raise InvalidJob(
+                f"{cls.__qualname__} is not at the top level of its module, so no worker could "
+                "find it; move it there"
+            )
+
+    @classmethod
+    def wire_backoff(cls) -> str | None:
+        """Give the backoff as Laravel writes it; a method is asked when the attempt fails."""
+        backoff = cls.backoff
+        if backoff is None or callable(backoff):
+            return None
+        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
+        return ",".join(f"{value:g}" for value in seconds)
+
+    def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
+        """Give the backoff seconds as the class is deployed now; None where it says nothing."""
+        backoff = type(self).backoff
+        if callable(backoff):
+            backoff = backoff(self, *_wanted(backoff, attempt, error))
+        if backoff is None:
+            return None
+        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
+        return [timing.seconds_until(value, "backoff") for value in seconds]
+
+    def retry_deadline(self) -> float | None:
+        """Give `retry_until` as an epoch time."""
+        until = type(self).retry_until
+        if callable(until):
+            until = until(self)
+        return None if until is None else timing.moment(until, "retry_until")
+
+    def expiry(self) -> float | None:
+        """Give `expires` as an epoch time."""
+        expires = type(self).expires
+        return None if expires is None else timing.moment(expires, "expires")
+
+    def shown_name(self) -> str:
+        """Give the display name."""
+        shown = type(self).display_name
+        if callable(shown):
+            shown = shown(self)
+        return shown or type(self).wire_name()
+
+    def wire_tags(self) -> list[str]:
+        """Give the tags, as Laravel's Horizon writes them."""
+        tags = type(self).tags
+        return [str(tag) for tag in (tags(self) if callable(tags) else tags)]
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
+        name = type(self).__name__
+        try:
+            data: dict[str, Any] = self._adapter.dump_python(self, mode="json", warnings="error")
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise InvalidJob(f"{_unsendable(self)}: {one_line(str(error), 500)}") from None
+        doubtful = [key for key in data if not _plain(getattr(self, key))]
+        if doubtful:
+            try:
+                back = self._adapter.validate_python(data)
+            except (ValidationError, RecursionError) as error:
+                raise InvalidJob(f"{name}: {_first_fault(error)}") from None
+            for key in doubtful:
+                if not _same(getattr(self, key), getattr(back, key)):
+                    raise InvalidJob(
+                        f"{name}.{key} would not arrive as it is: JSON would change "
+                        f"{one_line(repr(getattr(self, key)), 80)}; "
+                        "give the field a type that pydantic can restore"
+                    )
+        return data
+
+    @classmethod
+    def field_names(cls) -> AbstractSet[str]:
+        """Name the fields."""
+        fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made in __init_subclass__
+        return fields.keys()
+
+    @classmethod
+    def from_data(cls, data: object) -> Self:
+        """Make the job from a payload's data; raises `InvalidArguments` naming the field.
+
+        Keys that are no field are left out, with a warning once per key, so that a field can be
+        removed while jobs that have it wait. PHP writes no fields as `[]`.
+        """
+        if data is None or data == []:
+            data = {}
+        if not isinstance(data, dict):
+            raise InvalidArguments(
+                f"{cls.__name__}: the payload's data is a {type(data).__name__}, not named fields"
+            )
+        fields = cls.field_names()
+        if not data.keys() <= fields:
+            for key in data.keys() - fields:
+                _warn_once(cls, key)
+            data = {key: value for key, value in data.items() if key in fields}
+        try:
+            job: Self = cls._adapter.validate_python(data)
+        except ValidationError as error:
+            raise InvalidArguments(f"{cls.__name__}: {_first_fault(error)}") from None
+        return job
+
+
+# -- declarations -------------------------------------------------------------------------------
+
+
+def _config(cls: type[Queueable]) -> ConfigDict:
+    own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
+    return ConfigDict(**{"extra": "forbid", "ser_json_inf_nan": "constants", **own})
+
+
+def _copy_mutable_defaults(cls: type[Queueable]) -> None:
+    """Let a field default to `[]` or `{}`, each job getting its own, as in a pydantic model."""
+    for name in inspect.get_annotations(cls):
+        default = vars(cls).get(name)
+        if isinstance(default, list | dict | set):
+            setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _duration(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
+
+
+def _durations(value: object) -> bool:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return bool(value) and all(_duration(each) for each in value)
+    return _duration(value)
+
+
+def _when(value: object) -> bool:
+    try:
+        timing.moment(value, "")  # type: ignore[arg-type] # what it is, is the question
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _queue(value: object) -> bool:
+    return isinstance(value, str) and bool(queue_name(value))
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list | tuple | set | frozenset) and all(_text(each) for each in value)
+
+
+_OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "connection": (_text, "the name of a connection"),
+    "queue": (_queue, "the name of a queue"),
+    "delay": (_when, "seconds, a timedelta or an aware datetime"),
+    "tries": (_count, "a whole number, 0 or more"),
+    "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
+    "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
+    "timeout": (_duration, "seconds, 0 or more"),
+    "fail_on_timeout": (lambda v: isinstance(v, bool), "True or False"),
+    "retry_until": (_when, "seconds, a timedelta, an aware datetime, or a method"),
+    "expires": (_when, "seconds, a timedelta or an aware datetime"),
+    "job_name": (_text, "a name"),
+    "display_name": (_text, "a name, or a method"),
+    "tags": (_texts, "a list of names, or a method"),
+}
+_METHODS = {"backoff", "retry_until", "display_name", "tags"}
+_HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
+
+
+def options() -> list[str]:
+    """Name the options of a job class."""
+    return list(_OPTIONS)
+
+
+def _check_declaration(cls: type[Queueable]) -> None:
+    public = {name for name in vars(Queueable) if not name.startswith("_")} | {"handle"}
+    annotations = inspect.get_annotations(cls)
+    for name, annotation in annotations.items():
+        if name in public and "ClassVar" not in str(annotation):
+            raise JobDefinitionError(_reserved_message(cls, name))
+    for name, value in vars(cls).items():
+        if name.startswith("_"):
+            continue
+        if name in _OPTIONS:
+            check_option(cls.__name__, name, value)
+        elif name in public - _HOOKS:
+            raise JobDefinitionError(
+                f"{cls.__name__}.{name}: the name is Queueable's own; choose another"
+            )
+        elif name not in annotations:
+            _check_stray(cls, name, value)
+
+
+def _reserved_message(cls: type[Queueable], name: str) -> str:
+    if name in _OPTIONS:
+        return (
+            f"{cls.__name__}.{name}: {name!r} is an option of every job and cannot be a field; "
+            f"set the option without annotation ({name} = ...), or name the field differently"
+        )
+    return (
+        f"{cls.__name__}.{name}: a field cannot be called {name!r}, which is Queueable's own; "
+        "name it differently"
+    )
+
+
+def check_option(owner: str, name: str, value: object) -> None:
+    """Raise `JobDefinitionError` for an option that is unknown or of the wrong kind."""
+    if name not in _OPTIONS:
+        raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, _OPTIONS)}")
+    valid, wanted = _OPTIONS[name]
+    if value is None or (name in _METHODS and isinstance(value, types.FunctionType)):
+        return
+    try:
+        right = valid(value)
+    except ValueError as error:
+        raise JobDefinitionError(f"{owner}.{name}: {error}") from None
+    if not right:
+        raise JobDefinitionError(
+            f"{owner}.{name} must be {wanted}, not {one_line(repr(value), 60)}"
+        )
+
+
+def _check_stray(cls: type[Queueable], name: str, value: object) -> None:
+    """Refuse what was meant as an option, hook or field but is none."""
+    if isinstance(value, types.FunctionType):
+        if (meant := _near_hook(cls, name)) is not None:
+            raise JobDefinitionError(
+                f"{cls.__name__}.{name} is never called (did you mean {meant!r}?)"
+            )
+    elif name.islower() and not callable(value) and not hasattr(value, "__get__"):
+        raise JobDefinitionError(
+            f"{cls.__name__}.{name} is no option{nearest(name, _OPTIONS)}; annotate it as a field "
+            f"({name}: {type(value).__name__} = ...) or as a ClassVar"
+        )
+
+
+def _near_hook(cls: type[Queueable], name: str) -> str | None:
+    plain = name.replace("_", "").lower()
+    for hook in _HOOKS | _METHODS:
+        if plain == hook.replace("_", "") and hook not in vars(cls):
+            return hook
+    return None
+
+
+# -- what JSON can carry ------------------------------------------------------------------------
+
+
+def _plain(value: object) -> bool:
+    kind = type(value)
+    return (
+        kind is int
+        or kind is str
+        or kind is bool
+        or value is None
+        or (kind is float and math.isfinite(value))  # type: ignore[arg-type] # it is a float
+    )
+
+
+def _same(sent: object, back: object) -> bool:
+    if type(sent) is not type(back):
+        return False
+    if isinstance(sent, dict):
+        return sent.keys() == back.keys() and all(_same(v, back[k]) for k, v in sent.items())  # type: ignore[attr-defined, index] # the same type
+    if isinstance(sent, list | tuple):
+        return len(sent) == len(back) and all(map(_same, sent, back))  # type: ignore[arg-type] # the same type
+    if isinstance(sent, float) and not math.isfinite(sent):
+        return False
+    return sent == back or type(sent).__eq__ is object.__eq__
+
+
+def _unsendable(job: Queueable) -> str:
+    """Name the field that cannot be encoded."""
+    for key, field in type(job).__dataclass_fields__.items():  # type: ignore[attr-defined] # made in __init_subclass__
+        try:
+            TypeAdapter(field.type).dump_json(getattr(job, key), warnings="error")
+        except Exception:  # noqa: BLE001 (whichever way it fails, it is this field)
+            return f"{type(job).__name__}.{key}"
+    return type(job).__name__
+
+
+def _first_fault(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
+
+
+_warned: set[tuple[type, str]] = set()
+
+
+def _warn_once(cls: type[Queueable], key: str) -> None:
+    if (cls, key) not in _warned:
+        _warned.add((cls, key))
+        log.warning("%s has no field %r: it is left out", cls.__name__, one_line(key, 60))
+
+
+def _wanted(method: Callable[..., object], *offered: object) -> tuple[object, ...]:
+    """Give as many of the offered arguments as the method takes beside `self`."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return offered
+    taken = sum(p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} for p in parameters)
+    return offered[: max(0, taken - 1)]

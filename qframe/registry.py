@@ -1,0 +1,129 @@
+"""Which code a payload may run: from a job's name to its class, importing only what may be."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from qframe import project, queueable, tracebacks
+from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
+from qframe.functions import QueueableFunction
+from qframe.names import nearest, one_line
+from qframe.queueable import Queueable
+
+_importing = False
+
+
+class Registry:
+    """The jobs a worker may run.
+
+    With `modules` given, those in these modules and below them, and no other. Without, a job
+    whose module is a file of the project (under its root, outside libraries and hidden folders)
+    that defines it at its top level; the file is read before it is imported.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = tuple(modules)
+        self._found: dict[str, type[Queueable]] = {}
+
+    def load(self) -> None:
+        """Import the modules of `jobs`; raises `ConfigurationError` naming one that fails."""
+        project.put_on_path()
+        for name in self._modules:
+            try:
+                module = _imported(name)
+                for each in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+                    _imported(each.name)
+            except (Exception, SystemExit) as error:
+                raise ConfigurationError(
+                    f"jobs: {name!r} cannot be imported: {tracebacks.brief(error)}"
+                ) from error
+
+    def known(self, name: str) -> type[Queueable] | None:
+        """Give the class of a job whose module is already imported; None where it is not."""
+        found = self._found.get(name)
+        if found is None:
+            found = queueable.index.get(name) or self._defined_in_main(name)
+            if found is None or not self._allowed(found):
+                return None
+            self._found[name] = found
+        return found
+
+    def find(self, name: str) -> type[Queueable]:
+        """Give the class of a job, importing its module; raises `UnknownJob` where none may run."""
+        found = self.known(name)
+        if found is not None:
+            return found
+        module_name, _, attribute = name.rpartition(".")
+        file = project.source_of(module_name) if module_name else None
+        if not self._may_import(module_name):
+            raise UnknownJob(f"{self._shown(name)} is not in the modules listed under `jobs`")
+        if file is None or not project.defines_job(file, attribute):
+            raise UnknownJob(
+                f"{self._shown(name)} is not a job of this project"
+                f"{nearest(name, queueable.index)}: no module under {project.root()} defines it"
+            )
+        value = getattr(_loaded(module_name, name), attribute, None)
+        if isinstance(value, QueueableFunction):
+            value = value.job_class
+        if not (isinstance(value, type) and issubclass(value, Queueable)):
+            raise UnknownJob(f"{self._shown(name)} is not a Queueable")
+        if not value.is_runnable():
+            raise UnknownJob(f"{self._shown(name)} has no handle method")
+        if not self._allowed(value):
+            raise UnknownJob(f"{self._shown(name)} was imported from another file than {file}")
+        self._found[name] = value
+        return value
+
+    def _allowed(self, job_class: type[Queueable]) -> bool:
+        module = job_class.__module__
+        if self._modules:
+            return self._may_import(project.main_module()[0] if module == "__main__" else module)
+        return project.holds(getattr(sys.modules.get(module), "__file__", None))
+
+    def _may_import(self, module: str) -> bool:
+        return not self._modules or any(
+            module == each or module.startswith(f"{each}.") for each in self._modules
+        )
+
+    def _defined_in_main(self, name: str) -> type[Queueable] | None:
+        """Find a job of the script this process was started with, which is not importable."""
+        module, _, attribute = name.rpartition(".")
+        main = queueable.index.get(f"__main__.{attribute}")
+        return main if main is not None and project.main_module()[0] == module else None
+
+    def _shown(self, name: str) -> str:
+        return one_line(name, 200)
+
+
+def refuse_while_importing() -> None:
+    """Refuse a dispatch made by a job module while a worker imports it.
+
+    It would be made again by every worker that imports the module.
+    """
+    if _importing:
+        raise InvalidJob(
+            "a job was dispatched while a worker imports the module: "
+            'put that line under `if __name__ == "__main__":` or into a function'
+        )
+
+
+def _loaded(module: str, job: str) -> ModuleType:
+    try:
+        return _imported(module)
+    except (Exception, SystemExit) as error:
+        raise UnknownJob(
+            f"{one_line(job, 200)}: its module cannot be imported: {tracebacks.brief(error)}"
+        ) from error
+
+
+def _imported(name: str) -> ModuleType:
+    global _importing  # noqa: PLW0603 (an import is a matter of the whole process)
+    before, _importing = _importing, True
+    try:
+        return importlib.import_module(name)
+    finally:
+        _importing = before

@@ -1,0 +1,60 @@
+"""Times as users give them: seconds, `timedelta` or aware `datetime`."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime, timedelta
+
+When = float | int | timedelta | datetime
+
+_LONGEST = 100 * 365 * 86400
+
+
+def seconds_until(value: When, what: str = "delay") -> float:
+    """Turn a delay into seconds from now.
+
+    Numbers and timedeltas count from now, an aware datetime in the past means now. Raises
+    `ValueError` for negative or infinite numbers, naive datetimes and more than 100 years, and
+    `TypeError` for anything else.
+    """
+    if isinstance(value, datetime):
+        return max(0.0, _epoch(value, what) - time.time())
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return _seconds(value, what)
+
+
+def moment(value: When, what: str) -> float:
+    """Turn seconds from now, a timedelta or an aware datetime into an epoch time."""
+    if isinstance(value, datetime):
+        return _epoch(value, what)
+    return time.time() + seconds_until(value, what)
+
+
+def _seconds(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{what} must be seconds, a timedelta or an aware datetime, not {type(value).__name__}"
+        )
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{what} must not be negative or infinite, got {value}")
+    if value > _LONGEST:
+        raise ValueError(f"{what} must not be longer than 100 years, got {value} s")
+    return float(value)
+
+
+def _epoch(value: datetime, what: str) -> float:
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ValueError(
+            f"{what} is a datetime without a time zone; say which, e.g. datetime.now(UTC)"
+        )
+    epoch = value.timestamp()
+    if epoch - time.time() > _LONGEST:
+        raise ValueError(f"{what} must not be further away than 100 years, got {value}")
+    return epoch
+
+
+def iso(epoch: float) -> str:
+    """Show an epoch time as UTC, e.g. `2026-11-21 10:00:00`."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")

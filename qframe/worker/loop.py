@@ -1,0 +1,287 @@
+"""Worker: the loop of Laravel's `Worker::daemon`."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import deque
+
+from qframe import events, manager, tracebacks
+from qframe.contracts import Capability, Job
+from qframe.exceptions import (
+    BackendUnavailable,
+    BackendUnusable,
+    ConfigurationError,
+    SettleError,
+)
+from qframe.manager import QueueManager
+from qframe.worker import memory
+from qframe.worker.ahead import Ahead
+from qframe.worker.control import EVERY, Control
+from qframe.worker.options import StopReason, WorkerOptions
+from qframe.worker.runner import Outcome, Runner
+from qframe.worker.signals import Signals
+
+log = logging.getLogger("qframe")
+
+_MEMORY_EVERY = 0.1
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+
+
+class Worker:
+    """Works the queues of one connection until there is a reason to stop.
+
+    `run()` is what `qframe work` calls; it gives the exit code. Off the main thread it runs
+    without signals, and so without timeouts, and says so; `stop()` ends it from any thread.
+    Raises `ConfigurationError` for a connection that is unknown or holds no jobs.
+    """
+
+    def __init__(
+        self, queues: QueueManager | None = None, options: WorkerOptions | None = None
+    ) -> None:
+        self.manager = queues or manager.default()
+        self.options = options or WorkerOptions()
+        self.queue = self.manager.connection(self.options.connection)
+        self.queues = self.options.queues or (self.queue.default_queue,)
+        if Capability.RESERVE not in self.queue.capabilities:
+            raise ConfigurationError(
+                f"the connection {self.queue.name!r} ({self.queue.settings.driver}) holds no jobs "
+                "to work on"
+            )
+        self.jobs = 0
+        self.stop_reason: StopReason | None = None
+        self._held: deque[Job] = deque()
+        self._ahead = Ahead()
+        self._idle = False
+        self._paused = False
+        self._lost_since = 0.0
+        self._lost_pause = _FIRST_PAUSE
+        self._memory_seen = 0.0
+        self._signals: Signals | None = None
+
+    def stop(self) -> None:
+        """Ask the worker, from any thread, to stop after its job."""
+        if self._signals is not None:
+            self._signals.tell_to_stop()
+
+    def run(self) -> int:
+        """Work, and give the exit code that says why it stopped."""
+        manager.use(self.manager)
+        self.manager.registry.load()
+        with Signals() as signals:
+            self._begin(signals)
+            self.runner.leases.begin()
+            try:
+                reason = self._loop()
+            finally:
+                self._end()
+        self.stop_reason = reason
+        events.fire(
+            events.WorkerStopping, self.queue.name, self.queues, reason, reason.exit_code, self.jobs
+        )
+        return reason.exit_code
+
+    # -- beginning and end ----------------------------------------------------------------------
+
+    def _begin(self, signals: Signals) -> None:
+        self._signals = self.signals = signals
+        if not signals.on_main_thread:
+            log.warning("the worker is not on the main thread: no signals, no timeouts")
+        self.runner = Runner(
+            self.queue,
+            self.manager.registry,
+            self.options,
+            signals,
+            self.manager.settings.unknown_job_delays,
+        )
+        store = self.manager.store(self.queue.name)
+        self.control = Control(store, self.queue.name, self.queues, force=self.options.force)
+        self._first_look()
+        self._began = time.monotonic()
+        self._once_until = self._began + self.options.sleep
+        events.fire(events.WorkerStarting, self.queue.name, self.queues)
+
+    def _first_look(self) -> None:
+        """Read restart and pause before anything else; a backend that is only down is waited for."""
+        try:
+            self.control.look()
+        except BackendUnusable:
+            raise
+        except BackendUnavailable:
+            log.debug("the backend does not answer yet")
+
+    def _end(self) -> None:
+        """Leave nothing behind: the last job deleted, those held given back at once."""
+        self.runner.watchdog.cancel()
+        try:
+            self.runner.flush()
+            self._give_back_held()
+        except BackendUnavailable as error:
+            log.warning("what is held comes back when its lease ends: %s", error)
+        self.runner.leases.end()
+        self._signals = None
+
+    def _give_back_held(self) -> None:
+        while self._held:
+            job = self._held.pop()
+            try:
+                job.give_back()
+            except SettleError:
+                continue
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def _loop(self) -> StopReason:
+        while True:
+            try:
+                ran = self._turn()
+            except BackendUnavailable as error:
+                ran = True
+                self._backend_lost(error)
+            reason = self._reason_to_stop(ran=ran)
+            if reason is not None:
+                return reason
+
+    def _turn(self) -> bool:
+        """Run one job, or wait for one; says whether there was one."""
+        self.control.look()
+        if not self._may_work():
+            self._stand_by()
+            return True
+        job = self._next_job()
+        self._backend_answers()
+        if job is None:
+            self._wait_for_work()
+            return False
+        self._run(job)
+        return True
+
+    def _may_work(self) -> bool:
+        paused = self.signals.paused or not self.control.active
+        if paused != self._paused:
+            self._paused = paused
+            kind = events.WorkerPaused if paused else events.WorkerResumed
+            events.fire(kind, self.queue.name, self.queues)
+        return not paused and events.fire(events.Looping, self.queue.name, self.control.active)
+
+    def _stand_by(self) -> None:
+        """Paused or vetoed: hold nothing, and wait."""
+        self.runner.watchdog.cancel()
+        self.runner.flush()
+        self._give_back_held()
+        self.signals.wait(EVERY)
+
+    def _next_job(self) -> Job | None:
+        if not self._held:
+            queues = self.control.active
+            events.fire(events.JobPopping, self.queue.name, queues)
+            finished = self.runner.finished
+            self._held.extend(self.queue.reserve(queues, self._limit(), finished=finished))
+            self.runner.note_finished()
+            if not self._held:
+                return None
+        job = self._held.popleft()
+        events.fire(events.JobPopped, job)
+        return job
+
+    def _limit(self) -> int:
+        """Give how many to reserve: never more than will be run."""
+        limit = 1 if self.options.once or self.options.rest else self._ahead.limit()
+        if self.options.max_jobs:
+            limit = min(limit, max(1, self.options.max_jobs - self.jobs))
+        return limit
+
+    def _run(self, job: Job) -> None:
+        self._idle = False
+        began = time.monotonic()
+        outcome = self.runner.run(job)
+        self._ahead.ran(time.monotonic() - began)
+        if outcome is not Outcome.LOST:
+            self.jobs += 1
+        if self.options.rest and not self.signals.quit:
+            self.runner.watchdog.cancel()
+            self.runner.flush()
+            self.signals.wait(self.options.rest)
+
+    def _wait_for_work(self) -> None:
+        self.runner.watchdog.cancel()
+        if not self._idle:
+            self._idle = True
+            events.fire(events.WorkerIdle, self.queue.name, self.queues)
+        if self.options.stop_when_empty or self.signals.quit:
+            return
+        timeout = EVERY if Capability.WAIT in self.queue.capabilities else self.options.sleep
+        now = time.monotonic()
+        if self.options.once:
+            timeout = min(timeout, self._once_until - now)
+        if self.options.max_time:
+            timeout = min(timeout, self._began + self.options.max_time - now)
+        self.queue.wait(self.control.active, max(0.0, timeout), self.signals.fileno())
+        self.signals.drain()
+
+    # -- reasons to stop ------------------------------------------------------------------------
+
+    def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
+        """Give the first reason there is, in Laravel's order."""
+        options, now = self.options, time.monotonic()
+        if self.runner.ended_by is not None:
+            return self._ended_from_outside()
+        if self.signals.quit:
+            events.fire(
+                events.WorkerInterrupted, self.queue.name, self.queues, self.signals.stop_signal
+            )
+            return StopReason.INTERRUPTED
+        if self._too_big(now):
+            return StopReason.MEMORY
+        if self.control.restart:
+            return StopReason.RESTART
+        if options.stop_when_empty and not ran:
+            return StopReason.EMPTY
+        if options.once and (self.jobs or now >= self._once_until):
+            return StopReason.ONCE
+        if options.max_time and now - self._began >= options.max_time:
+            return StopReason.MAX_TIME
+        if options.max_jobs and self.jobs >= options.max_jobs:
+            return StopReason.MAX_JOBS
+        if self._lost_since and self._gave_up(now):
+            return StopReason.LOST_BACKEND
+        return None
+
+    def _ended_from_outside(self) -> StopReason:
+        kind = type(self.runner.ended_by).__name__
+        return {
+            "JobTimedOut": StopReason.TIMED_OUT,
+            "JobInterrupted": StopReason.JOB_INTERRUPTED,
+        }.get(kind, StopReason.INTERRUPTED)
+
+    def _too_big(self, now: float) -> bool:
+        if not self.options.memory or now - self._memory_seen < _MEMORY_EVERY:
+            return False
+        self._memory_seen = now
+        return memory.resident() > self.options.memory
+
+    # -- a backend that is gone -----------------------------------------------------------------
+
+    def _backend_lost(self, error: BackendUnavailable) -> None:
+        """Say so once, then try again with growing, jittered pauses."""
+        self.runner.watchdog.cancel()
+        self._held.clear()
+        if not self._lost_since:
+            self._lost_since = time.monotonic()
+            self._lost_pause = _FIRST_PAUSE
+            log.debug("backend lost: %s", tracebacks.brief(error))
+            events.fire(events.BackendLost, self.queue.name, self.queues, error)
+        self.signals.wait(self._lost_pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+        self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
+
+    def _backend_answers(self) -> None:
+        if self._lost_since:
+            seconds = time.monotonic() - self._lost_since
+            self._lost_since = 0.0
+            events.fire(events.BackendRestored, self.queue.name, self.queues, seconds)
+
+    def _gave_up(self, now: float) -> bool:
+        limit = self.queue.settings.give_up_after
+        return bool(limit) and now - self._lost_since >= limit

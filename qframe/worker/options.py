@@ -1,0 +1,103 @@
+"""What a worker is told, why it stops, and the exit code that says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qframe.exceptions import ConfigurationError
+from qframe.names import queue_name
+
+
+class StopReason(StrEnum):
+    """Why a worker ended (Laravel's WorkerStopReason)."""
+
+    INTERRUPTED = "interrupted"
+    MEMORY = "memory"
+    RESTART = "restart"
+    EMPTY = "empty"
+    ONCE = "once"
+    MAX_TIME = "max time"
+    MAX_JOBS = "max jobs"
+    TIMED_OUT = "timed out"
+    JOB_INTERRUPTED = "job interrupted"
+    LOST_BACKEND = "lost backend"
+
+    @property
+    def exit_code(self) -> int:
+        """Give the exit code of `qframe work`."""
+        return _EXIT_CODES.get(self, 0)
+
+
+USAGE = 2
+"""Exit code for wrong usage or configuration."""
+
+_EXIT_CODES = {
+    StopReason.TIMED_OUT: 1,
+    StopReason.JOB_INTERRUPTED: 1,
+    StopReason.MEMORY: 12,
+    StopReason.LOST_BACKEND: 69,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Times are in seconds; raises `ConfigurationError` for wrong values.
+
+    - `connection`, `queues`: what it works; default: the default connection, its default queue.
+      Queues are tried strictly in the order given.
+    - `timeout`, `tries`, `backoff`: for jobs that do not say themselves. 0 is no timeout, or
+      tries without limit.
+    - `grace`: how long after its timeout a job that does not end is given before the process is.
+    - `sleep`: how long an idle worker waits where the backend cannot wake it; with `once`, how
+      long it waits for a job at most.
+    - `rest`: pause after each job.
+    - `memory`: resident megabytes above which it ends; 0 is no limit.
+    - `max_jobs`, `max_time`: after which it ends; 0 is no limit.
+    - `once`: one job, then it ends. `stop_when_empty`: it ends when nothing is ready.
+    - `force`: it works although the whole connection is paused.
+    """
+
+    connection: str | None = None
+    queues: tuple[str, ...] = ()
+    name: str = "default"
+    timeout: float = 60
+    tries: int = 1
+    backoff: tuple[float, ...] = (0,)
+    grace: float = 5
+    sleep: float = 3
+    rest: float = 0
+    memory: float = 256
+    max_jobs: int = 0
+    max_time: float = 0
+    once: bool = False
+    stop_when_empty: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for option in ("timeout", "grace", "sleep", "rest", "memory", "max_time"):
+            _not_negative(option, getattr(self, option))
+        for option in ("tries", "max_jobs"):
+            value = getattr(self, option)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigurationError(
+                    f"{option} must be a whole number, 0 or more, not {value!r}"
+                )
+        if not self.backoff:
+            raise ConfigurationError("backoff needs at least one number of seconds")
+        for value in self.backoff:
+            _not_negative("backoff", value)
+        for queue in self.queues:
+            queue_name(queue)
+
+
+def _not_negative(option: str, value: object) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+    ):
+        raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")

@@ -1,0 +1,138 @@
+"""What follows a failed attempt: another one after a backoff, or the end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from qframe import payload, tracebacks
+from qframe.contracts import Attempt, History, Job
+from qframe.exceptions import JobTimedOut, MaxAttemptsExceeded
+from qframe.queueable import Queueable
+from qframe.timing import iso
+from qframe.worker.options import WorkerOptions
+
+log = logging.getLogger("qframe")
+
+
+class Limits:
+    """The limits of one job: of the class as deployed, else the payload's, else the worker's."""
+
+    def __init__(
+        self, job_class: type[Queueable] | None, message: dict[str, Any], options: WorkerOptions
+    ) -> None:
+        self._class = job_class
+        self._message = message
+        self._options = options
+
+    @property
+    def tries(self) -> int:
+        """How often the job may be started; 0 is without limit."""
+        own = self._class.tries if self._class is not None else None
+        return int(own if own is not None else self._sent("maxTries", self._options.tries))
+
+    @property
+    def timeout(self) -> float:
+        """How many seconds an attempt may take; 0 is without limit."""
+        own = self._class.timeout if self._class is not None else None
+        return own if own is not None else self._sent("timeout", self._options.timeout)
+
+    @property
+    def max_exceptions(self) -> int:
+        """How many attempts may raise; 0 is without limit."""
+        own = self._class.max_exceptions if self._class is not None else None
+        return int(own if own is not None else self._sent("maxExceptions", 0))
+
+    @property
+    def fails_on_timeout(self) -> bool:
+        """Whether the first timeout is the end."""
+        if self._class is not None:
+            return self._class.fail_on_timeout
+        return self._message.get("failOnTimeout") is True
+
+    @property
+    def retry_until(self) -> float | None:
+        """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
+        return payload.number(self._message, "retryUntil")
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the job, not started by then, is skipped; fixed at dispatch."""
+        return payload.number(self._message, "expiresAt")
+
+    def _sent(self, key: str, otherwise: float) -> float:
+        value = payload.number(self._message, key)
+        return otherwise if value is None or value < 0 else value
+
+    def exhausted(self, attempts: int, history: History) -> bool:
+        """Whether a job started this often may not be started once more.
+
+        Attempts that the job ended by releasing itself are not counted.
+        """
+        if self.retry_until is not None:
+            return time.time() > self.retry_until
+        return self.tries > 0 and attempts - history.releases >= self.tries
+
+    def ends_with(self, error: BaseException, job: Job) -> bool:
+        """Whether this failed attempt was the last."""
+        if isinstance(error, JobTimedOut) and self.fails_on_timeout:
+            return True
+        raised = job.history.exceptions + 1
+        if 0 < self.max_exceptions <= raised:
+            return True
+        return self.exhausted(job.attempts(), job.history)
+
+    def backoff(self, instance: Queueable | None, job: Job, error: BaseException) -> float:
+        """Give the seconds before the next attempt: the class's, the payload's, the worker's."""
+        failures = max(1, job.attempts() - job.history.releases)
+        seconds: list[float] | None = None
+        if instance is not None:
+            try:
+                seconds = instance.backoff_after(failures, error)
+            except Exception:
+                log.exception("%s.backoff raised; the worker's backoff is used", job.name)
+        if seconds is None:
+            seconds = payload.backoffs(self._message) or list(self._options.backoff)
+        return seconds[min(failures, len(seconds)) - 1]
+
+
+def exceeded(job: Job, limits: Limits, *, before: bool = False) -> MaxAttemptsExceeded:
+    """Say why a job that was started as often as it may be is failed, and what became of each.
+
+    `before` leaves out the start that found it so.
+    """
+    attempts = job.attempts() - before
+    history = job.history.without_last() if before else job.history
+    if limits.retry_until is not None:
+        why = f"may be tried until {iso(limits.retry_until)} UTC"
+    else:
+        why = f"may be started {_times(limits.tries)}"
+    told = "; ".join(_told(attempt) for attempt in history.attempts)
+    return MaxAttemptsExceeded(
+        f"{job.name} {why} and was started {_times(attempts)}" + (f": {told}" if told else "")
+    )
+
+
+def _told(attempt: Attempt) -> str:
+    where = (
+        f"attempt {attempt.number} on {attempt.host}, pid {attempt.pid}, "
+        f"started {iso(attempt.started_at)} UTC"
+    )
+    if not attempt.ended:
+        return f"{where}, never ended: its worker died, was killed, or lost the backend"
+    return f"{where}, {attempt.ended}" + (f" ({attempt.error})" if attempt.error else "")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def ending(error: BaseException) -> str:
+    """Say in the history how an attempt that raised `error` ended."""
+    return "timed out" if isinstance(error, JobTimedOut) else "error"
+
+
+def words(error: BaseException) -> str:
+    """Say in the history what was raised."""
+    return tracebacks.brief(error, 500)

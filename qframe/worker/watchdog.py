@@ -1,0 +1,44 @@
+"""The hard stage of a timeout: ends the process from outside the interpreter.
+
+`faulthandler` runs a thread of its own that needs no interpreter lock, so it fires while a job is
+stuck in C code; it writes every thread's stack to stderr and exits 1.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+
+_STDERR = 2
+_SLACK = 1.0
+"""Arming starts a thread, so for jobs in quick succession it is armed this much late, and moved
+about once a second."""
+
+
+class Watchdog:
+    """Ends the process unless the job that is covered ends in time."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._armed_at = 0.0
+        self._fires_at = 0.0
+
+    def cover(self, seconds: float) -> None:
+        """End the process in `seconds` (a second later when just moved); 0 covers nothing."""
+        if not seconds or not self._enabled:
+            self.cancel()
+            return
+        now = time.monotonic()
+        needed = now + seconds
+        if needed <= self._fires_at <= needed + _SLACK:
+            return
+        moved_lately = self._fires_at and now - self._armed_at < _SLACK
+        self._armed_at = now
+        self._fires_at = needed + (_SLACK if moved_lately else 0)
+        faulthandler.dump_traceback_later(self._fires_at - now, exit=True, file=_STDERR)
+
+    def cancel(self) -> None:
+        """Cover nothing."""
+        if self._fires_at:
+            faulthandler.cancel_dump_traceback_later()
+            self._fires_at = 0.0
