@@ -115,6 +115,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read code over environment over file; no `.env`, no secrets folder."""
+        del dotenv_settings, file_secret_settings
         return init_settings, env_settings, _FileSource(settings_cls)
 
     def connection(self, name: str) -> dict[str, Any]:
@@ -152,14 +153,17 @@ _file_settings: dict[str, dict[str, Any]] = {}
 
 
 def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN401 (any setting)
-    """Read the settings: `file`, or the one found upward from the working directory.
+    """Read the settings: `file`, or QFRAME_CONFIG, or the one found upward from here.
 
     Keyword arguments are settings that win over file and environment. Raises
     `ConfigurationError` with one line that names the key and, for an unknown one, the nearest.
     """
-    path = Path(file) if file is not None else find(Path.cwd())
+    file = file or os.environ.get("QFRAME_CONFIG")
+    path = Path(file) if file else find(Path.cwd())
     values = read(path) if path is not None else {}
-    values.setdefault("root", path.resolve().parent if path is not None else Path.cwd())
+    folder = path.resolve().parent if path is not None else Path.cwd()
+    if isinstance(root := values.setdefault("root", "."), str):
+        values["root"] = folder / root
     _check_environment()
     _file_settings["now"] = values
     try:
@@ -189,7 +193,7 @@ def find(start: Path) -> Path | None:
         if (folder / FILE).is_file():
             return folder / FILE
         project = folder / "pyproject.toml"
-        if project.is_file() and "qframe" in _toml(project).get("tool", {}):
+        if project.is_file() and _table(_toml(project), "tool", project).get("qframe") is not None:
             return project
     return None
 
@@ -198,8 +202,15 @@ def read(path: Path) -> dict[str, Any]:
     """Read the settings of one file; raises `ConfigurationError` when it cannot be read."""
     values = _toml(path)
     if path.name == "pyproject.toml":
-        values = values.get("tool", {}).get("qframe", {})
+        values = _table(_table(values, "tool", path), "qframe", path)
     return dict(values)
+
+
+def _table(values: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    table = values.get(key, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{path}: {key!r} must be a table")
+    return table
 
 
 def _toml(path: Path) -> dict[str, Any]:

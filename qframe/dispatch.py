@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -61,13 +60,18 @@ def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
     """
     refuse_while_importing()
     made = list(jobs)
-    groups: dict[str | None, list[int]] = {}
+    groups: dict[BaseQueue, list[int]] = {}
     for position, job in enumerate(made):
         _check(job)
-        groups.setdefault(type(job).connection, []).append(position)
+        connection = manager.default().connection(type(job).connection)
+        groups.setdefault(connection, []).append(position)
+    if len(groups) > 1:
+        for connection, positions in groups.items():
+            for position in positions:
+                connection.payload_of(made[position])
     ids = [""] * len(made)
     for connection, positions in groups.items():
-        sent = manager.default().connection(connection).bulk((made[p] for p in positions), queue)
+        sent = connection.bulk((made[p] for p in positions), queue)
         for position, identity in zip(positions, sent, strict=True):
             ids[position] = identity
     return ids
@@ -156,6 +160,8 @@ class _Draft:
 
     def send(self) -> str:
         if not self.id:
+            if self.pid != os.getpid():
+                raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
             delay = seconds_until(self.delay)
             self.id = self.connection.push_payload(self.job, self.payload, self.queue, delay)
         return self.id
@@ -238,27 +244,17 @@ def _report(draft: _Draft, error: BaseException) -> None:
         queue,
         tracebacks.brief(error),
     )
-    sys.unraisablehook(
-        _Unraisable(type(error), error, error.__traceback__, "dropped dispatch", draft.job)
-    )
+    _raise_unraisably(error)
 
 
-class _Unraisable:
-    """What `sys.unraisablehook` is given; its own type cannot be made from Python."""
+def _raise_unraisably(error: BaseException) -> None:
+    """Have the interpreter itself call `sys.unraisablehook`: only it can make its argument."""
 
-    def __init__(
-        self,
-        exc_type: type[BaseException],
-        exc_value: BaseException,
-        exc_traceback: object,
-        err_msg: str,
-        obj: object,
-    ) -> None:
-        self.exc_type = exc_type
-        self.exc_value = exc_value
-        self.exc_traceback = exc_traceback
-        self.err_msg = err_msg
-        self.object = obj
+    class DroppedDispatch:
+        def __del__(self) -> None:
+            raise error
+
+    DroppedDispatch()
 
 
 def _seconds(delay: When) -> float:

@@ -159,8 +159,9 @@ class JobAttempted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobGivenBack(JobEvent):
-    """The job went back to its queue uncounted, because the worker was told to stop at once, or
-    because it cannot run it here yet (`reason`).
+    """The job went back to its queue uncounted.
+
+    `reason` says why: the worker was told to stop at once, or cannot run the job here yet.
     """
 
     reason: str
@@ -277,7 +278,7 @@ class QueueBusy(Event):
 E = TypeVar("E", bound=Event)
 Listener = Callable[[E], object]
 
-_listeners: dict[type[Event], list[Callable[[Any], object]]] = {}
+_listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
 _heard: dict[type[Event], tuple[Callable[[Any], object], ...]] = {}
 
 
@@ -285,7 +286,7 @@ def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
     """Decorate a function that is to be called with every event of `kind` or a subclass."""
 
     def add(listener: Listener[E]) -> Listener[E]:
-        _listeners.setdefault(kind, []).append(listener)
+        _listeners.append((kind, listener))
         _heard.clear()
         return listener
 
@@ -294,9 +295,7 @@ def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
 
 def forget(listener: Callable[[Any], object]) -> None:
     """Stop calling a listener; one that is not listening is ignored."""
-    for listeners in _listeners.values():
-        while listener in listeners:
-            listeners.remove(listener)
+    _listeners[:] = [(kind, each) for kind, each in _listeners if each != listener]
     _heard.clear()
 
 
@@ -305,10 +304,7 @@ def listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
     found = _heard.get(kind)
     if found is None:
         found = _heard[kind] = tuple(
-            listener
-            for base, listeners in list(_listeners.items())
-            if issubclass(kind, base)
-            for listener in listeners
+            listener for base, listener in list(_listeners) if issubclass(kind, base)
         )
     return found
 
@@ -332,10 +328,9 @@ def fire(kind: type[Event], *fields: object) -> bool:
 
 def kinds() -> dict[str, type[Event]]:
     """Name all events a listener can be configured for."""
-    found: dict[str, type[Event]] = {}
-    todo = [Event]
-    while todo:
-        kind = todo.pop()
-        found[kind.__name__] = kind
-        todo.extend(kind.__subclasses__())
-    return found
+    # Not `__subclasses__()`: for each class with slots that also has the one it was made from.
+    return {
+        name: kind
+        for name, kind in globals().items()
+        if isinstance(kind, type) and issubclass(kind, Event)
+    }

@@ -11,6 +11,10 @@ class ConfigurationError(QframeError):
     """The configuration, or an option, is wrong; the command line exits 2 with this message."""
 
 
+class InvalidQueueName(ConfigurationError, ValueError):
+    """A queue name holds something else than 1 to 128 of `A-Z a-z 0-9 _ . : -`."""
+
+
 class JobDefinitionError(QframeError, TypeError):
     """A job class or function is declared wrongly; raised when the class is created."""
 
@@ -64,7 +68,7 @@ class JobFailedByHand(QframeError):
 
 
 class MaxAttemptsExceeded(QframeError):
-    """The job was started as often as its `tries` allow; the message tells how each attempt ended."""
+    """The job was started as often as it may be; the message tells how each attempt ended."""
 
 
 class DontHandle(QframeError):
@@ -95,4 +99,4 @@ class JobInterrupted(Interruption):
 
 
 class JobGivenBack(Interruption):
-    """The worker got a second stop signal; the job goes back to its queue, its attempt uncounted."""
+    """The worker got a second stop signal; the job goes back to its queue, uncounted."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.names import one_line
-from qframe.queueable import Queueable, check_option
+from qframe.queueable import Queueable, check_option, made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class QueueableFunction(Generic[P, R]):
-    """A function that can also be dispatched: `add(1, 2)`, `add.dispatch(1, 2).on_queue("math")`."""
+    """A function that can also be dispatched: `add(1, 2)`, `add.dispatch(1, 2)`."""
 
     def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
@@ -61,7 +61,7 @@ class QueueableFunction(Generic[P, R]):
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidJob(f"{self._function.__qualname__}: {one_line(str(error))}") from None
-        return self.job_class(**bound.arguments)
+        return made(self.job_class, bound.arguments)
 
     def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch:
         """Dispatch one call of the function."""

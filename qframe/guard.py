@@ -58,7 +58,11 @@ class _Unraised(_Guarded):
         trace: TracebackType | None,
     ) -> None:
         _thread.depth -= 1
-        if _thread.depth == 0 and _thread.interruption:
+        if _thread.depth:
+            return
+        while _thread.postponed:  # each reports its own errors
+            _thread.postponed.pop(0)()
+        if _thread.interruption:
             # Only the worker's signal handler interrupts, so SIGALRM is its own: ring it again
             # in a moment, outside of the finalizer.
             signal.setitimer(signal.ITIMER_REAL, 0.001)

@@ -152,13 +152,27 @@ class QueueManager:
         """Add the configured listeners, once."""
         if self._listening:
             return
-        self._listening = True
+        self._listening = True  # already now: a listener's module may use a connection
+        try:
+            heard = self._listeners()
+        except BaseException:
+            self._listening = False
+            raise
+        for kind, listener in heard:
+            events.listen(kind)(listener)
+
+    def _listeners(self) -> list[tuple[type[events.Event], Callable[[Any], object]]]:
         kinds = events.kinds()
-        for name, paths in self.settings.listeners.items():
+        for name in self.settings.listeners:
             if name not in kinds:
-                raise ConfigurationError(f"listeners: unknown event {name!r}{nearest(name, kinds)}")
-            for path in paths:
-                events.listen(kinds[name])(_function(path))
+                raise ConfigurationError(
+                    f"listeners: unknown event {one_line(name, 60)!r}{nearest(name, kinds)}"
+                )
+        return [
+            (kinds[name], _function(path))
+            for name, paths in self.settings.listeners.items()
+            for path in paths
+        ]
 
 
 def _built_in(driver: str) -> Factory:

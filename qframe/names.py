@@ -6,16 +6,12 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from qframe.exceptions import ConfigurationError
+from qframe.exceptions import InvalidQueueName
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-class InvalidQueueName(ConfigurationError, ValueError):
-    """A queue name holds something else than 1 to 128 of `A-Z a-z 0-9 _ . : -`."""
-
-
-def queue_name(name: str) -> str:
+def queue_name(name: object) -> str:
     """Give `name` back when it may name a queue; raises `InvalidQueueName` when not."""
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
         shown = printable(repr(name), 60)

@@ -50,22 +50,24 @@ def encode(payload: dict[str, Any]) -> bytes:
         return _ENCODER.encode(payload).encode()
     except UnicodeEncodeError as error:
         raise InvalidJob(
-            f"{_field_of(error.object, payload)} holds a lone surrogate ({error.object[error.start]!r}), "
-            "which UTF-8 cannot carry"
+            f"{_unencodable_field(payload)} holds a lone surrogate "
+            f"({error.object[error.start]!r}), which UTF-8 cannot carry"
         ) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(f"the payload cannot be JSON: {one_line(str(error))}") from None
+        raise InvalidJob(
+            f"{_unencodable_field(payload)} cannot be JSON: {one_line(str(error))}"
+        ) from None
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _field_of(_text: str, payload: dict[str, Any]) -> str:
+def _unencodable_field(payload: dict[str, Any]) -> str:
     data = payload.get("data")
     for name, value in data.items() if isinstance(data, dict) else ():
         try:
-            _ENCODER.encode(value).encode()
-        except UnicodeEncodeError:
+            _ENCODER.encode({name: value}).encode()
+        except (TypeError, ValueError, RecursionError):
             return f"{payload['displayName']}.{name}"
     return "the payload"
 
@@ -114,12 +116,18 @@ def display_name(payload: dict[str, Any]) -> str:
     return "(no name)"
 
 
+_GREATEST = 1e12
+
+
 def number(payload: dict[str, Any], key: str) -> float | None:
-    """Give a number of the payload; None where there is none or something else."""
+    """Give a number of the payload; None where there is none or something else.
+
+    NaN, infinities and what is beyond any time or count are something else.
+    """
     value = payload.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    return value if abs(value) <= _GREATEST else None
 
 
 def backoffs(payload: dict[str, Any]) -> list[float] | None:
@@ -128,6 +136,7 @@ def backoffs(payload: dict[str, Any]) -> list[float] | None:
     if value is None or value == "" or isinstance(value, bool):
         return None
     try:
-        return [max(0.0, float(part)) for part in str(value).split(",")]
+        seconds = [max(0.0, float(part)) for part in str(value).split(",")]
     except ValueError:
         return None
+    return seconds if max(seconds) <= _GREATEST else None

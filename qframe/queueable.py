@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import logging
 import math
+import sys
 import types
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -99,9 +100,11 @@ class Queueable:
         super().__init_subclass__(**options)
         _check_declaration(cls)
         _copy_mutable_defaults(cls)
-        pydantic.dataclasses.dataclass(cls, kw_only=True, config=_config(cls))
+        cls.__pydantic_config__ = _config(cls)  # type: ignore[attr-defined] # pydantic's own name
+        pydantic.dataclasses.dataclass(cls, kw_only=True)
         cls._adapter = TypeAdapter(cls)
         if cls.is_runnable():
+            _refuse_taken_name(cls)
             index[cls.own_name()] = cls
 
     if TYPE_CHECKING:
@@ -132,7 +135,7 @@ class Queueable:
         """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
         from qframe.dispatch import dispatch  # noqa: PLC0415 (the one door to the layer above)
 
-        return dispatch(cls(**fields))
+        return dispatch(made(cls, fields))
 
     @classmethod
     def dispatch_if(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
@@ -149,7 +152,7 @@ class Queueable:
         """Run the job here and now and give what `handle` returned."""
         from qframe.dispatch import dispatch_sync  # noqa: PLC0415 (the one door to the layer above)
 
-        return dispatch_sync(cls(**fields))
+        return dispatch_sync(made(cls, fields))
 
     # -- inside a running job -------------------------------------------------------------------
 
@@ -219,7 +222,7 @@ class Queueable:
         if backoff is None or callable(backoff):
             return None
         seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
-        return ",".join(f"{value:g}" for value in seconds)
+        return ",".join(str(value).removesuffix(".0") for value in seconds)
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
         """Give the backoff seconds as the class is deployed now; None where it says nothing."""
@@ -262,19 +265,18 @@ class Queueable:
             data: dict[str, Any] = self._adapter.dump_python(self, mode="json", warnings="error")
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise InvalidJob(f"{_unsendable(self)}: {one_line(str(error), 500)}") from None
-        doubtful = [key for key in data if not _plain(getattr(self, key))]
-        if doubtful:
-            try:
-                back = self._adapter.validate_python(data)
-            except (ValidationError, RecursionError) as error:
-                raise InvalidJob(f"{name}: {_first_fault(error)}") from None
-            for key in doubtful:
-                if not _same(getattr(self, key), getattr(back, key)):
-                    raise InvalidJob(
-                        f"{name}.{key} would not arrive as it is: JSON would change "
-                        f"{one_line(repr(getattr(self, key)), 80)}; "
-                        "give the field a type that pydantic can restore"
-                    )
+        try:
+            back = self._adapter.validate_python(data)
+        except (ValidationError, RecursionError) as error:
+            raise InvalidJob(f"{name}: {_first_fault(error)}") from None
+        for key in data:
+            sent = getattr(self, key)
+            if not _same(sent, getattr(back, key)):
+                what = "validating it again changes" if _plain(sent) else "JSON would change"
+                raise InvalidJob(
+                    f"{name}.{key} would not arrive as it is: {what} {one_line(repr(sent), 80)}; "
+                    "give the field a type that pydantic can restore"
+                )
         return data
 
     @classmethod
@@ -311,14 +313,46 @@ class Queueable:
 # -- declarations -------------------------------------------------------------------------------
 
 
+def made(job_class: type[Queueable], fields: dict[str, Any]) -> Queueable:
+    """Make a job to dispatch; raises `InvalidJob`, in one line, where a field does not fit."""
+    try:
+        return job_class(**fields)
+    except ValidationError as error:
+        raise InvalidJob(f"{job_class.__name__}: {_first_fault(error)}") from None
+
+
+def _refuse_taken_name(cls: type[Queueable]) -> None:
+    """Refuse the `job_name` of another class, be it inherited: jobs of one would run as the other.
+
+    The same class defined again, by a reload or by a script and its import, is no other.
+    """
+    taken = index.get(cls.own_name())
+    if taken is None or not cls.job_name or "__main__" in {taken.__module__, cls.__module__}:
+        return
+    if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise JobDefinitionError(
+            f"{cls.__name__}.job_name: {cls.job_name!r} is already the name of "
+            f"{taken.__module__}.{taken.__qualname__}; give each class its own"
+        )
+
+
 def _config(cls: type[Queueable]) -> ConfigDict:
     own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
     return ConfigDict(**{"extra": "forbid", "ser_json_inf_nan": "constants", **own})
 
 
+def _annotations(cls: type[Queueable]) -> dict[str, Any]:
+    """Give the class's own annotations, without evaluating names that are defined later."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 (new in 3.14)
+
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(cls)
+
+
 def _copy_mutable_defaults(cls: type[Queueable]) -> None:
     """Let a field default to `[]` or `{}`, each job getting its own, as in a pydantic model."""
-    for name in inspect.get_annotations(cls):
+    for name in _annotations(cls):
         default = vars(cls).get(name)
         if isinstance(default, list | dict | set):
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
@@ -389,7 +423,7 @@ def options() -> list[str]:
 
 def _check_declaration(cls: type[Queueable]) -> None:
     public = {name for name in vars(Queueable) if not name.startswith("_")} | {"handle"}
-    annotations = inspect.get_annotations(cls)
+    annotations = _annotations(cls)
     for name, annotation in annotations.items():
         if name in public and "ClassVar" not in str(annotation):
             raise JobDefinitionError(_reserved_message(cls, name))
@@ -423,7 +457,9 @@ def check_option(owner: str, name: str, value: object) -> None:
     if name not in _OPTIONS:
         raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, _OPTIONS)}")
     valid, wanted = _OPTIONS[name]
-    if value is None or (name in _METHODS and isinstance(value, types.FunctionType)):
+    if name in _METHODS and isinstance(value, types.FunctionType):
+        return
+    if value is None and getattr(Queueable, name) is None:
         return
     try:
         right = valid(value)
@@ -474,10 +510,10 @@ def _plain(value: object) -> bool:
 def _same(sent: object, back: object) -> bool:
     if type(sent) is not type(back):
         return False
-    if isinstance(sent, dict):
-        return sent.keys() == back.keys() and all(_same(v, back[k]) for k, v in sent.items())  # type: ignore[attr-defined, index] # the same type
-    if isinstance(sent, list | tuple):
-        return len(sent) == len(back) and all(map(_same, sent, back))  # type: ignore[arg-type] # the same type
+    if isinstance(sent, dict) and isinstance(back, dict):
+        return sent.keys() == back.keys() and all(_same(v, back[k]) for k, v in sent.items())
+    if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
+        return len(sent) == len(back) and all(map(_same, sent, back))
     if isinstance(sent, float) and not math.isfinite(sent):
         return False
     return sent == back or type(sent).__eq__ is object.__eq__

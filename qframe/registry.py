@@ -36,7 +36,8 @@ class Registry:
             try:
                 module = _imported(name)
                 for each in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
-                    _imported(each.name)
+                    if not each.name.endswith(".__main__"):  # a program, not a module of jobs
+                        _imported(each.name)
             except (Exception, SystemExit) as error:
                 raise ConfigurationError(
                     f"jobs: {name!r} cannot be imported: {tracebacks.brief(error)}"

@@ -37,7 +37,7 @@ def _seconds(value: object, what: str) -> float:
         raise TypeError(
             f"{what} must be seconds, a timedelta or an aware datetime, not {type(value).__name__}"
         )
-    if not math.isfinite(value) or value < 0:
+    if value < 0 or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(f"{what} must not be negative or infinite, got {value}")
     if value > _LONGEST:
         raise ValueError(f"{what} must not be longer than 100 years, got {value} s")

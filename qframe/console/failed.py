@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import itertools
+import math
 import time
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from qframe.exceptions import ConfigurationError, QframeError
 from qframe.failed import search
 from qframe.failed.retry import retry as requeue
 from qframe.manager import QueueManager
+from qframe.names import printable
 from qframe.timing import iso
 
 _HOUR = 3600
@@ -56,12 +58,10 @@ def failed(
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
         return
-    rows: list[dict[str, Any]] = []
-    for store in stores:
-        for record in search.everything(store, queue):
-            rows.append(_row(record))
-            if limit and len(rows) >= limit:
-                break
+    if limit < 0:
+        raise ConfigurationError(f"--limit must not be negative, got {limit}")
+    records = itertools.chain.from_iterable(search.everything(store, queue) for store in stores)
+    rows = [_row(record) for record in itertools.islice(records, limit or None)]
     if as_json:
         say_json(rows)
         return
@@ -112,7 +112,11 @@ def forget(
     connection: Connection = None,
     config: Config = None,
 ) -> None:
-    """Remove failed jobs for good."""
+    """Remove failed jobs for good.
+
+    \b
+      qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     stores = _stores(configured(config), connection)
     for uuid in ids:
         store, _ = _found(stores, uuid)
@@ -126,7 +130,12 @@ def flush(
     connection: Connection = None,
     config: Config = None,
 ) -> None:
-    """Remove all failed jobs for good."""
+    """Remove all failed jobs for good, or only the older ones.
+
+    \b
+      qframe flush
+      qframe flush --hours 48
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     _flush(configured(config), connection, hours)
 
 
@@ -136,14 +145,18 @@ def prune(
     connection: Connection = None,
     config: Config = None,
 ) -> None:
-    """Remove failed jobs older than --hours (24); for a cron job."""
+    """Remove failed jobs older than --hours (24); for a cron job.
+
+    \b
+      qframe prune --hours 168
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     _flush(configured(config), connection, hours)
 
 
 def _flush(queues: QueueManager, connection: str | None, hours: float) -> None:
-    if hours < 0:
-        raise ConfigurationError(f"--hours must not be negative, got {hours:g}")
-    before = time.time() - hours * _HOUR if hours else None
+    if hours < 0 or not math.isfinite(hours):
+        raise ConfigurationError(f"--hours must not be negative or infinite, got {hours:g}")
+    before = max(0.0, time.time() - hours * _HOUR) if hours else None
     count = sum(store.flush(before) for store in _stores(queues, connection))
     say(f"removed {count} failed jobs")
 
@@ -198,4 +211,4 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         say(f"{key:<12}{value}")
     say_rows(ran, ("number", "host", "pid", "started_at", "ended", "error"), empty="never started")
     for line in record.exception.rstrip().splitlines():
-        typer.echo("  " + json.dumps(line, ensure_ascii=False)[1:-1].replace('\\"', '"'))
+        typer.echo("  " + printable(line))

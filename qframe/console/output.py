@@ -128,7 +128,8 @@ class Output:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         name = job.name
         if self.verbose:
-            name += f" {one_line(job.uuid, 80)} {job.queue} #{job.attempts()} {memory.resident():.0f} MB"
+            name += f" {one_line(job.uuid, 80)} {job.queue} #{job.attempts()}"
+            name += f" {memory.resident():.0f}MB"
         took = f"{duration(seconds)} " if seconds is not None else ""
         width = min(_WIDEST, shutil.get_terminal_size().columns)
         dots = "." * max(3, width - len(stamp) - len(name) - len(took) - len(status) - 7)

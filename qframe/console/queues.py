@@ -20,6 +20,7 @@ from qframe.console.text import say, say_json, say_rows
 from qframe.contracts import Capability
 from qframe.drivers.base import BaseQueue
 from qframe.names import queue_name
+from qframe.timing import seconds_until
 from qframe.worker.control import RESTART, pause_key
 
 
@@ -34,7 +35,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def restart(*, connection: Connection = None, config: Config = None) -> None:
-    """Ask every worker to exit after its current job; what supervises them starts new ones."""
+    """Ask every worker to exit after its current job; what supervises them starts new ones.
+
+    \b
+      qframe restart
+      qframe restart --connection database
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     queues = configured(config)
     token = secrets.token_hex(8)
     done = each_answering(
@@ -56,6 +62,7 @@ def pause(
       qframe pause emails
       qframe pause --for 600
     """  # noqa: D301 (\b keeps typer from folding the examples)
+    seconds_until(seconds, "--for")
     queues = configured(config)
     name = queue_name(queue) if queue else ""
 
@@ -73,7 +80,12 @@ def resume(
     connection: Connection = None,
     config: Config = None,
 ) -> None:
-    """Undo `pause`: of one queue, or, without a name, every pause there is."""
+    """Undo `pause`: of one queue, or, without a name, every pause there is.
+
+    \b
+      qframe resume emails
+      qframe resume
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     queues = configured(config)
     name = queue_name(queue) if queue else ""
 
@@ -97,7 +109,12 @@ def size(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Count the jobs of each queue by state."""
+    """Count the jobs of each queue by state.
+
+    \b
+      qframe size
+      qframe size --queue emails --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     rows = _sizes(configured(config), connection, queue)
     if as_json:
         say_json(rows)
@@ -117,7 +134,11 @@ def monitor(
     """Exit 1 when a queue holds more than --max jobs; for a cron job or a probe.
 
     Listeners hear `QueueBusy` for each such queue.
-    """
+
+    \b
+      qframe monitor --max 500 || alert
+      qframe monitor --queue emails --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     rows = _sizes(configured(config), connection, queue)
     for row in rows:
         row["size"] = row["ready"] + row["delayed"] + row["reserved"]
@@ -137,7 +158,11 @@ def clear(
     queue: QueueOption = None,
     config: Config = None,
 ) -> None:
-    """Delete the ready and delayed jobs of a queue; running ones finish."""
+    """Delete the ready and delayed jobs of a queue; running ones finish.
+
+    \b
+      qframe clear database --queue emails
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     found = configured(config).connection(connection)
     count = found.clear(queue)
     say(f"deleted {count} jobs from {connection}:{queue or found.default_queue}")

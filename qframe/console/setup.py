@@ -68,7 +68,14 @@ def add_to(app: typer.Typer) -> None:
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to.")] = Path(),
 ) -> None:
-    """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten."""
+    """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten.
+
+    \b
+      qframe init
+      qframe init backend
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder")
     for name, text in ((configuration.FILE, _TOML), ("jobs.py", _JOBS)):
         path = folder / name
         try:
@@ -88,7 +95,11 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     """Say what is configured, whether each backend answers, and what is unsafe about it.
 
     Exit 1 when a connection does not answer or a module of `jobs` cannot be imported.
-    """
+
+    \b
+      qframe check
+      qframe check --config /etc/app/qframe.toml --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     queues = configured(config)
     rows = [_checked(queues, name) for name in queues.names()]
     trouble = ""
@@ -124,10 +135,11 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
 
 def _lease_warnings(queue: BaseQueue) -> list[str]:
     if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
-        return [
-            f"retry_after = {queue.retry_after:g} is short: a worker that is busy for as long "
-            "cannot renew its lease, and its job runs twice"
-        ]
+        warning = (
+            f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter for "
+            "as long keeps its lease from being renewed, and runs twice"
+        )
+        return [warning]
     return []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from qframe.names import one_line
+from qframe.names import one_line, printable
 
 
 def say_error(message: str, code: int) -> int:
@@ -20,12 +20,13 @@ def say_error(message: str, code: int) -> int:
 
 def say(message: str) -> None:
     """Write one line to stdout."""
-    typer.echo(one_line(message, 1000))
+    typer.echo(printable(" ".join(message.splitlines()), 1000))
 
 
 def say_json(value: object) -> None:
-    """Write one JSON document to stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    """Write one JSON document to stdout, what is unprintable in its texts escaped as JSON does."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def say_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:

@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("work", help=_EXAMPLES)(work)
 
 
-def work(
+def work(  # noqa: PLR0913 (one for each option of the command)
     connection: Annotated[str | None, typer.Argument(help="Connection name.")] = None,
     *,
     queue: Annotated[str, typer.Option(help="Queues in order, by commas.")] = "",

@@ -1,4 +1,4 @@
-"""The contract of one reserved job (Laravel's `Illuminate\\Contracts\\Queue\\Job`)."""
+"""The contract of one reserved job (Laravel's `Contracts/Queue/Job`)."""
 
 from __future__ import annotations
 
@@ -71,14 +71,15 @@ class Job(ABC):
 
     @abstractmethod
     def bury(self) -> None:
-        """Put the job aside in the backend until it is kicked; raises `Unsupported` where it can't."""
+        """Put the job aside in the backend until it is kicked; else raises `Unsupported`."""
 
     @abstractmethod
     def fail(self, error: BaseException | None = None, *, ran: bool = True) -> None:
         """Record the job with `error` in the failed store, then remove it.
 
-        Without `ran`, this reservation's start is left out of the record's attempts. One atomic step where queue and failed store share a backend; elsewhere recorded first,
-        idempotent by uuid. When recording fails, the job is not removed.
+        One atomic step where queue and failed store share a backend; elsewhere recorded first,
+        idempotent by uuid. When recording fails, the job is not removed. Without `ran`, this
+        reservation's start is left out of the record's attempts.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The contract of one connection to a backend (Laravel's `Illuminate\\Contracts\\Queue\\Queue`)."""
+"""The contract of one connection to a backend (Laravel's `Contracts/Queue/Queue`)."""
 
 from __future__ import annotations
 
@@ -94,8 +94,10 @@ class Queue(ABC):
 
     @abstractmethod
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        """Return when `reserve` may find a job, after `timeout` seconds, or as soon as the file
-        descriptor `wake` can be read, whichever is first. May return early.
+        """Return when `reserve` may find a job.
+
+        Or after `timeout` seconds, or as soon as the file descriptor `wake` can be read,
+        whichever is first. May return early.
         """
 
     @abstractmethod

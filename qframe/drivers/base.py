@@ -64,7 +64,9 @@ class BaseQueue(Queue):
     def payload_of(self, job: Queueable) -> dict[str, Any]:
         """Build the payload of a job for this connection; raises `InvalidJob`."""
         type(job).check_reachable()
-        return payload.create(job)
+        message = payload.create(job)
+        self._check_size(payload.encode(message))
+        return message
 
     def push_payload(
         self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float
@@ -327,8 +329,9 @@ class BaseJob(Job):
         with self._moving:
             if self._state:
                 raise self._unsettleable()
-            self.mark(state if step() else "lost")
-            if self._state == "lost":
+            applied = step()
+            self.mark(state if applied else "lost")
+            if not applied:
                 raise self._unsettleable()
 
     def _unsettleable(self) -> JobAlreadySettled | LeaseLost:

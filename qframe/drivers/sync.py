@@ -30,7 +30,9 @@ class SyncQueue(BaseQueue):
         self._warned = False
 
     def payload_of(self, job: Queueable) -> dict[str, Any]:
-        return payload.create(job)
+        message = payload.create(job)
+        self._check_size(payload.encode(message))
+        return message
 
     def push_payload(
         self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float
@@ -47,7 +49,7 @@ class SyncQueue(BaseQueue):
         events.fire(events.JobQueued, self.name, name, str(message["uuid"]), job, message, delay)
         reserved = SyncJob(self, name, str(message["uuid"]), raw, 1)
         arrived = type(job).from_data(reserved.payload["data"])
-        arrived._reserved = reserved  # noqa: SLF001 (the job's own handle on its reservation)
+        object.__setattr__(arrived, "_reserved", reserved)  # also on a frozen job
         return _attempt(arrived, reserved)
 
     def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:

@@ -42,4 +42,8 @@ def renewed(raw: bytes) -> bytes:
         return raw
     if "createdAt" in message:
         changes["createdAt"] = int(time.time())
-    return json.dumps({**message, **changes}, ensure_ascii=False, separators=(",", ":")).encode()
+    message.update(changes)
+    try:
+        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only its escape can carry
+        return json.dumps(message, separators=(",", ":")).encode()

@@ -73,5 +73,5 @@ class LeaseKeeper:
                 events.fire(events.LeaseLost, job)
             self._job = None
         except Exception as error:  # noqa: BLE001 (the thread must outlive whatever a driver raises)
-            log.error("the lease of %s: %s", job.name, tracebacks.brief(error))
+            log.warning("the lease of %s: %s", job.name, tracebacks.brief(error))
         return self._every

@@ -72,7 +72,8 @@ class Worker:
         self.manager.registry.load()
         with Signals() as signals:
             self._begin(signals)
-            self.runner.leases.begin()
+            if Capability.RENEW in self.queue.capabilities:
+                self.runner.leases.begin()
             try:
                 reason = self._loop()
             finally:
@@ -104,7 +105,10 @@ class Worker:
         events.fire(events.WorkerStarting, self.queue.name, self.queues)
 
     def _first_look(self) -> None:
-        """Read restart and pause before anything else; a backend that is only down is waited for."""
+        """Read restart and pause before anything else.
+
+        A backend that is only down is waited for, one that cannot be used is not.
+        """
         try:
             self.control.look()
         except BackendUnusable:
@@ -156,6 +160,7 @@ class Worker:
             self._wait_for_work()
             return False
         self._run(job)
+        self.control.look()
         return True
 
     def _may_work(self) -> bool:
@@ -177,6 +182,7 @@ class Worker:
         if not self._held:
             queues = self.control.active
             events.fire(events.JobPopping, self.queue.name, queues)
+            self.runner.watchdog.spare()
             finished = self.runner.finished
             self._held.extend(self.queue.reserve(queues, self._limit(), finished=finished))
             self.runner.note_finished()
@@ -225,18 +231,27 @@ class Worker:
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
         """Give the first reason there is, in Laravel's order."""
-        options, now = self.options, time.monotonic()
+        now = time.monotonic()
+        return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
+
+    def _told_to_stop(self) -> StopReason | None:
         if self.runner.ended_by is not None:
             return self._ended_from_outside()
-        if self.signals.quit:
-            events.fire(
-                events.WorkerInterrupted, self.queue.name, self.queues, self.signals.stop_signal
-            )
-            return StopReason.INTERRUPTED
+        if not self.signals.quit:
+            return None
+        number = self.signals.stop_signal
+        events.fire(events.WorkerInterrupted, self.queue.name, self.queues, number)
+        return StopReason.INTERRUPTED
+
+    def _worn_out(self, now: float) -> StopReason | None:
         if self._too_big(now):
             return StopReason.MEMORY
         if self.control.restart:
             return StopReason.RESTART
+        return StopReason.LOST_BACKEND if self._gave_up(now) else None
+
+    def _had_enough(self, now: float, *, ran: bool) -> StopReason | None:
+        options = self.options
         if options.stop_when_empty and not ran:
             return StopReason.EMPTY
         if options.once and (self.jobs or now >= self._once_until):
@@ -245,8 +260,6 @@ class Worker:
             return StopReason.MAX_TIME
         if options.max_jobs and self.jobs >= options.max_jobs:
             return StopReason.MAX_JOBS
-        if self._lost_since and self._gave_up(now):
-            return StopReason.LOST_BACKEND
         return None
 
     def _ended_from_outside(self) -> StopReason:
@@ -284,4 +297,4 @@ class Worker:
 
     def _gave_up(self, now: float) -> bool:
         limit = self.queue.settings.give_up_after
-        return bool(limit) and now - self._lost_since >= limit
+        return bool(self._lost_since and limit) and now - self._lost_since >= limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from qframe.exceptions import (
     InvalidArguments,
     InvalidPayload,
     JobGivenBack,
+    JobTimedOut,
     SettleError,
     UnknownJob,
 )
@@ -82,7 +84,10 @@ class Runner:
         """What ended the last job from outside; its process is not to be trusted any more."""
 
     def run(self, job: Job) -> Outcome:
-        """Bring a held job to its outcome; raises `BackendUnavailable` when it cannot be started."""
+        """Bring a held job to its outcome.
+
+        Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
+        """
         try:
             message = job.payload
             name = payload.job_name(message)
@@ -102,10 +107,8 @@ class Runner:
     def flush(self) -> None:
         """Delete the finished job now."""
         if self.finished is not None:
-            try:
+            with contextlib.suppress(SettleError):
                 self.finished.delete()
-            except SettleError:
-                pass
             self.note_finished()
 
     def note_finished(self) -> None:
@@ -122,6 +125,7 @@ class Runner:
     # -- before the handler ---------------------------------------------------------------------
 
     def _start(self, job: Job) -> bool:
+        self.watchdog.spare()
         started = self.queue.start(job, finished=self.finished)
         self.note_finished()
         return started
@@ -137,6 +141,7 @@ class Runner:
     # -- outcomes -------------------------------------------------------------------------------
 
     def skip(self, job: Job, reason: str) -> Outcome:
+        """End a job without running it and without failing it."""
         if not self.settled(job.delete):
             return Outcome.LOST
         events.fire(events.JobSkipped, job, reason)
@@ -159,6 +164,7 @@ class Runner:
     def after_failure(
         self, job: Job, instance: Queueable | None, error: BaseException, seconds: float
     ) -> Outcome:
+        """Tell the job, where it could be made, and the listeners."""
         if instance is not None:
             execution.tell(instance, "failed", error)
         events.fire(events.JobFailed, job, error, seconds)
@@ -166,6 +172,7 @@ class Runner:
 
     def settled(self, settle: Callable[[], None]) -> bool:
         """Settle, trying again while the backend does not answer and the lease may still hold."""
+        self.watchdog.spare()
         give_up = time.monotonic() + self.queue.retry_after
         pause = 0.1
         while True:
@@ -254,7 +261,7 @@ class _Attempt:
             instance = self.job_class.from_data(self.message.get("data"))
         except (UnknownJob, InvalidArguments) as error:
             raise _Unrunnable from error
-        instance._reserved = self.job  # noqa: SLF001 (the job's own handle on its reservation)
+        object.__setattr__(instance, "_reserved", self.job)  # also on a frozen job
         return instance
 
     def _now_known(self) -> None:
@@ -340,7 +347,7 @@ class _Attempt:
     def _failed(self, error: BaseException, seconds: float) -> Outcome:
         """Try again after the backoff, or fail for good."""
         runner, job, limits = self.runner, self.job, self.limits
-        if isinstance(error, Interruption) and runner.ended_by is error:
+        if isinstance(error, JobTimedOut):
             events.fire(events.JobTimedOut, job, limits.timeout)
         if limits.ends_with(error, job):
             return runner.fail(job, self.instance, error, seconds)

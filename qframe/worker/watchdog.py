@@ -10,6 +10,8 @@ import faulthandler
 import time
 
 _STDERR = 2
+_PATIENCE = 30.0
+"""Seconds a driver call between two jobs may take without being taken for a stuck job."""
 _SLACK = 1.0
 """Arming starts a thread, so for jobs in quick succession it is armed this much late, and moved
 about once a second."""
@@ -36,6 +38,11 @@ class Watchdog:
         self._armed_at = now
         self._fires_at = needed + (_SLACK if moved_lately else 0)
         faulthandler.dump_traceback_later(self._fires_at - now, exit=True, file=_STDERR)
+
+    def spare(self) -> None:
+        """Cover nothing any more if it would fire soon: no job runs, but a driver call may wait."""
+        if self._fires_at and self._fires_at - time.monotonic() < _PATIENCE:
+            self.cancel()
 
     def cancel(self) -> None:
         """Cover nothing."""

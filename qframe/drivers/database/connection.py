@@ -19,6 +19,7 @@ from sqlalchemy.sql import ClauseElement
 from qframe import project
 from qframe.config import DatabaseSettings
 from qframe.drivers.database.schema import Schema
+from qframe.drivers.database.watch import FileWatch, watch
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 from qframe.guard import guarded
 from qframe.names import one_line
@@ -73,10 +74,11 @@ class Session:
     def __init__(self, connection: Connection, file: object) -> None:
         self.connection = connection
         self.file = file
-        self.raw: Any = connection.connection.driver_connection
-        self.cursor: Any = self.raw.cursor()
+        driver: Any = connection.connection.driver_connection
+        self.cursor: Any = driver.cursor()
         self.pid = os.getpid()
         self.depth = 0
+        self.writes: FileWatch | None = None
 
     def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
         """Run a statement; gives the cursor, whose rows must be read before the next call."""
@@ -166,6 +168,20 @@ class Database:
             return object()  # no cheap answer: look again every time
         return session.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
+    def writes(self) -> FileWatch | None:
+        """Give this thread's watch on the file every commit is written to first, if it can be had.
+
+        What was written so far is forgotten.
+        """
+        if not self.is_sqlite:
+            return None
+        with self.session() as session:
+            if session.writes is None:
+                session.writes = watch(Path(f"{self.url.database}-wal"))
+            else:
+                session.writes.forget()
+            return session.writes
+
     def version_text(self) -> str:
         """Name the database and its version."""
         dialect = self.engine.dialect
@@ -204,6 +220,8 @@ class Database:
         session: Session | None = getattr(self._local, "session", None)
         self._local.session = None
         if session is not None and session.pid == os.getpid():
+            if session.writes is not None:
+                session.writes.close()
             with contextlib.suppress(Exception):
                 session.connection.close()
 
@@ -236,24 +254,26 @@ class Database:
         return engine
 
     def _set_up_sqlite(self, raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
-        """Turn on WAL. Two processes that do so on a new file at once get `locked`, unasked for
-        patience: try again for a while.
+        """Turn on write-ahead logging.
+
+        Two processes that do so on a new file at once get `locked` whatever the busy timeout:
+        try again for a while.
         """
         deadline = time.monotonic() + _SETUP_PATIENCE
         raw.isolation_level = None
-        while True:
+        mode = ""
+        while not mode:
             try:
-                mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+                mode = str(raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]).lower()
                 raw.execute(f"PRAGMA synchronous={self.settings.synchronous.upper()}")
             except self.engine.dialect.loaded_dbapi.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
-            else:
-                break
-        if str(mode).lower() != "wal":
+        if mode != "wal":
             raise BackendUnusable(
-                f"the database {self.shown()} cannot use write-ahead logging (journal mode {mode}); "
+                f"the database {self.shown()} cannot use write-ahead logging "
+                f"(journal mode {mode}); "
                 "is it on a network file system?"
             )
 

@@ -22,12 +22,10 @@ class DatabaseJob(BaseJob):
         self,
         connection: DatabaseQueue,
         queue: str,
-        identity: int,
-        payload: str | bytes,
-        attempts: int,
-        history: str | None,
+        row: tuple[int, str | bytes, int, str | None],
         lease: str,
     ) -> None:
+        identity, payload, attempts, history = row
         raw = payload.encode("utf-8", "surrogateescape") if isinstance(payload, str) else payload
         super().__init__(connection, queue, str(identity), raw, attempts)
         self.fence = {"id": identity, "lease": lease}

@@ -18,7 +18,11 @@ from qframe.drivers.database.job import DatabaseJob, due_at, stored
 from qframe.drivers.database.schema import NEVER
 from qframe.drivers.database.statements import Statements
 from qframe.drivers.database.store import DatabaseStore
+from qframe.drivers.database.watch import FileWatch
 from qframe.names import queue_name
+
+_LOOKS_PER_WRITE = 20
+_BETWEEN_LOOKS = 0.001
 
 _reservations = itertools.count()
 
@@ -116,7 +120,7 @@ class DatabaseQueue(BaseQueue):
             session.run_many(
                 self.sql.hold, [{"id": row[0], "lease": lease, **until} for row in rows]
             )
-        return [DatabaseJob(self, queue, *row, lease) for row in rows]
+        return [DatabaseJob(self, queue, row, lease) for row in rows]
 
     def lease_until(self, now: int, seconds: float) -> dict[str, int]:
         """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
@@ -138,7 +142,7 @@ class DatabaseQueue(BaseQueue):
                 **job.fence,
                 **self.lease_until(now, self.retry_after),
             )
-            started = cursor.rowcount == 1
+            started = bool(cursor.rowcount)
         _mark(finished, deleted=deleted)
         if started:
             job.has_started(number, history)
@@ -152,22 +156,55 @@ class DatabaseQueue(BaseQueue):
         return bool(session.run(self.sql.delete, **finished.fence).rowcount)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        """Watch for a commit by another connection: SQLite can tell of one, but wake nobody."""
+        """Watch for a commit by another connection: SQLite can tell of one, but wakes nobody."""
         self.database.follow_file()
         end = time.monotonic() + timeout
-        seen = None
-        while True:
-            with self.database.session() as session:
-                version = self.database.version(session)
-                if version != seen:
-                    seen = version
-                    due = self._next(session, queues) - self.database.now(session)
-                    if due <= 0:
-                        return
-                    next_at = time.monotonic() + due / 1000
-            left = min(end, next_at) - time.monotonic()
-            if left <= 0 or _readable(wake, min(left, self.database.look)):
+        writes = self.database.writes()
+        version, due = self._outlook(queues)
+        while self._committed(version, min(end, due), wake, writes):
+            version, due = self._outlook(queues)
+            # Commits may be about other queues, thousands a second: do not follow each.
+            left = min(end, due) - time.monotonic()
+            if left <= 0 or _readable(wake, min(self.database.look, left)):
                 return
+
+    def _committed(
+        self, version: object, until: float, wake: int | None, writes: FileWatch | None
+    ) -> bool:
+        """Wait for a commit; false when the time is up or `wake` can be read before one."""
+        watched = [fd for fd in (wake, writes) if fd is not None]
+        while (left := until - time.monotonic()) > 0:
+            pause = left if writes is not None else min(left, self.database.look)
+            ready = select.select(watched, [], [], pause)[0]
+            if wake in ready:
+                return False
+            if writes is None:
+                looks = 1
+            elif writes in ready:
+                writes.forget()
+                looks = _LOOKS_PER_WRITE
+            else:
+                return False
+            if self._version_changes(version, looks):
+                return True
+        return False
+
+    def _version_changes(self, version: object, looks: int) -> bool:
+        """Look whether there was a commit; a few times after a write, which comes before it."""
+        for look in range(looks):
+            if look:
+                time.sleep(_BETWEEN_LOOKS)
+            with self.database.session() as session:
+                if self.database.version(session) != version:
+                    return True
+        return False
+
+    def _outlook(self, queues: Sequence[str]) -> tuple[object, float]:
+        """Give the version of the data, and by our clock when a row is due or expires in it."""
+        with self.database.session() as session:
+            version = self.database.version(session)
+            due = self._next(session, queues) - self.database.now(session)
+        return version, time.monotonic() + due / 1000
 
     def _next(self, session: Session, queues: Sequence[str]) -> int:
         """Give when the next row of these queues is due or expires, in milliseconds."""
@@ -187,10 +224,9 @@ class DatabaseQueue(BaseQueue):
         name = queue_name(queue or self.default_queue)
         with self.database.session() as session:
             now = self.database.now(session)
-            waiting, delayed, buried = session.run(
-                self.sql.count_waiting, queue=name, now=now
+            waiting, delayed, buried, reserved = session.run(
+                self.sql.count, queue=name, now=now
             ).fetchone()
-            (reserved,) = session.run(self.sql.count_reserved, queue=name).fetchone()
         delayed, buried = int(delayed or 0), int(buried or 0)
         return Sizes(waiting - delayed - buried, delayed, reserved, buried)
 
@@ -250,4 +286,4 @@ def _mark(finished: Job | None, *, deleted: bool) -> None:
 
 
 def _readable(wake: int | None, seconds: float) -> bool:
-    return bool(select.select([] if wake is None else [wake], [], [], seconds)[0])
+    return bool(select.select([] if wake is None else [wake], [], [], max(0.0, seconds))[0])

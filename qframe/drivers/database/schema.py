@@ -108,7 +108,10 @@ class Schema:
         )
 
     def changes(self, connection: Connection) -> list[str]:
-        """Give the statements that create what is missing; a table Laravel made gets our columns."""
+        """Give the statements that create what is missing.
+
+        A table that Laravel made gets our columns.
+        """
         found = inspect(connection)
         dialect = connection.dialect
         changes: list[ExecutableDDLElement] = []
@@ -119,7 +122,8 @@ class Schema:
                 continue
             present = {column["name"] for column in found.get_columns(table.name)}
             columns += [
-                f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(dialect=dialect)}"
+                f"ALTER TABLE {table.name} ADD COLUMN "
+                f"{CreateColumn(column).compile(dialect=dialect)}"
                 for column in table.columns
                 if column.name not in present
             ]

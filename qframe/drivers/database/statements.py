@@ -117,14 +117,16 @@ class Statements:
                 func.min(func.coalesce(c.lease_until, c.reserved_at * 1000 + param("ms")))
             ).where(in_queue, c.reserved_at.is_not(None))
         )
-        self.count_waiting = make(
+        reserved = select(func.count()).where(in_queue, c.reserved_at.is_not(None))
+        # One statement, so that a job that moves meanwhile is counted once.
+        self.count = make(
             select(
                 func.count(),
                 func.sum(case((and_(c.due_at > param("now"), c.due_at < NEVER), 1), else_=0)),
                 func.sum(case((c.due_at == NEVER, 1), else_=0)),
+                reserved.scalar_subquery(),
             ).where(waiting)
         )
-        self.count_reserved = make(select(func.count()).where(in_queue, c.reserved_at.is_not(None)))
         self.clear = make(jobs.delete().where(waiting, or_(c.due_at.is_(None), c.due_at < NEVER)))
         self.kick = make(
             jobs.update()
@@ -140,8 +142,10 @@ def _some(jobs: Table, *conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _expired(jobs: Table) -> ColumnElement[bool]:
-    """Tell a reserved row whose lease ran out: by its own lease, or by Laravel's rule where PHP
-    has reserved it (it knows no lease, or has changed `reserved_at` since).
+    """Tell a reserved row whose lease ran out.
+
+    By its own lease, or by Laravel's rule where PHP has reserved it: it wrote no lease, or
+    another `reserved_at` than the one that belongs to the lease.
     """
     c = jobs.c
     ours = and_(c.lease_until <= param("now"), c.reserved_at == c.leased_at)
