@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from qframe.exceptions import DontHandle, Interruption
@@ -49,23 +50,34 @@ def skipped(error: BaseException) -> bool:
     return isinstance(error, DontHandle)
 
 
-_thread = threading.local()
+_kept = threading.local()
+
+
+@contextlib.contextmanager
+def kept_event_loop() -> Iterator[None]:
+    """Run the `async` jobs of this thread on one event loop instead of a new one each."""
+    _kept.runner = asyncio.Runner()
+    try:
+        yield
+    finally:
+        runner, _kept.runner = _kept.runner, None
+        runner.close()
 
 
 def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
-    """Wait for what an `async def` hook gave, on this thread's own event loop."""
+    """Wait for what an `async def` hook gave."""
     if not inspect.isawaitable(result):
         return result
     if _on_a_loop():
         return _in_a_thread(lambda: asyncio.run(_await(result)))
-    runner = getattr(_thread, "runner", None)
+    runner: asyncio.Runner | None = getattr(_kept, "runner", None)
     if runner is None:
-        runner = _thread.runner = asyncio.Runner()
+        return asyncio.run(_await(result))
     try:
         return runner.run(_await(result))
     except Interruption:
         # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
-        _thread.runner = None
+        _kept.runner = asyncio.Runner()
         runner.close()
         raise
 

@@ -113,7 +113,8 @@ def _job_class(
 
     def handle(self: Queueable) -> Any:  # noqa: ANN401 (what the function returns)
         values = {field: getattr(self, field) for field in fields}
-        return function(*(values.pop(field) for field in positional), **values)
+        arguments = [values.pop(field) for field in positional]
+        return function(*arguments, **values)
 
     body |= {
         **options,

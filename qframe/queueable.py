@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from qframe import project, timing
@@ -36,7 +37,7 @@ log = logging.getLogger("qframe")
 
 Seconds = int | float
 Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
-Deadline = Seconds | timedelta | datetime | Callable[[Any], Seconds | timedelta | datetime]
+Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
 
 index: dict[str, type[Queueable]] = {}
 """The job classes defined in this process, by their name on the wire."""
@@ -89,8 +90,8 @@ class Queueable:
     retry_until: ClassVar[Deadline | None] = None
     expires: ClassVar[Seconds | timedelta | datetime | None] = None
     job_name: ClassVar[str | None] = None
-    display_name: ClassVar[str | Callable[[Any], str] | None] = None
-    tags: ClassVar[Sequence[str] | Callable[[Any], Sequence[str]]] = ()
+    display_name: ClassVar[str | Callable[..., str] | None] = None
+    tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
 
     _adapter: ClassVar[TypeAdapter[Any]]
     _reserved: Job | None = None
@@ -338,7 +339,8 @@ def _refuse_taken_name(cls: type[Queueable]) -> None:
 
 def _config(cls: type[Queueable]) -> ConfigDict:
     own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
-    return ConfigDict(**{"extra": "forbid", "ser_json_inf_nan": "constants", **own})
+    ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
+    return ConfigDict(**{**ours, **own})
 
 
 def _annotations(cls: type[Queueable]) -> dict[str, Any]:
@@ -351,10 +353,10 @@ def _annotations(cls: type[Queueable]) -> dict[str, Any]:
 
 
 def _copy_mutable_defaults(cls: type[Queueable]) -> None:
-    """Let a field default to `[]` or `{}`, each job getting its own, as in a pydantic model."""
+    """Let a field default to `[]` or a model, each job getting its own, as in a pydantic model."""
     for name in _annotations(cls):
         default = vars(cls).get(name)
-        if isinstance(default, list | dict | set):
+        if type(default).__hash__ is None and not isinstance(default, FieldInfo):
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 
 
@@ -509,7 +511,7 @@ def _plain(value: object) -> bool:
 
 def _same(sent: object, back: object) -> bool:
     if type(sent) is not type(back):
-        return False
+        return type(sent) is int and isinstance(back, float) and sent == back
     if isinstance(sent, dict) and isinstance(back, dict):
         return sent.keys() == back.keys() and all(_same(v, back[k]) for k, v in sent.items())
     if isinstance(sent, list | tuple) and isinstance(back, list | tuple):

@@ -31,7 +31,7 @@ def main() -> None:
     Exit codes: 2 wrong usage or configuration, 69 the backend does not answer, 1 otherwise.
     """
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except (ConfigurationError, InvalidJob) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:

@@ -90,8 +90,10 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
     )
     options = worker.options
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    named = {} if options.name == "default" else {"name": options.name}
     output.header(
         f"{worker.queue.name} ({worker.queue.described()})",
+        **named,
         queues=",".join(worker.queues),
         timeout=f"{options.timeout:g}s",
         tries=options.tries,

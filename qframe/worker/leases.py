@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 
@@ -53,6 +54,8 @@ class LeaseKeeper:
             self._job = None
 
     def _keep(self) -> None:
+        # A signal that the system hands to this thread would not wake the main thread's job.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pause = self._every
         while not self._ended.wait(pause):
             pause = self._every

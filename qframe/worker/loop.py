@@ -7,7 +7,7 @@ import random
 import time
 from collections import deque
 
-from qframe import events, manager, tracebacks
+from qframe import events, execution, manager, tracebacks
 from qframe.contracts import Capability, Job
 from qframe.exceptions import (
     BackendUnavailable,
@@ -56,6 +56,7 @@ class Worker:
         self._ahead = Ahead()
         self._idle = False
         self._paused = False
+        self._answered = False
         self._lost_since = 0.0
         self._lost_pause = _FIRST_PAUSE
         self._memory_seen = 0.0
@@ -75,7 +76,8 @@ class Worker:
             if Capability.RENEW in self.queue.capabilities:
                 self.runner.leases.begin()
             try:
-                reason = self._loop()
+                with execution.kept_event_loop():
+                    reason = self._loop()
             finally:
                 self._end()
         self.stop_reason = reason
@@ -142,6 +144,8 @@ class Worker:
             try:
                 ran = self._turn()
             except BackendUnavailable as error:
+                if isinstance(error, BackendUnusable) and not self._answered:
+                    raise
                 ran = True
                 self._backend_lost(error)
             reason = self._reason_to_stop(ran=ran)
@@ -153,7 +157,7 @@ class Worker:
         self.control.look()
         if not self._may_work():
             self._stand_by()
-            return True
+            return bool(self.control.active)
         job = self._next_job()
         self._backend_answers()
         if job is None:
@@ -290,6 +294,7 @@ class Worker:
         self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
 
     def _backend_answers(self) -> None:
+        self._answered = True
         if self._lost_since:
             seconds = time.monotonic() - self._lost_since
             self._lost_since = 0.0

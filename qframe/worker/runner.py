@@ -216,7 +216,11 @@ class _Attempt:
     def run(self) -> Outcome:
         runner = self.runner
         events.fire(events.JobProcessing, self.job)
-        error = self._perform()
+        try:
+            error = self._perform()
+        except Interruption as late:  # it came while the attempt was ending
+            runner.signals.not_running()
+            error = None if self.handled else late
         seconds = time.monotonic() - self.began
         fired = runner.signals.fired
         if fired is not None:
@@ -238,8 +242,8 @@ class _Attempt:
             signals.running(self.limits.timeout)
             self.instance = self._made()
             execution.perform(self.instance)
-            self.handled = True
-            if not self.job.is_settled:
+            self.handled = signals.fired is None  # a job that swallowed its end was not done
+            if self.handled and not self.job.is_settled:
                 execution.tell(self.instance, "succeeded")
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
             return None if self.handled else error

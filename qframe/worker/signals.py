@@ -13,7 +13,7 @@ from typing import Any, Self
 from qframe import guard
 from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
 
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_STOPS = ("SIGTERM", "SIGINT", "SIGQUIT")
 
 
 class Signals:
@@ -43,8 +43,8 @@ class Signals:
             self._wakeup_before = signal.set_wakeup_fd(
                 self._writer.fileno(), warn_on_full_buffer=False
             )
-            for number in _STOPS:
-                self._install(number, self._stop)
+            for name in _STOPS:
+                self._install(getattr(signal, name), self._stop)
             self._install(signal.SIGUSR1, self._interrupt)
             self._install(signal.SIGUSR2, self._pause)
             self._install(signal.SIGCONT, self._resume)

@@ -137,8 +137,9 @@ class Statements:
 
 
 def _some(jobs: Table, *conditions: ColumnElement[bool]) -> Select[Any]:
-    """Give the ids of a batch of one queue's rows."""
-    return select(jobs.c.id).where(jobs.c.queue == param("queue"), *conditions).limit(BATCH)
+    """Give the ids of a batch of one queue's rows; in a table of their own for MariaDB."""
+    batch = select(jobs.c.id).where(jobs.c.queue == param("queue"), *conditions).limit(BATCH)
+    return select(batch.subquery().c.id)
 
 
 def _expired(jobs: Table) -> ColumnElement[bool]:
