@@ -70,7 +70,10 @@ class DatabaseSettings(ConnectionSettings):
 
 
 class PlaceSettings(BaseModel):
-    """Where the store, or the failed jobs, are kept: `auto`, `null` or a connection's name."""
+    """Where the store, or the failed jobs, are kept: `auto` or a connection's name.
+
+    Failed jobs may also be `null`: not kept.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

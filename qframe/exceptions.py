@@ -78,10 +78,6 @@ class DontHandle(QframeError):
     """
 
 
-class ListenerError(QframeError):
-    """A configured listener could not be loaded."""
-
-
 class Interruption(BaseException):
     """Ends a running job from outside.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def source_of(module: str) -> Path | None:
     for folder in _import_folders():
         base = folder.joinpath(*parts)
         for file in (base / "__init__.py", base.with_name(base.name + ".py")):
-            if file.is_file() and holds(file):
+            if os.path.isfile(file) and holds(file):  # noqa: PTH113 (false for too long a name)
                 return file
     return None
 
@@ -89,17 +90,23 @@ def _main_module(root: Path) -> tuple[str, str]:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     file = getattr(main, "__file__", None)
-    if file is None:
+    if file is None or str(file).startswith("<"):
         return "", "is defined in an interactive session; put it into a module"
     path = Path(file).resolve()
     if spec is not None and not spec.name.endswith("__main__"):
         module = str(spec.name)
     elif not holds(path):
-        return "", f"is defined in {path.name}, outside the project root {root}"
+        return "", (
+            f"is defined in {path.name}, outside the project root {root}; "
+            "put it into a module there"
+        )
     else:
         module = ".".join(path.relative_to(root.resolve()).with_suffix("").parts)
     if source_of(module) is None:
-        return "", f"is defined in {path.name}, which cannot be imported by that name"
+        return "", (
+            f"is defined in {path.name}, which cannot be imported by that name; "
+            "put it into a module of its own"
+        )
     if not _has_main_guard(path):
         return "", (
             f"is defined in the script {path.name}, which a worker would run again by importing "

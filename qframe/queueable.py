@@ -475,6 +475,8 @@ def check_option(owner: str, name: str, value: object) -> None:
 
 def _check_stray(cls: type[Queueable], name: str, value: object) -> None:
     """Refuse what was meant as an option, hook or field but is none."""
+    if name == "middleware":
+        raise JobDefinitionError(f"{cls.__name__}.middleware: this version has no job middleware")
     if isinstance(value, types.FunctionType):
         if (meant := _near_hook(cls, name)) is not None:
             raise JobDefinitionError(

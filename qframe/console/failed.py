@@ -91,6 +91,8 @@ def retry(
     stores = _stores(queues, connection)
     if not ids and not queue:
         raise ConfigurationError("say which: uuids, all, or --queue NAME")
+    if queue and ids not in (None, [], ["all"]):
+        raise ConfigurationError("--queue goes with all, not with uuids")
     if not ids or ids == ["all"]:
         chosen = [(s, r) for s in stores for r in search.everything(s, queue)]
     else:

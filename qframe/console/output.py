@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 
 import typer
 
-from qframe import events, tracebacks
+from qframe import events, payload, tracebacks
 from qframe.contracts import Job
+from qframe.exceptions import InvalidPayload
 from qframe.names import one_line
 from qframe.worker import memory
 
@@ -102,8 +103,8 @@ class Output:
 
     def _retried(self, event: events.JobReleasedAfterException) -> None:
         self._ended("retried")
-        status = f"RETRY in {event.delay:g} s"
-        self.line(event.job, status, "yellow", event.seconds, tracebacks.brief(event.error, 160))
+        words = tracebacks.brief(event.error, 160)
+        self.line(event.job, "RETRY", "yellow", event.seconds, words, event.delay)
 
     def _failed(self, event: events.JobFailed) -> None:
         self._ended("failed")
@@ -123,13 +124,21 @@ class Output:
     # -- lines ----------------------------------------------------------------------------------
 
     def _text_line(
-        self, job: Job, status: str, colour: str, seconds: float | None, words: str
+        self,
+        job: Job,
+        status: str,
+        colour: str,
+        seconds: float | None,
+        words: str,
+        delay: float | None = None,
     ) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         name = job.name
         if self.verbose:
             name += f" {one_line(job.uuid, 80)} {job.queue} #{job.attempts()}"
-            name += f" {memory.resident():.0f}MB"
+            name += f" waited {waited(job)} {memory.resident():.0f}MB"
+        if delay is not None:
+            status += f" in {delay:g} s"
         took = f"{duration(seconds)} " if seconds is not None else ""
         width = min(_WIDEST, shutil.get_terminal_size().columns)
         dots = "." * max(3, width - len(stamp) - len(name) - len(took) - len(status) - 7)
@@ -140,11 +149,17 @@ class Output:
         self._write(f"  {stamp} {name} {dots} {took}{status}{tail}")
 
     def _json_line(
-        self, job: Job, status: str, colour: str, seconds: float | None, words: str
+        self,
+        job: Job,
+        status: str,
+        colour: str,
+        seconds: float | None,
+        words: str,
+        delay: float | None = None,
     ) -> None:
         del colour
         self._write_json(
-            status.split(" in ", maxsplit=1)[0].lower(),
+            status.lower(),
             uuid=job.uuid,
             id=job.id,
             connection=job.connection_name,
@@ -152,6 +167,7 @@ class Output:
             job=job.name,
             attempts=job.attempts(),
             duration=None if seconds is None else round(seconds, 6),
+            delay=delay,
             message=words or None,
         )
 
@@ -173,6 +189,20 @@ class Output:
         except (OSError, ValueError):
             # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
             self.quiet = True
+
+
+def waited(job: Job) -> str:
+    """Say how long a job waited for its first start, to the second, where that is known."""
+    ran = job.history.attempts
+    try:
+        message = job.payload
+    except InvalidPayload:
+        return "?"
+    created = payload.number(message, "createdAt")
+    delay = payload.number(message, "delay") or 0
+    if created is None or not ran:
+        return "?"
+    return f"{max(0, ran[0].started_at - created - delay):.0f}s"
 
 
 def duration(seconds: float) -> str:

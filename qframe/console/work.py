@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from qframe.console import title
 from qframe.console.common import Config, configured
 from qframe.exceptions import ConfigurationError
 from qframe.worker import Worker, WorkerOptions
@@ -18,7 +19,7 @@ _EXAMPLES = """Work the queues of a connection until told to stop.
 
 \b
   qframe work                                   the default connection and queue
-  qframe work redis --queue high,default        strictly high first
+  qframe work database --queue high,default     strictly high first
   qframe work --timeout 60 --tries 5 --backoff 1,5,10
 
 Signals: TERM, INT, QUIT finish the job and stop, a second one gives it back; USR1 ends the job;
@@ -99,6 +100,7 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
         tries=options.tries,
         pid=os.getpid(),
     )
+    title.show(f"{worker.queue.name} {','.join(worker.queues)}")
     code = worker.run()
     if worker.stop_reason is not None:
         output.closing(worker.stop_reason)

@@ -29,8 +29,9 @@ class Attempt:
 class History:
     """The attempts of one job.
 
-    `exceptions` counts attempts that raised, `releases` attempts the job ended by releasing
-    itself, `refusals` the times no attempt could be started because the job was unknown here.
+    `exceptions` counts attempts that ended by an error, `releases` those the job ended by
+    releasing itself, `refusals` the times no attempt could be started because the job was unknown
+    here.
     """
 
     attempts: tuple[Attempt, ...] = field(default=())
@@ -53,7 +54,7 @@ class History:
         return replace(
             self,
             attempts=(*before, replace(last, ended=how, error=error)),
-            exceptions=self.exceptions + (how not in {"released", "given back"}),
+            exceptions=self.exceptions + (how == "error"),
             releases=self.releases + (how == "released"),
         )
 

@@ -103,5 +103,10 @@ class Job(ABC):
 
     @property
     @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether the lease was found to have passed to another worker."""
+
+    @property
+    @abstractmethod
     def is_settled(self) -> bool:
         """Whether this reservation has ended in any way."""

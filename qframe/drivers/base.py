@@ -32,7 +32,7 @@ class BaseQueue(Queue):
     """A connection: what it pushes, checked and announced; what it cannot do, refused by type.
 
     A driver derives from it, declares its `capabilities` and overrides what they promise; `put`
-    is the only method all of them need.
+    and `ping` are the only methods all of them need.
     """
 
     capabilities = Capability.NONE
@@ -350,6 +350,10 @@ class BaseJob(Job):
     @property
     def has_failed(self) -> bool:
         return self._state == "failed"
+
+    @property
+    def is_lost(self) -> bool:
+        return self._state == "lost"
 
     @property
     def is_settled(self) -> bool:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from qframe import events, tracebacks
+from qframe import tracebacks
 from qframe.contracts import Job, Queue
 from qframe.exceptions import BackendUnavailable, SettleError
 
@@ -72,8 +72,8 @@ class LeaseKeeper:
             return min(_SOONER, self._every)
         except SettleError:
             if not (job.is_deleted or job.is_released):
+                # The event comes with the settle, which will be refused.
                 log.warning("%s %s: its lease has passed to another worker", job.name, job.uuid)
-                events.fire(events.LeaseLost, job)
             self._job = None
         except Exception as error:  # noqa: BLE001 (the thread must outlive whatever a driver raises)
             log.warning("the lease of %s: %s", job.name, tracebacks.brief(error))

@@ -61,9 +61,11 @@ class Worker:
         self._lost_pause = _FIRST_PAUSE
         self._memory_seen = 0.0
         self._signals: Signals | None = None
+        self._stop_asked = False
 
     def stop(self) -> None:
         """Ask the worker, from any thread, to stop after its job."""
+        self._stop_asked = True
         if self._signals is not None:
             self._signals.tell_to_stop()
 
@@ -90,6 +92,8 @@ class Worker:
 
     def _begin(self, signals: Signals) -> None:
         self._signals = self.signals = signals
+        if self._stop_asked:  # before it ran
+            signals.tell_to_stop()
         if not signals.on_main_thread:
             log.warning("the worker is not on the main thread: no signals, no timeouts")
         self.runner = Runner(
@@ -128,6 +132,7 @@ class Worker:
             log.warning("what is held comes back when its lease ends: %s", error)
         self.runner.leases.end()
         self._signals = None
+        self._stop_asked = False
 
     def _give_back_held(self) -> None:
         while self._held:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qframe import payload, tracebacks
 from qframe.contracts import Attempt, History, Job
-from qframe.exceptions import JobTimedOut, MaxAttemptsExceeded
+from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
 from qframe.queueable import Queueable
 from qframe.timing import iso
 from qframe.worker.options import WorkerOptions
@@ -78,7 +78,7 @@ class Limits:
         """Whether this failed attempt was the last."""
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
             return True
-        raised = job.history.exceptions + 1
+        raised = job.history.exceptions + (ending(error) == "error")
         if 0 < self.max_exceptions <= raised:
             return True
         return self.exhausted(job.attempts(), job.history)
@@ -114,13 +114,16 @@ def exceeded(job: Job, limits: Limits, *, before: bool = False) -> MaxAttemptsEx
     )
 
 
+_VANISHED = "its worker died, was killed, lost the backend, or was ended at the hard timeout"
+
+
 def _told(attempt: Attempt) -> str:
     where = (
         f"attempt {attempt.number} on {attempt.host}, pid {attempt.pid}, "
         f"started {iso(attempt.started_at)} UTC"
     )
     if not attempt.ended:
-        return f"{where}, never ended: its worker died, was killed, or lost the backend"
+        return f"{where}, never ended: {_VANISHED}"
     return f"{where}, {attempt.ended}" + (f" ({attempt.error})" if attempt.error else "")
 
 
@@ -130,7 +133,9 @@ def _times(count: int) -> str:
 
 def ending(error: BaseException) -> str:
     """Say in the history how an attempt that raised `error` ended."""
-    return "timed out" if isinstance(error, JobTimedOut) else "error"
+    if isinstance(error, JobTimedOut):
+        return "timed out"
+    return "interrupted" if isinstance(error, JobInterrupted) else "error"
 
 
 def words(error: BaseException) -> str:

@@ -100,7 +100,8 @@ class Runner:
             if outcome is not None:
                 return outcome
         if not self._start(job):
-            events.fire(events.LeaseLost, job)
+            # Only held, and so not counted: another worker has it now, as it should.
+            log.debug("%s %s was held too long and has gone to another worker", job.name, job.uuid)
             return Outcome.LOST
         return _Attempt(self, job, name, job_class, message, limits).run()
 
@@ -142,7 +143,7 @@ class Runner:
 
     def skip(self, job: Job, reason: str) -> Outcome:
         """End a job without running it and without failing it."""
-        if not self.settled(job.delete):
+        if not self.settled(job, job.delete):
             return Outcome.LOST
         events.fire(events.JobSkipped, job, reason)
         return Outcome.SKIPPED
@@ -157,21 +158,37 @@ class Runner:
         ran: bool = True,
     ) -> Outcome:
         """Record, remove, then tell the job and the listeners, once."""
-        if not self.settled(lambda: job.fail(error, ran=ran)):
+        if not self.settled(job, lambda: job.fail(error, ran=ran)):
             return Outcome.LOST
         return self.after_failure(job, instance, error, seconds)
 
     def after_failure(
         self, job: Job, instance: Queueable | None, error: BaseException, seconds: float
     ) -> Outcome:
-        """Tell the job, where it could be made, and the listeners."""
+        """Tell the job, where it can be made, and the listeners."""
+        if instance is None:
+            instance = self._made(job)
         if instance is not None:
             execution.tell(instance, "failed", error)
         events.fire(events.JobFailed, job, error, seconds)
         return Outcome.FAILED
 
-    def settled(self, settle: Callable[[], None]) -> bool:
-        """Settle, trying again while the backend does not answer and the lease may still hold."""
+    def _made(self, job: Job) -> Queueable | None:
+        """Make a job that is failed without being run, so that its `failed` is called."""
+        try:
+            job_class = self.registry.known(payload.job_name(job.payload))
+            instance = job_class.from_data(job.payload.get("data")) if job_class else None
+        except Exception:  # noqa: BLE001 (its data does not fit, or is none: there is nobody to tell)
+            return None
+        if instance is not None:
+            object.__setattr__(instance, "_reserved", job)
+        return instance
+
+    def settled(self, job: Job, settle: Callable[[], None]) -> bool:
+        """Settle, trying again while the backend does not answer and the lease may still hold.
+
+        False, after the event `LeaseLost`, when the job was no longer ours.
+        """
         self.watchdog.spare()
         give_up = time.monotonic() + self.queue.retry_after
         pause = 0.1
@@ -180,6 +197,7 @@ class Runner:
                 settle()
             except SettleError as error:
                 log.warning("%s", error)
+                events.fire(events.LeaseLost, job)
                 return False
             except BackendUnavailable as error:
                 if time.monotonic() + pause > give_up:
@@ -187,6 +205,10 @@ class Runner:
                 log.warning("a job cannot be settled yet: %s", error)
                 self.signals.wait(pause)
                 pause = min(2.0, pause * 2)
+            except Exception:
+                # A failed store, or a driver, with a bug of its own must not end the worker.
+                log.exception("%s cannot be settled; its lease brings it back", job.name)
+                return False
             else:
                 return True
 
@@ -317,7 +339,7 @@ class _Attempt:
 
     def _give_back(self, reason: str, delay: float = 0, *, refused: bool = False) -> Outcome:
         job = self.job
-        if not self.runner.settled(lambda: job.give_back(delay, refused=refused)):
+        if not self.runner.settled(job, lambda: job.give_back(delay, refused=refused)):
             return Outcome.LOST
         events.fire(events.JobGivenBack, job, reason)
         return Outcome.GIVEN_BACK
@@ -335,6 +357,9 @@ class _Attempt:
     def _settled_by_hand(self, error: BaseException | None, seconds: float) -> Outcome:
         """Take the outcome the job, or a listener, chose; an error after that is only reported."""
         job = self.job
+        if job.is_lost:
+            events.fire(events.LeaseLost, job)
+            return Outcome.LOST
         if error is not None and job.failed_with is None:
             log.error("%s had settled itself and then raised", job.name, exc_info=error)
         if job.failed_with is not None:
@@ -342,11 +367,8 @@ class _Attempt:
         if job.is_released:
             events.fire(events.JobReleased, job, seconds)
             return Outcome.RELEASED
-        if job.is_deleted:
-            events.fire(events.JobProcessed, job, seconds)
-            return Outcome.DONE
-        events.fire(events.LeaseLost, job)
-        return Outcome.LOST
+        events.fire(events.JobProcessed, job, seconds)  # deleted or buried
+        return Outcome.DONE
 
     def _failed(self, error: BaseException, seconds: float) -> Outcome:
         """Try again after the backoff, or fail for good."""
@@ -357,7 +379,7 @@ class _Attempt:
             return runner.fail(job, self.instance, error, seconds)
         delay = limits.backoff(self.instance, job, error)
         how, what = retry.ending(error), retry.words(error)
-        if not runner.settled(lambda: job.retry(delay, how, what)):
+        if not runner.settled(job, lambda: job.retry(delay, how, what)):
             return Outcome.LOST
         events.fire(events.JobReleasedAfterException, job, error, delay, seconds)
         return Outcome.RETRIED

@@ -194,8 +194,8 @@ class Database:
         found = []
         if self.is_sqlite:
             path = Path(str(self.url.database))
-            if path.exists() and path.stat().st_mode & 0o022:
-                found.append(f"{path.name} can be written by other users: chmod go-w it")
+            if path.exists() and path.stat().st_mode & 0o002:
+                found.append(f"{path.name} can be written by every user: chmod o-w it")
             if self.settings.synchronous == "normal":
                 found.append(
                     'synchronous = "normal" survives the death of any process, but the last '

@@ -63,6 +63,8 @@ class Schema:
             Column("lease_until", BigInteger),
             Column("leased_at", Integer),
             Column("history", _LONG),
+            # As Laravel's: the id names a job whose payload has no uuid, so it is never reused.
+            sqlite_autoincrement=True,
         )
         waiting = table.c.reserved_at.is_(None)
         reserved = table.c.reserved_at.is_not(None)

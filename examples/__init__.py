@@ -1,0 +1,1 @@
+"""Small, whole, runnable applications of qframe."""

@@ -1,0 +1,1 @@
+"""The running Python's standard library, indexed through the queue."""

@@ -1,0 +1,1 @@
+"""A restaurant's booking page that sends its mail in the background."""

@@ -1,0 +1,5 @@
+"""`python -m qframe` is the `qframe` command."""
+
+from qframe.console.app import main
+
+main()
