@@ -39,7 +39,7 @@ def dispatch_sync(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
     if not isinstance(queue, SyncQueue):
         queue.push(job)
         return None
-    return queue.run(job, queue.payload_of(job), None, 0)
+    return queue.run(job, queue.envelope(job), None, 0)
 
 
 def dispatch_if(condition: object, job: Queueable) -> PendingDispatch | None:
@@ -68,7 +68,7 @@ def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
     if len(groups) > 1:
         for connection, positions in groups.items():
             for position in positions:
-                connection.payload_of(made[position])
+                connection.envelope(made[position])
     ids = [""] * len(made)
     for connection, positions in groups.items():
         sent = connection.bulk((made[p] for p in positions), queue)
@@ -138,13 +138,13 @@ class PendingDispatch:
 
     def __repr__(self) -> str:
         state = "sent" if self._draft.id else "pending"
-        return f"<{type(self).__name__} {self._draft.payload['displayName']} {state}>"
+        return f"<{type(self).__name__} {self._draft.envelope.payload['displayName']} {state}>"
 
 
 class _Draft:
     """What is to be pushed; apart from `PendingDispatch`, whose finalizer must not hold it."""
 
-    __slots__ = ("connection", "delay", "id", "job", "payload", "pid", "queue")
+    __slots__ = ("connection", "delay", "envelope", "id", "job", "pid", "queue")
 
     def __init__(self, job: Queueable) -> None:
         self.job = job
@@ -156,14 +156,14 @@ class _Draft:
 
     def use(self, connection: BaseQueue) -> None:
         self.connection = connection
-        self.payload = connection.payload_of(self.job)
+        self.envelope = connection.envelope(self.job)
 
     def send(self) -> str:
         if not self.id:
             if self.pid != os.getpid():
                 raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
             delay = seconds_until(self.delay)
-            self.id = self.connection.push_payload(self.job, self.payload, self.queue, delay)
+            self.id = self.connection.push_envelope(self.job, self.envelope, self.queue, delay)
         return self.id
 
 
@@ -232,14 +232,14 @@ def _report(draft: _Draft, error: BaseException) -> None:
         draft.connection.name,
         queue,
         draft.job,
-        draft.payload,
+        draft.envelope.payload,
         _seconds(draft.delay),
         error,
     )
     log.critical(
         "%s %s was dispatched and dropped, and could not be pushed to %s:%s: %s",
-        draft.payload["displayName"],
-        draft.payload["uuid"],
+        draft.envelope.payload["displayName"],
+        draft.envelope.uuid,
         draft.connection.name,
         queue,
         tracebacks.brief(error),

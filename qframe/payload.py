@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from qframe.exceptions import InvalidJob, InvalidPayload
@@ -20,7 +20,7 @@ _METHODS = {"", "handle", "fire"}
 def create(job: Queueable) -> dict[str, Any]:
     """Build the payload of a job; raises `InvalidJob` naming what cannot be sent."""
     kind = type(job)
-    identity = str(uuid.uuid4())
+    identity = _uuid4()
     payload: dict[str, Any] = {
         "uuid": identity,
         "displayName": job.shown_name(),
@@ -42,6 +42,28 @@ def create(job: Queueable) -> dict[str, Any]:
     if kind.tags:
         payload["tags"] = job.wire_tags()
     return payload
+
+
+def _uuid4() -> str:
+    """Make a random uuid; several times faster than `uuid.uuid4`, which makes an object first."""
+    text = os.urandom(16).hex()
+    variant = "89ab"[int(text[16], 16) & 3]
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
+
+
+class Envelope:
+    """A payload about to be pushed, and its bytes."""
+
+    __slots__ = ("payload", "raw", "uuid")
+
+    def __init__(self, payload: dict[str, Any]) -> None:
+        self.payload = payload
+        self.uuid = str(payload["uuid"])
+        self.encode()
+
+    def encode(self) -> None:
+        """Make the bytes anew, after the payload has changed."""
+        self.raw = encode(self.payload)
 
 
 def encode(payload: dict[str, Any]) -> bytes:
@@ -125,7 +147,7 @@ def number(payload: dict[str, Any], key: str) -> float | None:
     NaN, infinities and what is beyond any time or count are something else.
     """
     value = payload.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is not int and type(value) is not float:
         return None
     return value if abs(value) <= _GREATEST else None
 

@@ -354,8 +354,8 @@ def _annotations(cls: type[Queueable]) -> dict[str, Any]:
 
 def _copy_mutable_defaults(cls: type[Queueable]) -> None:
     """Let a field default to `[]` or a model, each job getting its own, as in a pydantic model."""
-    for name in _annotations(cls):
-        default = vars(cls).get(name)
+    for name, annotation in _annotations(cls).items():
+        default = None if "ClassVar" in str(annotation) else vars(cls).get(name)
         if type(default).__hash__ is None and not isinstance(default, FieldInfo):
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 

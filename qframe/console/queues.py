@@ -19,6 +19,7 @@ from qframe.console.common import (
 from qframe.console.text import say, say_json, say_rows
 from qframe.contracts import Capability
 from qframe.drivers.base import BaseQueue
+from qframe.exceptions import ConfigurationError
 from qframe.names import queue_name
 from qframe.timing import seconds_until
 from qframe.worker.control import RESTART, pause_key
@@ -62,7 +63,10 @@ def pause(
       qframe pause emails
       qframe pause --for 600
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    seconds_until(seconds, "--for")
+    try:
+        seconds_until(seconds, "--for")
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
     queues = configured(config)
     name = queue_name(queue) if queue else ""
 

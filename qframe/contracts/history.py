@@ -41,10 +41,13 @@ class History:
 
     def started(self, number: int, host: str, pid: int, at: float) -> History:
         """Add the start of attempt `number`."""
+        attempt = Attempt(number, host, pid, at)
+        if self is _EMPTY:
+            return History((attempt,))
         kept = self.attempts
         if len(kept) >= KEPT:
             kept = kept[:1] + kept[2 - KEPT :]
-        return replace(self, attempts=(*kept, Attempt(number, host, pid, at)))
+        return replace(self, attempts=(*kept, attempt))
 
     def ended(self, how: str, error: str = "") -> History:
         """Say how the last attempt ended."""
@@ -83,7 +86,7 @@ class History:
     def from_json(cls, text: str | None) -> History:
         """Decode what `to_json` gave; nothing, or text that is not ours, is an empty history."""
         if not text:
-            return cls()
+            return _EMPTY
         try:
             fields = json.loads(text)
             fields["attempts"] = tuple(Attempt(*attempt) for attempt in fields["attempts"])
@@ -92,4 +95,5 @@ class History:
             return cls()
 
 
+_EMPTY = History()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -22,6 +22,7 @@ from qframe.exceptions import (
     Unsupported,
 )
 from qframe.names import queue_name
+from qframe.payload import Envelope
 from qframe.queueable import Queueable
 
 HOLD = 1.0
@@ -59,24 +60,23 @@ class BaseQueue(Queue):
         return self.later(0, job, queue)
 
     def later(self, delay: timing.When, job: Queueable, queue: str | None = None) -> str:
-        return self.push_payload(job, self.payload_of(job), queue, timing.seconds_until(delay))
+        return self.push_envelope(job, self.envelope(job), queue, timing.seconds_until(delay))
 
-    def payload_of(self, job: Queueable) -> dict[str, Any]:
+    def envelope(self, job: Queueable) -> Envelope:
         """Build the payload of a job for this connection; raises `InvalidJob`."""
         type(job).check_reachable()
-        message = payload.create(job)
-        self._check_size(payload.encode(message))
-        return message
+        envelope = Envelope(payload.create(job))
+        self._check_size(envelope.raw)
+        return envelope
 
-    def push_payload(
-        self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float
+    def push_envelope(
+        self, job: Queueable, envelope: Envelope, queue: str | None, delay: float
     ) -> str:
         """Push a payload built before, telling the listeners."""
-        queue, raw = self._announce(job, message, queue, delay)
-        uuid = str(message["uuid"])
-        self.put([(raw, uuid)], queue, delay)
-        events.fire(events.JobQueued, self.name, queue, uuid, job, message, delay)
-        return uuid
+        name = self._announce(job, envelope, queue, delay)
+        self.put([(envelope.raw, envelope.uuid)], name, delay)
+        self._announced(job, envelope, name, delay)
+        return envelope.uuid
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         raw = payload.encode() if isinstance(payload, str) else payload
@@ -88,25 +88,23 @@ class BaseQueue(Queue):
         return uuid or _made_up_uuid(self.name, name, identity)
 
     def bulk(self, jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
-        groups: dict[tuple[str, float], list[tuple[Queueable, dict[str, Any], bytes]]] = {}
+        groups: dict[tuple[str, float], list[tuple[Queueable, Envelope]]] = {}
         ids = []
         for job in jobs:
-            message = self.payload_of(job)
+            envelope = self.envelope(job)
             delay = timing.seconds_until(type(job).delay)
-            name, raw = self._announce(job, message, queue, delay)
-            groups.setdefault((name, delay), []).append((job, message, raw))
-            ids.append(str(message["uuid"]))
+            name = self._announce(job, envelope, queue, delay)
+            groups.setdefault((name, delay), []).append((job, envelope))
+            ids.append(envelope.uuid)
         self.put_groups(
             [
-                ([(raw, str(message["uuid"])) for _, message, raw in group], name, delay)
+                ([(envelope.raw, envelope.uuid) for _, envelope in group], name, delay)
                 for (name, delay), group in groups.items()
             ]
         )
         for (name, delay), group in groups.items():
-            for job, message, _ in group:
-                events.fire(
-                    events.JobQueued, self.name, name, str(message["uuid"]), job, message, delay
-                )
+            for job, envelope in group:
+                self._announced(job, envelope, name, delay)
         return ids
 
     def put_groups(self, groups: Sequence[tuple[list[tuple[bytes, str]], str, float]]) -> None:
@@ -114,16 +112,20 @@ class BaseQueue(Queue):
         for messages, queue, delay in groups:
             self.put(messages, queue, delay)
 
-    def _announce(
-        self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float
-    ) -> tuple[str, bytes]:
+    def _announce(self, job: Queueable, envelope: Envelope, queue: str | None, delay: float) -> str:
+        """Tell the listeners, who may add keys, and give the name of the queue."""
         name = queue_name(queue or type(job).queue or self.default_queue)
         if delay:
-            message["delay"] = int(delay) if delay == int(delay) else delay
-        events.fire(events.JobQueueing, self.name, name, job, message, delay)
-        raw = payload.encode(message)
-        self._check_size(raw)
-        return name, raw
+            envelope.payload["delay"] = int(delay) if delay == int(delay) else delay
+        if delay or events.listeners_of(events.JobQueueing):
+            events.fire(events.JobQueueing, self.name, name, job, envelope.payload, delay)
+            envelope.encode()
+            self._check_size(envelope.raw)
+        return name
+
+    def _announced(self, job: Queueable, envelope: Envelope, queue: str, delay: float) -> None:
+        uuid, message = envelope.uuid, envelope.payload
+        events.fire(events.JobQueued, self.name, queue, uuid, job, message, delay)
 
     def _check_size(self, raw: bytes) -> None:
         if len(raw) > self.max_payload:

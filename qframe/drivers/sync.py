@@ -12,6 +12,7 @@ from qframe.config import ConnectionSettings, SyncSettings
 from qframe.contracts import History
 from qframe.drivers.base import BaseJob, BaseQueue
 from qframe.exceptions import JobFailedByHand, Unsupported
+from qframe.payload import Envelope
 from qframe.queueable import Queueable
 
 log = logging.getLogger("qframe")
@@ -29,25 +30,26 @@ class SyncQueue(BaseQueue):
         super().__init__(name, settings)
         self._warned = False
 
-    def payload_of(self, job: Queueable) -> dict[str, Any]:
-        message = payload.create(job)
-        self._check_size(payload.encode(message))
-        return message
+    def envelope(self, job: Queueable) -> Envelope:
+        """Build the payload; here a class need not be one that another process can find."""
+        envelope = Envelope(payload.create(job))
+        self._check_size(envelope.raw)
+        return envelope
 
-    def push_payload(
-        self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float
+    def push_envelope(
+        self, job: Queueable, envelope: Envelope, queue: str | None, delay: float
     ) -> str:
-        self.run(job, message, queue, delay)
-        return str(message["uuid"])
+        self.run(job, envelope, queue, delay)
+        return envelope.uuid
 
-    def run(self, job: Queueable, message: dict[str, Any], queue: str | None, delay: float) -> Any:  # noqa: ANN401 (what the job returns)
+    def run(self, job: Queueable, envelope: Envelope, queue: str | None, delay: float) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job as it would arrive, and give what `handle` returned."""
         if delay and not self._warned:
             self._warned = True
             log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
-        name, raw = self._announce(job, message, queue, delay)
-        events.fire(events.JobQueued, self.name, name, str(message["uuid"]), job, message, delay)
-        reserved = SyncJob(self, name, str(message["uuid"]), raw, 1)
+        name = self._announce(job, envelope, queue, delay)
+        self._announced(job, envelope, name, delay)
+        reserved = SyncJob(self, name, envelope.uuid, envelope.raw, 1)
         arrived = type(job).from_data(reserved.payload["data"])
         object.__setattr__(arrived, "_reserved", reserved)  # also on a frozen job
         return _attempt(arrived, reserved)

@@ -19,11 +19,19 @@ def distinct(stores: Iterable[FailedStore]) -> list[FailedStore]:
 
 
 def everything(store: FailedStore, queue: str | None = None) -> Iterator[FailedJob]:
-    """Give all failed jobs of a store, latest first, page by page."""
+    """Give all failed jobs of a store, latest first, page by page.
+
+    Each once, also when others are removed meanwhile: where the last one of a page is gone, the
+    store begins again from the latest.
+    """
+    seen: set[str] = set()
     after: str | None = None
     while page := store.page(_PAGE, after, queue):
-        yield from page
         after = page[-1].uuid
+        for record in page:
+            if record.uuid not in seen:
+                seen.add(record.uuid)
+                yield record
 
 
 def find(stores: Iterable[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob] | None:

@@ -18,7 +18,8 @@ class Ahead:
         if seconds >= _SPAN:
             self._seconds = seconds
         else:
-            self._seconds += _WEIGHT * (seconds - min(self._seconds, _SPAN))
+            before = min(self._seconds, _SPAN)
+            self._seconds = before + _WEIGHT * (seconds - before)
 
     def limit(self) -> int:
         """Give how many to reserve."""

@@ -32,6 +32,8 @@ from qframe.worker.watchdog import Watchdog
 
 log = logging.getLogger("qframe")
 
+_FIRST_PAUSE = 0.1
+
 
 class Outcome(StrEnum):
     """How one reservation ended."""
@@ -191,7 +193,7 @@ class Runner:
         """
         self.watchdog.spare()
         give_up = time.monotonic() + self.queue.retry_after
-        pause = 0.1
+        pause = _FIRST_PAUSE
         while True:
             try:
                 settle()
@@ -202,7 +204,8 @@ class Runner:
             except BackendUnavailable as error:
                 if time.monotonic() + pause > give_up:
                     raise
-                log.warning("a job cannot be settled yet: %s", error)
+                if pause == _FIRST_PAUSE:
+                    log.warning("%s cannot be settled yet: %s", job.name, error)
                 self.signals.wait(pause)
                 pause = min(2.0, pause * 2)
             except Exception:

@@ -6,11 +6,23 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Engine, bindparam, create_engine, event
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    LargeBinary,
+    bindparam,
+    cast,
+    create_engine,
+    event,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -18,6 +30,7 @@ from sqlalchemy.sql import ClauseElement
 
 from qframe import project
 from qframe.config import DatabaseSettings
+from qframe.drivers.database.fork import forks
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.watch import FileWatch, watch
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
@@ -48,16 +61,18 @@ class Statement:
             for name, value in (compiled.params or {}).items()
             if not name.startswith(_PREFIX)
         }
-        self._order: list[str] | None = getattr(compiled, "positiontup", None)
+        order: list[str] | None = getattr(compiled, "positiontup", None)
+        if order is not None and not self._constants:
+            order = [name.removeprefix(_PREFIX) for name in order]
+        self._order = order
 
-    def arguments(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 (what the DBAPI takes)
+    def arguments(self, values: dict[str, Any]) -> Any:  # noqa: ANN401 (what the DBAPI takes)
         """Put named values into the form the DBAPI wants."""
-        named = {_PREFIX + name: value for name, value in values.items()}
-        if self._constants:
-            named.update(self._constants)
+        if self._order is None or self._constants:  # a constant may be called like a parameter
+            values = {_PREFIX + name: value for name, value in values.items()} | self._constants
         if self._order is None:
-            return named
-        return [named[name] for name in self._order]
+            return values
+        return [values[name] for name in self._order]
 
 
 _PREFIX = "p_"
@@ -79,15 +94,98 @@ class Session:
         self.pid = os.getpid()
         self.depth = 0
         self.writes: FileWatch | None = None
+        # Held in every call: a fork waits for it.
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.writes is not None:
+            self.writes.close()
+        self.connection.close()
 
     def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
         """Run a statement; gives the cursor, whose rows must be read before the next call."""
         self.cursor.execute(statement.sql, statement.arguments(values))
         return self.cursor
 
-    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Any]]) -> None:
+    def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
         """Run a statement once per row."""
         self.cursor.executemany(statement.sql, [statement.arguments(row) for row in rows])
+
+
+class _Call:
+    """The context of one call on a thread's connection. A class: it is entered for every job."""
+
+    __slots__ = ("_database", "_guard", "_session")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._guard = guarded()
+
+    def __enter__(self) -> Session:
+        self._guard.__enter__()
+        try:
+            session = self._session = self._database.held()
+        except BaseException as error:
+            self._guard.__exit__(type(error), error, error.__traceback__)
+            if isinstance(error, self._database.errors):
+                raise self._database.translated(error) from error
+            raise
+        session.lock.acquire()
+        return session
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._session.lock.release()
+        self._guard.__exit__(kind, error, trace)
+        if isinstance(error, self._database.errors):
+            raise self._database.translated(error) from error
+
+
+class _Transaction(_Call):
+    """A call whose statements are one transaction."""
+
+    __slots__ = ("_outermost",)
+
+    def __enter__(self) -> Session:
+        session = super().__enter__()
+        self._outermost = not session.depth
+        if self._outermost:
+            try:
+                session.cursor.execute(self._database.begin)
+            except BaseException as error:
+                # It may have begun all the same, where a Ctrl-C came as it returned.
+                self._database.roll_back(session)
+                super().__exit__(type(error), error, error.__traceback__)
+                raise
+            session.depth = 1
+        return session
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._outermost:
+            self._session.depth = 0
+            if error is not None:
+                self._database.roll_back(self._session)
+            else:
+                self._commit()
+        super().__exit__(kind, error, trace)
+
+    def _commit(self) -> None:
+        try:
+            self._session.cursor.execute("COMMIT")
+        except BaseException as error:
+            self._database.roll_back(self._session)
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
 
 
 class Database:
@@ -99,7 +197,7 @@ class Database:
         self.url = _url(settings)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._local = threading.local()
-        self._opening = threading.Lock()
+        self._own_opening = threading.Lock()
         self._ready = False
         try:
             self.engine = self._engine()
@@ -107,8 +205,9 @@ class Database:
             raise ConfigurationError(
                 f"the database {self.shown()}: {one_line(str(error))}"
             ) from None
+        self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
         self.look = _LOOK if self.is_sqlite else _LOOK_FAR
-        self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
 
     def shown(self) -> str:
         """Give the URL without its password."""
@@ -120,36 +219,17 @@ class Database:
         """Compile a statement for this database."""
         return Statement(element, self.engine)
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> _Call:
         """Give this thread's connection; statements run in a transaction of their own each."""
-        with guarded():
-            try:
-                yield self._session()
-            except (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError) as error:
-                raise self._translated(error) from error
+        return _Call(self)
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Session]:
+    def transaction(self) -> _Transaction:
         """Give this thread's connection in a transaction, which an outer one takes in."""
-        with self.session() as session:
-            if session.depth:
-                yield session
-                return
-            session.cursor.execute(self._begin)
-            session.depth = 1
-            try:
-                yield session
-            except BaseException:
-                session.depth = 0
-                self._roll_back(session)
-                raise
-            session.depth = 0
-            try:
-                session.cursor.execute("COMMIT")
-            except BaseException:
-                self._roll_back(session)
-                raise
+        return _Transaction(self)
+
+    def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
+        """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
+        return cast(column, LargeBinary) if self.is_sqlite else column
 
     def now(self, session: Session) -> int:
         """Give the database's time in milliseconds.
@@ -212,7 +292,7 @@ class Database:
             return
         if session.file != _identity(self.url.database):
             self.close()
-            with self._opening:
+            with self._opening():
                 self._ready = False
 
     def close(self) -> None:
@@ -220,27 +300,31 @@ class Database:
         session: Session | None = getattr(self._local, "session", None)
         self._local.session = None
         if session is not None and session.pid == os.getpid():
-            if session.writes is not None:
-                session.writes.close()
             with contextlib.suppress(Exception):
-                session.connection.close()
+                session.close()
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _session(self) -> Session:
+    def held(self) -> Session:
+        """Give this thread's connection, opening it first where it must be."""
         session: Session | None = getattr(self._local, "session", None)
         if session is not None and session.pid == os.getpid():
             return session
-        if session is not None:
-            # Forked: the connection is the parent's, and closing it here would break its locks.
+        if session is not None and not self.is_sqlite:
+            # Forked: the connection is the parent's, and closing it here would end it there.
             _inherited.append(session)
-        with self._opening:
+        with self._opening():
             connection = self.engine.connect()
             if not self._ready:
                 self._prepare(connection)
                 self._ready = True
-        session = self._local.session = Session(connection, _identity(self.url.database))
+            session = self._local.session = Session(connection, _identity(self.url.database))
+            if self.is_sqlite:
+                forks.add(session)
         return session
+
+    def _opening(self) -> threading.Lock:
+        return forks.opening if self.is_sqlite else self._own_opening
 
     def _engine(self) -> Engine:
         arguments: dict[str, Any] = {}
@@ -283,7 +367,7 @@ class Database:
             raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
         if not self.schema.changes(connection):
             return
-        connection.exec_driver_sql(self._begin)
+        connection.exec_driver_sql(self.begin)
         try:
             for change in self.schema.changes(connection):
                 connection.exec_driver_sql(change)
@@ -295,13 +379,15 @@ class Database:
 
     # -- errors ---------------------------------------------------------------------------------
 
-    def _roll_back(self, session: Session) -> None:
+    def roll_back(self, session: Session) -> None:
+        """Undo a transaction; a connection that cannot is closed."""
         try:
             session.cursor.execute("ROLLBACK")
         except Exception:  # noqa: BLE001 (out of step, or rolled back already: start afresh)
             self.close()
 
-    def _translated(self, error: BaseException) -> BackendUnavailable:
+    def translated(self, error: BaseException) -> BackendUnavailable:
+        """Say in a line, and by its type, what an error of the database means."""
         if not self.is_sqlite:
             self.close()
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error

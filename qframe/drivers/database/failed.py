@@ -23,12 +23,13 @@ class DatabaseFailedStore(FailedStore):
         table = database.schema.failed
         c = table.c
         make = database.statement
+        text = database.as_bytes
         fields = (
-            c.uuid, c.connection, c.queue, c.payload, c.exception, c.attempts, c.history,
-            c.failed_at,
+            c.uuid, c.connection, c.queue, text(c.payload), text(c.exception), c.attempts,
+            c.history, c.failed_at,
         )  # fmt: skip
         self._insert = make(
-            table.insert().values({column.name: param(column.name) for column in fields})
+            table.insert().values({c.name: param(c.name) for c in table.columns if c.name != "id"})
         )
         self._remove = make(table.delete().where(c.uuid == param("uuid")))
         self._find = make(select(*fields).where(c.uuid == param("uuid")))
@@ -95,6 +96,8 @@ def _moment(epoch: float) -> str:
 def _record(row: tuple[Any, ...]) -> FailedJob:
     uuid, connection, queue, text, exception, attempts, history, failed_at = row
     raw = text.encode() if isinstance(text, str) else bytes(text)
+    if isinstance(exception, bytes):
+        exception = exception.decode("utf-8", "replace")
     try:
         name = payload.display_name(payload.parse(raw))
     except InvalidPayload:

@@ -97,7 +97,8 @@ class DatabaseJob(BaseJob):
 def due_at(now: int, delay: float) -> dict[str, int]:
     """Give when a row is due, exactly for us and in seconds for PHP."""
     due = now + int(delay * 1000)
-    return {"due_at": due, "available_at": min(-(-due // 1000), LATEST - 1)}
+    seconds = -(-due // 1000) if delay else due // 1000
+    return {"due_at": due, "available_at": min(seconds, LATEST - 1)}
 
 
 def stored(raw: bytes) -> str | bytes:

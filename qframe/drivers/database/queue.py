@@ -107,9 +107,9 @@ class DatabaseQueue(BaseQueue):
 
     def _make_ready(self, session: Session, queue: str, now: int) -> None:
         """Move what is due or expired back to ready (a delayed row is ready by being due)."""
-        session.run(self.sql.adopt, queue=queue)
         before = int(now / 1000 - self.retry_after)
         session.run(self.sql.reclaim, queue=queue, now=now, reserved_before=before)
+        session.run(self.sql.adopt, queue=queue)
 
     def _take(
         self, session: Session, queue: str, limit: int, lease: str, now: int

@@ -46,7 +46,7 @@ class Statements:
             jobs.update().values(**free).where(c.id.in_(_some(jobs, _expired(jobs))))
         )
         self.take = make(
-            select(c.id, c.payload, c.attempts, c.history)
+            select(c.id, database.as_bytes(c.payload), c.attempts, c.history)
             .where(c.queue == param("queue"), c.reserved_at.is_(None), c.due_at <= param("now"))
             .order_by(c.due_at, c.id)
             .limit(param("limit"))
@@ -112,17 +112,20 @@ class Statements:
         in_queue = c.queue == param("queue")
         waiting = and_(in_queue, c.reserved_at.is_(None))
         self.next_due = make(select(c.due_at).where(waiting).order_by(c.due_at).limit(1))
+        expiry = case(
+            (c.reserved_at == c.leased_at, c.lease_until),
+            else_=c.reserved_at * 1000 + param("ms"),  # PHP's
+        )
         self.next_expiry = make(
-            select(
-                func.min(func.coalesce(c.lease_until, c.reserved_at * 1000 + param("ms")))
-            ).where(in_queue, c.reserved_at.is_not(None))
+            select(func.min(expiry)).where(in_queue, c.reserved_at.is_not(None))
         )
         reserved = select(func.count()).where(in_queue, c.reserved_at.is_not(None))
+        due = func.coalesce(c.due_at, c.available_at * 1000)
         # One statement, so that a job that moves meanwhile is counted once.
         self.count = make(
             select(
                 func.count(),
-                func.sum(case((and_(c.due_at > param("now"), c.due_at < NEVER), 1), else_=0)),
+                func.sum(case((and_(due > param("now"), due < NEVER), 1), else_=0)),
                 func.sum(case((c.due_at == NEVER, 1), else_=0)),
                 reserved.scalar_subquery(),
             ).where(waiting)

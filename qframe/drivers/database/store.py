@@ -30,7 +30,8 @@ class DatabaseStore(Store):
                 key=param("key"), value=param("value"), expires_at=param("expires_at")
             )
         )
-        self._remove = make(table.delete().where(c.key == param("key")))
+        self._replace = make(table.delete().where(c.key == param("key")))
+        self._remove = make(table.delete().where(c.key == param("key"), alive))
         self._remove_value = make(
             table.delete().where(c.key == param("key"), c.value == param("value"), alive)
         )
@@ -46,7 +47,7 @@ class DatabaseStore(Store):
 
     def set(self, key: str, value: str, ttl: float | None = None) -> None:
         with self.database.transaction() as session:
-            session.run(self._remove, key=key)
+            session.run(self._replace, key=key)
             self._put(session, key, value, ttl)
 
     def add(self, key: str, value: str, ttl: float | None = None) -> bool:
@@ -59,9 +60,9 @@ class DatabaseStore(Store):
 
     def delete(self, key: str, value: str | None = None) -> bool:
         with self.database.session() as session:
-            if value is None:
-                return bool(session.run(self._remove, key=key).rowcount)
             now = self.database.now(session)
+            if value is None:
+                return bool(session.run(self._remove, key=key, now=now).rowcount)
             return bool(session.run(self._remove_value, key=key, value=value, now=now).rowcount)
 
     def keys(self, prefix: str) -> Sequence[str]:

@@ -1,0 +1,72 @@
+"""`python -m benchmarks [GROUP ...] [--quick] [--json FILE]`: measure, and print a table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Protocol, cast
+
+from benchmarks import groups, report
+from benchmarks.places import BenchmarkError
+from benchmarks.plan import Plan
+from benchmarks.rows import Row
+
+
+class Group(Protocol):
+    """What a module of `benchmarks/groups/` offers."""
+
+    TITLE: str
+    PEERS: tuple[str, ...]
+
+    def rows(self, plan: Plan) -> list[Row]:
+        """Measure everything there is in the group."""
+        ...
+
+
+def found() -> dict[str, Group]:
+    """Give the groups there are, by the names of their modules."""
+    names = [module.name for module in pkgutil.iter_modules(groups.__path__)]
+    return {
+        name: cast("Group", importlib.import_module(f"{groups.__name__}.{name}")) for name in names
+    }
+
+
+def main() -> int:
+    """Run the groups asked for."""
+    all_groups = found()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(all_groups))
+    parser.add_argument("--quick", action="store_true", help="tiny numbers: does it run at all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there")
+    options = parser.parse_args()
+    if unknown := set(options.groups) - set(all_groups):
+        parser.error(
+            f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(all_groups)}"
+        )
+    chosen = {name: all_groups[name] for name in options.groups or all_groups}
+    plan = Plan.quick() if options.quick else Plan()
+    facts = report.machine([peer for group in chosen.values() for peer in group.PEERS])
+    print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
+    measured: dict[str, list[Row]] = {}
+    try:
+        for name, group in chosen.items():
+            measured[name] = group.rows(plan)
+            print(f"\n{group.TITLE}\n\n{report.table(measured[name])}", flush=True)
+    except BenchmarkError as error:
+        print(f"a measured process failed:\n{error}", file=sys.stderr)
+        return 1
+    if options.quick:
+        print("\nThese are too few jobs to judge by: --quick only shows that everything runs.")
+    if options.json:
+        options.json.write_text(
+            json.dumps(report.raw(facts, measured, quick=options.quick), indent=1)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module per group of measures: its title, the peers it names, and `rows()`."""

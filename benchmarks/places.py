@@ -1,0 +1,191 @@
+"""Real processes in private folders: a side's producer, and its worker while it is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.apps import TIMES, WRITTEN
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+_PATIENCE = 120.0
+_OFTEN = 0.001
+
+
+class BenchmarkError(Exception):
+    """A process did not do what it was started for; holds what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of those compared: how it dispatches and how its worker is started."""
+
+    name: str
+    producer: str
+    worker: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Worker:
+    """A worker process while it runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self._process = process
+        self._output = output
+        self.pid = process.pid
+
+    def check(self) -> None:
+        """Raise `BenchmarkError` when it has ended with an error."""
+        if self._process.poll():
+            raise BenchmarkError(self._output.read_text(errors="replace"))
+
+    def cpu_seconds(self) -> float:
+        """Give the processor time of all its threads so far, in the scheduler's own nanoseconds."""
+        total = 0
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def memory(self) -> dict[str, float]:
+        """Give its proportional, resident and own memory in MB."""
+        found = {}
+        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]:
+            name, kilobytes = line.split(":")
+            found[name] = int(kilobytes.split()[0]) / 1024
+        return {
+            "pss": found["Pss"],
+            "rss": found["Rss"],
+            "own": found["Private_Clean"] + found["Private_Dirty"],
+        }
+
+    def stop(self) -> None:
+        """End it, if it has not ended itself."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How many jobs a second a worker ran, and the seconds of processor time it used for each.
+
+    The second number hardly changes when other programs want the processor too.
+    """
+
+    rate: float
+    cpu: float
+
+
+class Place:
+    """A private folder in which one side works; gone at the end."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.folder = Path(tempfile.mkdtemp(prefix="qframe-bench-"))
+        for name, text in side.files.items():
+            (self.folder / name).write_text(text)
+
+    def __enter__(self) -> Self:
+        """Give the place."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def produce(self, *arguments: object) -> float:
+        """Run the side's producer and give what it measured."""
+        return self.run(self.side.producer, *arguments)
+
+    def run(self, module: str, *arguments: object) -> float:
+        """Run a module to its end and give the number it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE,
+        )
+        if done.returncode:
+            raise BenchmarkError(done.stdout + done.stderr)
+        return float(json.loads(done.stdout))
+
+    @contextlib.contextmanager
+    def working(self, *options: str) -> Iterator[Worker]:
+        """Run the side's worker."""
+        output = self.folder / "worker.log"
+        program, *arguments = self.side.worker
+        with output.open("ab") as log:
+            process = subprocess.Popen(
+                [Path(sys.executable).parent / program, *arguments, *options],
+                cwd=self.folder,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        worker = Worker(process, output)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+    def written(self) -> int:
+        """Give how many jobs have run here so far."""
+        try:
+            return (self.folder / WRITTEN).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def times(self) -> list[float]:
+        """Give what the jobs noted, in seconds."""
+        return [float(line) for line in (self.folder / TIMES).read_text().split()]
+
+    def wait_for(self, count: int, worker: Worker) -> tuple[float, int]:
+        """Wait until `count` jobs have run here in all; give when that was seen, and how many."""
+        deadline = time.perf_counter() + _PATIENCE
+        while (written := self.written()) < count:
+            worker.check()
+            if time.perf_counter() > deadline:
+                raise BenchmarkError(f"{self.side.name}: {written} of {count} jobs have run")
+            time.sleep(_OFTEN)
+        return time.perf_counter(), written
+
+    def drain(self, count: int, *options: str) -> Drained:
+        """Run a worker for the next `count` jobs, and give what the jobs after the first ones cost.
+
+        Counted from when the first byte was seen, so starting an interpreter is not in it.
+        """
+        before = self.written()
+        with self.working(*options) as worker:
+            first, begun = self.wait_for(before + 1, worker)
+            cpu = worker.cpu_seconds()
+            last, ended = self.wait_for(before + count, worker)
+            cpu = worker.cpu_seconds() - cpu
+        return Drained((ended - begun) / (last - first), cpu / (ended - begun))
+
+    def _environment(self) -> dict[str, Any]:
+        return {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("QFRAME_", "BENCH_"))},
+            **self.side.environment,
+            "PYTHONPATH": str(_REPOSITORY),
+        }

@@ -1,0 +1,83 @@
+"""What a forked child does with the SQLite connections of its parent: it closes them first.
+
+SQLite notes in the process's memory which locks it has on a file, but the locks themselves are not
+inherited. A child that opens a file its parent has open would believe it holds the parent's
+locks; when the parent closes, it removes the log that the child goes on writing to, and accepted
+jobs are gone. So a fork waits until no thread is inside a call, and the child closes what it
+inherited, which is idle then, before it opens connections of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qframe.drivers.database.connection import Session
+
+_PATIENCE = 10.0
+"""Seconds a fork waits for calls in other threads; what is still busy then is left alone."""
+
+
+class Forks:
+    """The SQLite sessions of this process, and the fork that is under way."""
+
+    def __init__(self) -> None:
+        self.opening = threading.Lock()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._idle: list[Session] = []
+        self._held: list[Any] = []
+        self._left_alone: list[Session] = []
+
+    def add(self, session: Session) -> None:
+        """Note a session; called with `opening` held."""
+        self._sessions.add(session)
+
+    def before(self) -> None:
+        """Wait until nobody opens or uses a connection."""
+        deadline = time.monotonic() + _PATIENCE
+        if not self._hold(self.opening, deadline):
+            return
+        for session in list(self._sessions):
+            if self._hold(session.lock, deadline) and not session.depth:
+                self._idle.append(session)
+            else:
+                self._left_alone.append(session)
+
+    def _hold(self, lock: Any, deadline: float) -> bool:  # noqa: ANN401 (a Lock or an RLock)
+        held = bool(lock.acquire(timeout=max(0.0, deadline - time.monotonic())))
+        if held:
+            self._held.append(lock)
+        return held
+
+    def in_parent(self) -> None:
+        """Go on as before."""
+        self._release()
+        self._left_alone.clear()
+
+    def in_child(self) -> None:
+        """Close what is the parent's; what was in use is kept, so that it is never closed."""
+        for session in self._idle:
+            with contextlib.suppress(Exception):
+                session.close()
+        self._release()
+        self.opening = threading.Lock()
+        self._sessions = weakref.WeakSet()
+
+    def _release(self) -> None:
+        for lock in self._held:
+            lock.release()
+        self._held.clear()
+        self._idle.clear()
+
+
+forks = Forks()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=forks.before, after_in_parent=forks.in_parent, after_in_child=forks.in_child
+    )

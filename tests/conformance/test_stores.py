@@ -1,0 +1,171 @@
+"""What the store beside the queues promises, and the failed store."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from qframe.contracts import Capability, FailedJob, History
+from tests.conformance.drivers import Bench
+
+pytestmark = pytest.mark.needs(Capability.RESERVE)
+
+
+class TestStore:
+    def test_what_is_set_is_there(self, bench: Bench) -> None:
+        bench.store.set("a", "1")
+        bench.store.set("b", "ä👍 'x' %s \n")
+        bench.store.set("empty", "")
+        assert bench.store.get("a", "none", "b", "empty") == ["1", None, "ä👍 'x' %s \n", ""]
+        assert bench.store.get() == []
+
+    def test_setting_replaces_and_others_see_it(self, bench: Bench) -> None:
+        other = bench.another().own_store()
+        assert other is not None
+        bench.store.set("a", "1", ttl=30)
+        bench.store.set("a", "2")
+        assert other.get("a") == ["2"]
+        bench.forward(100)
+        assert other.get("a") == ["2"]
+
+    def test_a_value_is_gone_after_its_ttl(self, bench: Bench) -> None:
+        bench.store.set("a", "1", ttl=30)
+        bench.store.add("b", "1", ttl=30)
+        bench.store.set("c", "1", ttl=30)
+        bench.store.set("stays", "1")
+        bench.forward(25)
+        assert bench.store.get("a", "b", "stays") == ["1", "1", "1"]
+        bench.forward(6)
+        assert bench.store.get("a", "b", "stays") == [None, None, "1"]
+        assert list(bench.store.keys("")) == ["stays"]
+        assert not bench.store.delete("a")
+        assert not bench.store.delete("b", "1")
+        bench.store.set("c", "2")
+        assert bench.store.get("c") == ["2"]
+
+    def test_add_sets_only_where_there_is_nothing(self, bench: Bench) -> None:
+        assert bench.store.add("a", "1", ttl=30)
+        assert not bench.store.add("a", "2")
+        assert bench.store.get("a") == ["1"]
+        bench.forward(31)
+        assert bench.store.add("a", "3")
+        assert bench.store.get("a") == ["3"]
+        bench.forward(100)
+        assert not bench.store.add("a", "4")
+
+    def test_delete_says_whether_it_was_there(self, bench: Bench) -> None:
+        bench.store.set("a", "1")
+        assert bench.store.delete("a")
+        assert not bench.store.delete("a")
+        assert bench.store.get("a") == [None]
+
+    def test_delete_of_a_value_spares_another(self, bench: Bench) -> None:
+        bench.store.set("a", "1")
+        assert not bench.store.delete("a", "2")
+        assert bench.store.get("a") == ["1"]
+        assert bench.store.delete("a", "1")
+        assert bench.store.get("a") == [None]
+
+    def test_keys_are_listed_by_prefix_in_order(self, bench: Bench) -> None:
+        for key in ("b:2", "b:10", "b", "a", "b%x", "b_x", "c"):
+            bench.store.set(key, "1")
+        assert list(bench.store.keys("b:")) == ["b:10", "b:2"]
+        assert list(bench.store.keys("b%")) == ["b%x"]
+        assert list(bench.store.keys("b_")) == ["b_x"]
+        assert list(bench.store.keys("nothing")) == []
+        assert len(bench.store.keys("")) == 7
+
+    def test_of_two_who_add_at_once_one_wins(self, bench: Bench) -> None:
+        keys = [f"lock-{number}" for number in range(100)]
+        clients = [bench.client(), bench.client()]
+        moment = time.time() + 0.3
+        for number, client in enumerate(clients):
+            client.tell("add", moment, keys, f"client {number}")
+        won = [client.answer() for client in clients]
+        for client in clients:
+            client.close()
+        assert sorted(won[0] + won[1]) == sorted(keys)
+        for number, mine in enumerate(won):
+            assert set(bench.store.get(*mine)) <= {f"client {number}"}
+
+
+def record(uuid: str, **fields: object) -> FailedJob:
+    made = FailedJob(
+        uuid=uuid,
+        connection="here",
+        queue="default",
+        payload=b'{"displayName":"x.Test","uuid":"' + uuid.encode() + b'"}',
+        exception="Traceback ...\nValueError: no ä👍",
+        name="x.Test",
+        attempts=3,
+        history=History().started(3, "host", 12, 1000.5).ended("error", "ValueError: no"),
+        failed_at=1_763_000_000.25,
+    )
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type] # any field
+
+
+class TestFailedStore:
+    def test_a_record_comes_back_as_it_was(self, bench: Bench) -> None:
+        bench.failed.add(record("a"))
+        assert bench.failed.find("a") == record("a")
+        assert bench.failed.find("b") is None
+
+    @pytest.mark.parametrize(
+        "payload", [b"", b"\x00", b"\xff\xfe", "ä👍".encode(), b'{"l":[],"n":0.1}']
+    )
+    def test_whatever_the_payload_is(self, bench: Bench, payload: bytes) -> None:
+        bench.failed.add(record("a", payload=payload))
+        found = bench.failed.find("a")
+        assert found is not None
+        assert found.payload == payload
+
+    def test_one_with_the_same_uuid_is_replaced(self, bench: Bench) -> None:
+        bench.failed.add(record("a"))
+        bench.failed.add(record("b"))
+        bench.failed.add(record("a", exception="later"))
+        assert bench.failed.count() == 2
+        assert [each.uuid for each in bench.failed.page()] == ["a", "b"]
+        assert bench.failed.page()[0].exception == "later"
+
+    def test_the_latest_come_first_page_by_page(self, bench: Bench) -> None:
+        for number in range(7):
+            queue = "odd" if number % 2 else "even"
+            bench.failed.add(record(str(number), queue=queue, failed_at=1e9 + number))
+        pages = []
+        after = None
+        while page := bench.failed.page(3, after):
+            pages.append([each.uuid for each in page])
+            after = page[-1].uuid
+        assert pages == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
+        assert [each.uuid for each in bench.failed.page(2, "5", "odd")] == ["3", "1"]
+        assert [each.uuid for each in bench.failed.page(queue="none")] == []
+
+    def test_forget_says_whether_it_was_there(self, bench: Bench) -> None:
+        bench.failed.add(record("a"))
+        assert bench.failed.forget("a")
+        assert not bench.failed.forget("a")
+        assert bench.failed.count() == 0
+
+    def test_of_two_who_forget_at_once_one_is_told_so(self, bench: Bench) -> None:
+        names = [f"job-{number}" for number in range(60)]
+        for name in names:
+            bench.failed.add(record(name))
+        clients = [bench.client(), bench.client()]
+        moment = time.time() + 0.3
+        for client in clients:
+            client.tell("forget", moment, names)
+        told = [name for client in clients for name in client.answer()]
+        for client in clients:
+            client.close()
+        assert sorted(told) == sorted(names)
+
+    def test_flush_removes_all_or_the_older_ones(self, bench: Bench) -> None:
+        for number in range(5):
+            bench.failed.add(record(str(number), failed_at=1_700_000_000.5 + number))
+        assert bench.failed.flush(before=1_700_000_002.5) == 2
+        assert [each.uuid for each in bench.failed.page()] == ["4", "3", "2"]
+        assert bench.failed.flush() == 3
+        assert bench.failed.flush() == 0
+        assert bench.failed.count() == 0

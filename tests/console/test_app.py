@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.console.conftest import Shop
+
+COMMANDS = [
+    *("work", "restart", "pause", "resume", "size", "monitor", "clear", "failed", "retry"),
+    *("forget", "flush", "prune", "dispatch", "init", "check"),
+]
+
+
+def test_help_names_every_command_on_one_screen(shop: Shop) -> None:
+    said = shop.run("--help")
+    assert said.code == 0
+    assert len(said.lines) <= 40
+    for command in COMMANDS:
+        assert f"\n  {command} " in said.out
+    assert shop.run().out == said.out, "and so it is without any argument"
+    assert shop.run("-h").out == said.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) -> None:
+    said = shop.run(command, "--help")
+    assert said.code == 0
+    assert len(said.lines) <= 40
+    assert max(map(len, said.lines)) <= 100
+    assert f"\n    qframe {command}" in said.out, said.out
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "init"])
+def test_each_command_takes_a_configuration_file(shop: Shop, command: str) -> None:
+    assert "--config" in shop.run(command, "--help").out
+    arguments = {"clear": ["database"], "forget": ["u"], "dispatch": ["shop.Order"]}
+    said = shop.run(command, *arguments.get(command, []), "--config", "gone.toml")
+    assert said.code == 2
+    assert "gone.toml: No such file" in said.only()
+
+
+def test_a_configuration_file_may_be_named_by_option_or_variable(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.root / "etc").mkdir()
+    shop.write("etc/other.toml", 'default = "null"\n')
+    assert "default  null" in shop.run("check", "--config", "etc/other.toml").out
+    assert f"root     {shop.root}/etc" in shop.run("check", "--config", "etc/other.toml").out
+    monkeypatch.setenv("QFRAME_CONFIG", "etc/other.toml")
+    assert "default  null" in shop.run("check").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["wrok"], "No such command 'wrok'"),
+        (["failed", "--jsn"], "No such option: --jsn"),
+        (["failed", "--limit", "many"], "Invalid value for '--limit'"),
+        (["size", "emails"], "unexpected extra argument"),
+        (["forget"], "Missing argument 'ids'"),
+        (["monitor", "--max", "1.5"], "Invalid value for '--max'"),
+        (["work", "--timeout", "-1"], "timeout must be a number, 0 or more, not -1.0"),
+        (["work", "--memory", "banana"], "Invalid value for '--memory'"),
+        (["work", "--tries", "1.5"], "Invalid value for '--tries'"),
+        (["work", "--backoff", "1,x"], "--backoff takes seconds by commas"),
+        (["work", "--queue", "a b"], "'a b' is not a queue name"),
+        (["work", "nowhere"], "unknown connection 'nowhere'"),
+        (["--nonsense"], "No such option: --nonsense"),
+        (["failed", "--connection", "\x1b[31m"], r"unknown connection"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(shop: Shop, arguments: list[str], said: str) -> None:
+    finished = shop.run(*arguments)
+    assert finished.code == 2
+    assert said.lower() in finished.only().lower()
+    assert finished.err[:-1].isprintable()
+
+
+def test_a_broken_configuration_is_one_line_for_every_command(shop: Shop) -> None:
+    shop.write("qframe.toml", "defualt = 1\n")
+    for arguments in (["failed"], ["size"], ["check"], ["work"], ["dispatch", "shop.Order"]):
+        said = shop.run(*arguments)
+        assert said.code == 2
+        assert "unknown key 'defualt' (did you mean 'default'?)" in said.only()
+
+
+def test_a_backend_that_does_not_answer_is_one_line_and_exit_69(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qframe import BackendUnavailable
+    from qframe.drivers.database import DatabaseQueue
+
+    def away(self: DatabaseQueue, queue: str | None = None) -> int:
+        raise BackendUnavailable("it is away")
+
+    monkeypatch.setattr(DatabaseQueue, "clear", away)
+    said = shop.run("clear", "database")
+    assert (said.code, said.only()) == (69, "qframe: it is away")
+
+
+def test_an_interrupt_is_no_traceback(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qframe.drivers.database import DatabaseQueue
+
+    def interrupted(self: DatabaseQueue, queue: str | None = None) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DatabaseQueue, "clear", interrupted)
+    said = shop.run("clear", "database")
+    assert said.code == 130
+    assert "Traceback" not in said.err
+
+
+def test_output_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
+    program = "import sys; sys.argv[0] = 'qframe'; from qframe.console.app import main; main()"
+    reader, writer = os.pipe()
+    os.close(reader)
+    for command in (["size"], ["size", "--json"], ["--help"], ["check"]):
+        finished = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            cwd=tmp_path,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert finished.stderr == ""
+        assert finished.returncode in {1, 141}
+    os.close(writer)
+
+
+def test_the_command_is_installed() -> None:
+    command = Path(sys.executable).with_name("qframe")
+    finished = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: qframe [OPTIONS] COMMAND" in finished.stdout

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from qframe.worker.control import RESTART, pause_key
+from tests.console.conftest import Shop
+from tests.support.process import Project, wait_for
+
+TWO = """\
+[connections.database]
+[connections.other]
+driver = "database"
+url = "sqlite:///other.sqlite3"
+[connections.now]
+driver = "sync"
+"""
+AWAY = """\
+[connections.database]
+[connections.away]
+driver = "database"
+url = "sqlite:////nowhere/at/all.sqlite3"
+"""
+
+
+def fill(shop: Shop) -> None:
+    for number in range(3):
+        shop.queue.push_raw(f'{{"n": {number}}}', "emails")
+    shop.queue.push_raw("{}", "emails", delay=60)
+    shop.queue.push_raw("{}")
+    (job,) = shop.queue.reserve(["default"])
+    shop.queue.start(job)
+
+
+def paused(shop: Shop, queue: str = "") -> bool:
+    return shop.manager.store("database").get(pause_key("database", queue)) == ["1"]
+
+
+# -- size, monitor ------------------------------------------------------------------------------
+
+
+def test_size_counts_each_queue_by_state(shop: Shop) -> None:
+    fill(shop)
+    header, *rows = shop.run("size").lines
+    assert header.split() == ["connection", "queue", "ready", "delayed", "reserved", "buried"]
+    assert [row.split() for row in rows] == [
+        ["database", "default", "0", "0", "1", "0"],
+        ["database", "emails", "3", "1", "0", "0"],
+    ]
+    (row,) = shop.run("size", "--queue", "emails", "--json").rows
+    assert row == {
+        "connection": "database", "queue": "emails", "ready": 3, "delayed": 1, "reserved": 0,
+        "buried": 0,
+    }  # fmt: skip
+
+
+def test_size_of_an_empty_database(shop: Shop) -> None:
+    (row,) = shop.run("size", "--json").rows
+    assert (row["queue"], row["ready"]) == ("default", 0)
+
+
+def test_size_of_every_configured_connection_that_holds_jobs(shop: Shop) -> None:
+    shop.write("qframe.toml", TWO)
+    rows = shop.run("size", "--json").rows
+    assert [row["connection"] for row in rows] == ["database", "other"]
+    rows = shop.run("size", "--connection", "other", "--json").rows
+    assert [row["connection"] for row in rows] == ["other"]
+
+
+def test_monitor_exits_1_when_a_queue_holds_more_than_its_limit(shop: Shop) -> None:
+    fill(shop)
+    fine = shop.run("monitor", "--max", 4)
+    assert fine.code == 0
+    assert [row.split()[1:] for row in fine.lines[1:]] == [
+        ["default", "1", "OK"],
+        ["emails", "4", "OK"],
+    ]
+    busy = shop.run("monitor", "--max", 3, "--json")
+    assert busy.code == 1
+    assert {row["queue"]: row["status"] for row in busy.rows} == {"default": "OK", "emails": "BUSY"}
+    assert shop.run("monitor", "--max", 3, "--queue", "default").code == 0
+
+
+def test_monitor_tells_the_listeners(shop: Shop) -> None:
+    shop.write("hears.py", "heard = []\ndef hear(event): heard.append((event.queue, event.size))\n")
+    shop.write("qframe.toml", '[listeners]\nQueueBusy = ["hears:hear"]\n')
+    fill(shop)
+    shop.run("monitor", "--max", 0)
+    import hears  # type: ignore[import-not-found]
+
+    # Two managers of one process listen here: the shop's and the command's.
+    assert {*hears.heard} == {("default", 1), ("emails", 4)}
+
+
+# -- clear --------------------------------------------------------------------------------------
+
+
+def test_clear_deletes_what_waits_and_leaves_what_runs(shop: Shop) -> None:
+    fill(shop)
+    said = shop.run("clear", "database", "--queue", "emails")
+    assert said.out == "deleted 4 jobs from database:emails\n"
+    assert shop.run("clear", "database").out == "deleted 0 jobs from database:default\n"
+    assert shop.queue.size("default") == 1
+
+
+def test_clear_wants_a_connection(shop: Shop) -> None:
+    assert "Missing argument 'connection'" in shop.run("clear").only()
+    assert "unknown connection 'databse'" in shop.run("clear", "databse").only()
+    said = shop.run("clear", "sync")
+    assert said.code == 1
+    assert "the connection 'sync' (sync) cannot clear" in said.only()
+    assert shop.run("clear", "database", "--queue", "a b").code == 2
+
+
+# -- pause, resume, restart ---------------------------------------------------------------------
+
+
+def test_pause_and_resume_one_queue_or_all(shop: Shop) -> None:
+    assert shop.run("pause", "emails").out == "paused emails of database\n"
+    assert paused(shop, "emails")
+    assert not paused(shop)
+    assert shop.run("pause").out == "paused every queue of database\n"
+    assert paused(shop)
+    assert shop.run("resume", "emails").out == "resumed emails of database\n"
+    assert (paused(shop, "emails"), paused(shop)) == (False, True)
+    shop.run("pause", "a")
+    shop.run("pause", "b")
+    assert shop.run("resume").out == "resumed every queue of database\n"
+    assert not any(paused(shop, queue) for queue in ("", "a", "b"))
+
+
+def test_a_pause_may_end_by_itself(shop: Shop) -> None:
+    shop.run("pause", "--for", 0.3)
+    assert paused(shop)
+    wait_for(lambda: not paused(shop), "the end of the pause")
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_pause_of_no_time_is_refused(shop: Shop, seconds: str) -> None:
+    said = shop.run("pause", "--for", seconds)
+    assert said.code == 2
+    assert "--for must not be negative or infinite" in said.only()
+    assert not paused(shop)
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_wrong_queue_name_is_refused(shop: Shop, command: str) -> None:
+    said = shop.run(command, "a b")
+    assert said.code == 2
+    assert "'a b' is not a queue name" in said.only()
+
+
+def test_restart_writes_a_fresh_token_for_every_connection(shop: Shop) -> None:
+    shop.write("qframe.toml", TWO)
+    tokens = []
+    for _ in range(2):
+        assert shop.run("restart").out == (
+            "workers of database, other exit after their current job\n"
+        )
+        tokens += [shop.manager.store(name).get(RESTART)[0] for name in ("database", "other")]
+    assert None not in tokens
+    assert len({*tokens}) == 2
+    shop.run("restart", "--connection", "other")
+    assert shop.manager.store("database").get(RESTART) == [tokens[-1]]
+    assert shop.manager.store("other").get(RESTART) != [tokens[-1]]
+
+
+@pytest.mark.parametrize("command", ["restart", "pause", "resume", "size", "monitor"])
+def test_a_connection_that_does_not_answer_is_named_and_the_others_act(
+    shop: Shop, command: str
+) -> None:
+    shop.write("qframe.toml", AWAY)
+    said = shop.run(command)
+    assert said.code == 0
+    assert "all.sqlite3 cannot be opened" in said.err
+    assert len(said.err.splitlines()) == 1
+    assert "database" in said.out
+    assert "away" not in said.out
+
+
+def test_a_real_worker_pauses_resumes_and_restarts(tmp_path: Path) -> None:
+    with Project(tmp_path / "app") as project:
+        worker = project.idle()
+        project.qframe("pause")
+        time.sleep(1.2)
+        project.push("Note", {"word": "later"})
+        time.sleep(0.5)
+        assert project.notes("note") == []
+        project.qframe("resume")
+        project.wait_for_note("note", "later")
+        project.qframe("restart")
+        assert worker.wait() == 0

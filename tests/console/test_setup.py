@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from qframe import config
+from tests.console.conftest import Shop
+from tests.support.process import Project
+
+
+def test_init_writes_a_configuration_and_a_first_job_that_work(tmp_path: Path) -> None:
+    with Project(tmp_path / "app") as project:
+        for name in ("qframe.toml", "jobs.py"):
+            (project.root / name).unlink()
+        said = project.qframe("init")
+        assert said.out.splitlines() == [
+            "wrote qframe.toml", "wrote jobs.py", "now: python jobs.py, then: qframe work",
+        ]  # fmt: skip
+        dispatched = project.run([sys.executable, "jobs.py"]).finished()
+        assert dispatched.out.startswith("queued ")
+        assert dispatched.err == ""
+        worked = project.drain()
+        assert "Hello, world!" in worked.out
+        assert "DONE" in worked.out
+        assert project.qframe("check").code == 0
+
+
+def test_the_written_configuration_is_the_defaults(shop: Shop) -> None:
+    shop.run("init")
+    settings = config.load()
+    assert settings.default == "database"
+    assert settings.jobs == ["jobs"]
+    queue = shop.manager.connection()
+    assert (queue.default_queue, queue.retry_after) == ("default", 60)
+
+
+def test_init_overwrites_nothing(shop: Shop) -> None:
+    shop.write("jobs.py", "mine = True\n")
+    said = shop.run("init")
+    assert "jobs.py is there already: left as it is" in said.out
+    assert (shop.root / "jobs.py").read_text() == "mine = True\n"
+    (shop.root / "qframe.toml").write_text("default = 'sync'")
+    assert "qframe.toml is there already" in shop.run("init").out
+    assert (shop.root / "qframe.toml").read_text() == "default = 'sync'"
+
+
+def test_init_into_another_folder(shop: Shop) -> None:
+    assert shop.run("init", "deep/er").code == 0
+    assert (shop.root / "deep" / "er" / "jobs.py").is_file()
+
+
+@pytest.mark.parametrize("folder", ["shop.py", "shop.py/below", "/proc/nowhere"])
+def test_init_where_nothing_can_be_written_is_one_line(shop: Shop, folder: str) -> None:
+    said = shop.run("init", folder)
+    assert said.code == 2
+    assert folder.partition("/")[0] in said.only()
+
+
+def test_check_says_what_is_configured_and_that_it_answers(shop: Shop) -> None:
+    said = shop.run("check")
+    assert said.code == 0
+    assert f"root     {shop.root}" in said.lines
+    assert "default  database" in said.lines
+    assert "jobs     any job defined under the root" in said.lines
+    for name in ("database: SQLite", "null: drops", "sync: runs"):
+        assert any(line.startswith(f"ok       {name}") for line in said.lines), said.out
+
+
+def test_check_as_json(shop: Shop) -> None:
+    found = shop.run("check", "--json").rows
+    assert found["root"] == str(shop.root)
+    assert found["jobs"] == "ok"
+    by_name = {row["connection"]: row for row in found["connections"]}
+    assert by_name["database"]["error"] == ""
+    assert by_name["database"]["ms"] >= 0
+    assert {*by_name["database"]} == {"connection", "answer", "ms", "error", "warnings"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[connections.database]\nurl = "sqlite:////nowhere/at/all.db"', "all.db cannot be opened"),
+        ('[connections.database]\nurl = "sqlite:///shop.py"', "shop.py is not an SQLite database"),
+        ("[connections.database]\nretryafter = 5", "did you mean 'retry_after'"),
+        ('[connections.mine]\ndriver = "mein"', "unknown driver 'mein'"),
+        ('jobs = ["nowhere"]', "jobs: 'nowhere' cannot be imported"),
+        ('jobs = ["broken"]', "jobs: 'broken' cannot be imported: ZeroDivisionError"),
+        ('[listeners]\nJobQueued = ["nowhere:f"]', "listeners: 'nowhere:f' cannot be loaded"),
+    ],
+)
+def test_check_exits_1_when_something_is_wrong(shop: Shop, text: str, said: str) -> None:
+    shop.write("broken.py", "1 / 0\n")
+    shop.write("qframe.toml", text)
+    found = shop.run("check")
+    assert found.code == 1
+    assert said in found.out + found.err
+    assert shop.run("check", "--json").code == 1
+
+
+def test_check_exits_2_when_the_configuration_cannot_be_read(shop: Shop) -> None:
+    shop.write("qframe.toml", "defualt = 1")
+    assert shop.run("check").code == 2
+
+
+def test_check_names_what_is_unsafe(shop: Shop) -> None:
+    shop.write("qframe.toml", "[connections.database]\nretry_after = 2\n")
+    shop.queue.size()
+    (shop.root / "qframe.sqlite3").chmod(0o666)
+    said = shop.run("check")
+    warned = "\n".join(line for line in said.lines if line.startswith("warning"))
+    for words in ("retry_after = 2 is short", "can be written by every user", "power loss"):
+        assert words in warned
+    assert said.code == 0
+
+
+def test_check_shows_no_password(shop: Shop) -> None:
+    url = "postgresql://user:hunter2@127.0.0.1:1/x"
+    shop.write("qframe.toml", f'[connections.pg]\ndriver = "database"\nurl = "{url}"\n')
+    for arguments in (["check"], ["check", "--json"]):
+        said = shop.run(*arguments)
+        assert said.code == 1
+        assert "hunter2" not in said.out + said.err

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qframe import QueueManager
+from qframe.contracts import FailedJob, FailedStore, History
+from qframe.failed import search
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+OTHER = {"other": {"driver": "database", "url": "sqlite:///other.sqlite3"}}
+
+
+@pytest.fixture
+def stores(fresh: Any) -> list[FailedStore]:
+    queues = QueueManager({"connections": OTHER})
+    return [queues.failed_store("database"), queues.failed_store("other")]
+
+
+def add(store: FailedStore, uuid: str, queue: str = "default") -> None:
+    store.add(FailedJob(uuid, "database", queue, b"{}", "error", "name", 1, History(), 1e9))
+
+
+def test_a_store_shared_by_connections_is_taken_once(stores: list[FailedStore]) -> None:
+    first, second = stores
+    assert search.distinct([first, second, first, second]) == [first, second]
+    assert search.distinct([]) == []
+
+
+def test_everything_is_given_latest_first_over_all_pages(stores: list[FailedStore]) -> None:
+    for number in range(401):
+        add(stores[0], f"u-{number}", "even" if number % 2 == 0 else "odd")
+    found = [record.uuid for record in search.everything(stores[0])]
+    assert found == [f"u-{number}" for number in reversed(range(401))]
+    odd = [record.uuid for record in search.everything(stores[0], "odd")]
+    assert odd == [f"u-{number}" for number in reversed(range(1, 401, 2))]
+    assert [*search.everything(stores[1])] == []
+
+
+def test_records_may_be_removed_while_they_are_gone_through(stores: list[FailedStore]) -> None:
+    for number in range(250):
+        add(stores[0], f"u-{number}")
+    seen = []
+    for record in search.everything(stores[0]):
+        seen.append(record.uuid)
+        if len(seen) % 50 == 0:
+            stores[0].forget(record.uuid)
+    assert seen == [f"u-{number}" for number in reversed(range(250))]
+
+
+def test_one_is_found_with_the_store_it_is_in(stores: list[FailedStore]) -> None:
+    add(stores[1], "u-1")
+    found = search.find(stores, "u-1")
+    assert found is not None
+    assert (found[0], found[1].uuid) == (stores[1], "u-1")
+    assert search.find(stores, "u-2") is None

@@ -1,0 +1,726 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qframe import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidJob,
+    InvalidQueueName,
+    PendingDispatch,
+    Queueable,
+    QueueManager,
+    bulk,
+    dispatch,
+    dispatch_if,
+    dispatch_sync,
+    dispatch_unless,
+    events,
+    guard,
+    manager,
+)
+from qframe.contracts import Sizes
+from qframe.drivers.base import BaseQueue
+from tests.support.process import Finished, Project
+
+
+class Job(Queueable):
+    number: Any = 0
+
+    def handle(self) -> Any:
+        return self.number
+
+
+class Placed(Queueable):
+    queue = "placed"
+    delay = 60
+
+    def handle(self) -> None:
+        pass
+
+
+class Now(Queueable):
+    connection = "sync"
+
+    def handle(self) -> None:
+        pass
+
+
+class Other(Queueable):
+    connection = "other"
+    value: Any = None
+
+    def handle(self) -> None:
+        pass
+
+
+class Nowhere(Queueable):
+    connection = "nowhere"
+
+    def handle(self) -> None:
+        pass
+
+
+@pytest.fixture
+def queue(fresh: Path) -> BaseQueue:
+    """Give the default connection; `other` is a second database."""
+    settings = {
+        "root": str(fresh),
+        "connections": {"other": {"driver": "database", "url": "sqlite:///other.sqlite3"}},
+    }
+    manager.use(QueueManager(settings))
+    return manager.default().connection()
+
+
+def numbers(queue: BaseQueue, name: str = "default") -> list[Any]:
+    """Take the ready jobs of a queue and give their numbers, in order."""
+    return [job.payload["data"].get("number") for job in queue.reserve([name], 1000)]
+
+
+@contextlib.contextmanager
+def refusing(queue: BaseQueue, times: int = 10**6) -> Iterator[list[float]]:
+    """Let a connection not answer the first `times` pushes; gives when they were tried."""
+    tried: list[float] = []
+    put = queue.put
+
+    def refuse(*args: Any, **kwargs: Any) -> str:
+        tried.append(time.monotonic())
+        if len(tried) <= times:
+            raise BackendUnavailable("the backend is away")
+        return put(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "put", refuse)
+        yield tried
+
+
+# -- sending ------------------------------------------------------------------------------------
+
+
+def test_send_gives_the_id_and_a_second_time_the_same(queue: BaseQueue) -> None:
+    pending = dispatch(Job())
+    identity = pending.send()
+    assert identity == pending.send() == pending.id
+    (job,) = queue.reserve(["default"], 10)
+    assert (job.uuid, job.payload["id"]) == (identity, identity)
+    assert queue.size() == 1
+
+
+def test_the_id_alone_sends(queue: BaseQueue) -> None:
+    assert len(dispatch(Job()).id) == 36
+    assert queue.size() == 1
+
+
+def test_a_sent_dispatch_is_not_sent_again_when_it_is_dropped(queue: BaseQueue) -> None:
+    pending = dispatch(Job())
+    pending.send()
+    del pending
+    gc.collect()
+    assert queue.size() == 1
+
+
+def test_it_shows_what_it_is(queue: BaseQueue) -> None:
+    pending = dispatch(Job())
+    assert repr(pending) == "<PendingDispatch tests.test_dispatch.Job pending>"
+    pending.send()
+    assert repr(pending) == "<PendingDispatch tests.test_dispatch.Job sent>"
+
+
+def test_fluent_calls_may_come_in_any_order(queue: BaseQueue) -> None:
+    dispatch(Job()).delay(30).on_queue("high").on_connection("other").send()
+    other = manager.default().connection("other")
+    assert other.sizes("high") == Sizes(delayed=1)
+    assert queue.size("high") == 0
+
+
+def test_the_options_of_the_class_are_where_it_goes_unless_said_otherwise(
+    queue: BaseQueue,
+) -> None:
+    dispatch(Placed()).send()
+    dispatch(Placed()).on_queue("else").delay(0).send()
+    dispatch(Other()).send()
+    assert queue.sizes("placed") == Sizes(delayed=1)
+    assert queue.sizes("else") == Sizes(ready=1)
+    assert manager.default().connection("other").size() == 1
+
+
+@pytest.mark.parametrize(
+    "delay", [60, 0.5, timedelta(minutes=5), datetime.now(UTC) + timedelta(hours=1)]
+)
+def test_a_delay_is_seconds_a_timedelta_or_an_aware_datetime(queue: BaseQueue, delay: Any) -> None:
+    dispatch(Job()).delay(delay).send()
+    assert queue.sizes() == Sizes(delayed=1)
+
+
+@pytest.mark.parametrize(
+    "delay", [0, timedelta(0), datetime(2001, 1, 1, tzinfo=UTC), datetime.min.replace(tzinfo=UTC)]
+)
+def test_no_delay_and_the_past_mean_now(queue: BaseQueue, delay: Any) -> None:
+    dispatch(Job()).delay(delay).send()
+    assert queue.sizes() == Sizes(ready=1)
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [-1, timedelta(seconds=-1), datetime(2030, 1, 1), True, float("inf"), float("nan"), "10", None],  # noqa: DTZ001
+)
+def test_a_wrong_delay_is_refused_and_nothing_is_pushed(queue: BaseQueue, delay: Any) -> None:
+    with pytest.raises(InvalidJob, match="delay"):
+        dispatch(Job()).delay(delay)
+    gc.collect()
+    assert queue.sizes() == Sizes()
+
+
+@pytest.mark.parametrize("name", ["a b", "a\n", "", "q" * 300, None])
+def test_a_wrong_queue_name_is_refused_and_nothing_is_pushed(queue: BaseQueue, name: Any) -> None:
+    with pytest.raises(InvalidQueueName) as raised:
+        dispatch(Job()).on_queue(name)
+    assert str(raised.value).isprintable()
+    gc.collect()
+    assert queue.queues() == []
+
+
+def test_an_unknown_connection_is_refused_naming_the_nearest(queue: BaseQueue) -> None:
+    with pytest.raises(ConfigurationError, match=r"'databse' \(did you mean 'database'\?\)"):
+        dispatch(Job()).on_connection("databse")
+    with pytest.raises(ConfigurationError, match="unknown connection 'nowhere'"):
+        dispatch(Nowhere())
+    gc.collect()
+    assert queue.queues() == []
+
+
+def test_a_chain_that_raised_in_its_middle_pushes_nothing_although_it_is_kept(
+    queue: BaseQueue,
+) -> None:
+    pending = dispatch(Job()).on_queue("first")
+    with pytest.raises(InvalidJob):
+        pending.delay(-1)
+    del pending
+    gc.collect()
+    assert queue.queues() == []
+
+
+def test_a_send_that_raised_pushes_nothing_behind_the_callers_back(queue: BaseQueue) -> None:
+    pending = dispatch(Job())
+    with refusing(queue) as tried, pytest.raises(BackendUnavailable):
+        pending.send()
+    del pending
+    gc.collect()
+    assert len(tried) == 1
+    assert queue.size() == 0
+
+
+def test_a_send_that_raised_can_be_repeated(queue: BaseQueue) -> None:
+    pending = dispatch(Job())
+    with refusing(queue, times=1):
+        with pytest.raises(BackendUnavailable):
+            pending.send()
+        assert pending.send() == pending.id
+    assert queue.size() == 1
+
+
+@pytest.mark.parametrize("wrong", [Job, "app.jobs.Job", None, dispatch, {"job": 1}])
+def test_dispatch_takes_a_job(queue: BaseQueue, wrong: Any) -> None:
+    with pytest.raises(InvalidJob, match="dispatch takes a job, not") as raised:
+        dispatch(wrong)
+    if wrong is Job:
+        assert "give Job(...)" in str(raised.value)
+
+
+def test_a_veto_of_a_listener_stops_no_push(queue: BaseQueue) -> None:
+    events.listen(events.JobQueueing)(lambda _event: False)
+    dispatch(Job()).send()
+    assert queue.size() == 1
+
+
+# -- on an event loop ---------------------------------------------------------------------------
+
+
+def test_await_gives_the_id_and_does_not_block_the_loop(queue: BaseQueue) -> None:
+    put = queue.put
+    threads: list[int] = []
+
+    def slow(*args: Any) -> str:
+        threads.append(threading.get_ident())
+        time.sleep(0.3)
+        return put(*args)
+
+    async def main() -> tuple[str, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        identity = await dispatch(Job()).on_queue("awaited")
+        ticking.cancel()
+        return identity, ticks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "put", slow)
+        identity, ticks = asyncio.run(main())
+    assert len(identity) == 36
+    assert ticks >= 5
+    assert threads != [threading.get_ident()]
+    assert queue.size("awaited") == 1
+
+
+def test_await_raises_what_goes_wrong_and_pushes_nothing_later(queue: BaseQueue) -> None:
+    async def main() -> None:
+        await dispatch(Job())
+
+    with refusing(queue) as tried, pytest.raises(BackendUnavailable):
+        asyncio.run(main())
+    gc.collect()
+    assert len(tried) == 1
+
+
+def test_dropped_on_a_running_loop_it_is_sent_from_a_thread(queue: BaseQueue) -> None:
+    senders: list[str] = []
+    events.listen(events.JobQueued)(lambda _e: senders.append(threading.current_thread().name))
+
+    async def main() -> None:
+        dispatch(Job())
+        while not senders:  # noqa: ASYNC110 (a thread does it)
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert senders == ["qframe-dispatch"]
+    assert queue.size() == 1
+
+
+# -- dropped ------------------------------------------------------------------------------------
+
+
+def test_dropped_it_is_pushed_at_the_end_of_the_scope(queue: BaseQueue) -> None:
+    def scope() -> None:
+        pending = dispatch(Job(number=1)).on_queue("dropped")
+        assert queue.size("dropped") == 0
+        assert "pending" in repr(pending)
+
+    scope()
+    assert numbers(queue, "dropped") == [1]
+    dispatch(Job(number=2))
+    assert numbers(queue) == [2]
+
+
+def test_an_exception_in_a_function_does_not_lose_its_pending_dispatches(
+    queue: BaseQueue,
+) -> None:
+    def function() -> None:
+        pending = [dispatch(Job(number=1)), dispatch(Job(number=2)).on_queue("other")]
+        assert queue.queues() == []
+        raise ValueError(f"in the middle, with {len(pending)}")
+
+    with contextlib.suppress(ValueError):
+        function()
+    gc.collect()
+    assert numbers(queue) == [1]
+    assert numbers(queue, "other") == [2]
+
+
+def test_dropped_in_a_cycle_it_is_pushed_when_that_is_collected(queue: BaseQueue) -> None:
+    cycle: list[Any] = [dispatch(Job(number=1))]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert numbers(queue) == [1]
+
+
+def test_dropped_inside_a_driver_call_it_is_kept_and_sent_after_it(queue: BaseQueue) -> None:
+    with guard.guarded():
+        with guard.guarded():
+            dispatch(Job(number=1))
+            assert queue.size() == 0
+        pending = dispatch(Job(number=2))
+        del pending
+        gc.collect()
+        assert queue.size() == 0
+    assert numbers(queue) == [1, 2]
+
+
+def test_what_is_dropped_while_a_dropped_one_is_sent_is_sent_too(queue: BaseQueue) -> None:
+    @events.listen(events.JobQueued)
+    def follow(event: events.JobQueued) -> None:
+        if event.job.number < 3:
+            dispatch(Job(number=event.job.number + 1))
+
+    dispatch(Job(number=1))
+    assert numbers(queue) == [1, 2, 3]
+
+
+def test_dropped_on_another_thread_it_does_not_wait_for_this_one(queue: BaseQueue) -> None:
+    def drop() -> None:
+        dispatch(Job(number=1))
+
+    with guard.guarded():
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+    assert numbers(queue) == [1]
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    caught: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: caught.append(args.exc_value))
+    return caught
+
+
+def test_a_dropped_push_that_fails_is_tried_again(
+    queue: BaseQueue, unraisable: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with refusing(queue, times=2) as tried:
+        dispatch(Job(number=1))
+    assert len(tried) == 3
+    assert tried[1] - tried[0] >= 0.09
+    assert tried[2] - tried[1] >= 0.19
+    assert numbers(queue) == [1]
+    assert unraisable == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_drop_that_cannot_be_pushed_is_reported_three_ways(
+    fresh: Path, retries: int, unraisable: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = {"database": {"push_retries": retries}}
+    manager.use(QueueManager({"root": str(fresh), "connections": connections}))
+    queue = manager.default().connection()
+    heard: list[events.JobDispatchFailed] = []
+    events.listen(events.JobDispatchFailed)(heard.append)
+    with refusing(queue) as tried:
+        dispatch(Job(number=7)).on_queue("high").delay(5)
+    assert len(tried) == retries + 1
+    (event,) = heard
+    assert (event.connection, event.queue, event.delay) == ("database", "high", 5.0)
+    assert event.payload["data"] == {"number": 7}
+    assert event.payload["job"] == "tests.test_dispatch.Job"
+    assert event.job == Job(number=7)
+    assert isinstance(event.error, BackendUnavailable)
+    (record,) = caplog.records
+    assert record.levelno == logging.CRITICAL
+    for part in ("tests.test_dispatch.Job", event.payload["uuid"], "database:high", "is away"):
+        assert part in record.getMessage()
+    assert unraisable == [event.error]
+    assert queue.size("high") == 0
+
+
+def test_what_is_no_outage_is_reported_at_once(
+    queue: BaseQueue, unraisable: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    @events.listen(events.JobQueueing)
+    def spoil(event: events.JobQueueing) -> None:
+        event.payload["bad"] = object()
+
+    dispatch(Job())
+    (error,) = unraisable
+    assert isinstance(error, InvalidJob)
+    assert len(caplog.records) == 1
+
+
+def test_the_interpreters_own_hook_prints_the_report(queue: BaseQueue, capsys: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch, refusing(queue):
+        patch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+        patch.setattr(queue.settings, "push_retries", 0)
+        dispatch(Job())
+    printed = capsys.readouterr().err
+    assert "BackendUnavailable: the backend is away" in printed
+    assert "Exception ignored in" in printed
+
+
+# -- many, at once, perhaps ---------------------------------------------------------------------
+
+
+def test_bulk_gives_the_ids_in_order_over_connections_and_queues(queue: BaseQueue) -> None:
+    jobs = [Job(number=1), Other(), Placed(), Job(number=2), Other(), Job(number=3)]
+    ids = bulk(jobs)
+    assert len({*ids}) == 6
+    other = manager.default().connection("other")
+    assert [job.uuid for job in queue.reserve(["default"], 9)] == [ids[0], ids[3], ids[5]]
+    assert [job.uuid for job in other.reserve(["default"], 9)] == [ids[1], ids[4]]
+    assert queue.sizes("placed") == Sizes(delayed=1)
+
+
+def test_bulk_takes_a_queue_for_all_and_nothing_at_all(queue: BaseQueue) -> None:
+    assert bulk([]) == []
+    bulk((Job(number=n) for n in range(3)), "many")
+    assert numbers(queue, "many") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Other(value={1, 2}),
+        Other(value="x" * 2_000_000),
+        Other(value="\ud800"),
+        Nowhere(),
+        Job,
+        None,
+    ],
+)
+def test_one_bad_job_in_bulk_pushes_none(queue: BaseQueue, bad: Any) -> None:
+    for jobs in ([Job(), bad], [bad, Job()], [Job(), Job(number={1}), Job()]):
+        with pytest.raises((InvalidJob, ConfigurationError)):
+            bulk(jobs)
+    with pytest.raises(InvalidQueueName):
+        bulk([Job(), Other()], "a b")
+    assert queue.queues() == []
+    assert manager.default().connection("other").queues() == []
+
+
+def test_dispatch_if_and_unless(queue: BaseQueue) -> None:
+    assert isinstance(dispatch_if(True, Job(number=1)), PendingDispatch)
+    assert isinstance(dispatch_unless(0, Job(number=2)), PendingDispatch)
+    assert dispatch_if([], Job(number=3)) is None
+    assert dispatch_unless("x", Job(number=4)) is None
+    assert Job.dispatch_if(False, number=5) is None
+    assert Job.dispatch_unless(True, number=6) is None
+    Job.dispatch_if(1, number=7)
+    Job.dispatch_unless(None, number=8)
+    Job.dispatch(number=9)
+    assert numbers(queue) == [1, 2, 7, 8, 9]
+
+
+class Raises(Queueable):
+    def handle(self) -> None:
+        raise ValueError("no use")
+
+
+class Async(Queueable):
+    async def handle(self) -> str:
+        await asyncio.sleep(0)
+        return "waited for"
+
+
+def test_dispatch_sync_gives_what_handle_returned(queue: BaseQueue) -> None:
+    assert dispatch_sync(Job(number=[1, {"a": None}])) == [1, {"a": None}]
+    assert Job.dispatch_sync(number=5) == 5
+    assert dispatch_sync(Async()) == "waited for"
+    assert queue.queues() == []
+
+
+def test_dispatch_sync_raises_what_handle_raised(queue: BaseQueue) -> None:
+    with pytest.raises(ValueError, match="no use"):
+        dispatch_sync(Raises())
+    with pytest.raises(InvalidJob, match=r"Job\.number"):
+        dispatch_sync(Job(number={1}))
+
+
+def test_dispatch_sync_inside_a_running_loop(queue: BaseQueue) -> None:
+    async def main() -> list[Any]:
+        return [dispatch_sync(Job(number=1)), dispatch_sync(Async())]
+
+    assert asyncio.run(main()) == [1, "waited for"]
+
+
+def test_dispatch_sync_ignores_where_and_when_the_class_says(queue: BaseQueue) -> None:
+    dispatch_sync(Placed())
+    dispatch_sync(Other())
+    assert queue.queues() == []
+
+
+# -- whole programs -----------------------------------------------------------------------------
+
+JOBS = """\
+import os
+import jobs
+from qframe import Queueable, dispatch
+
+class Mark(Queueable):
+    word: str
+    def handle(self):
+        jobs.note("mark", self.word)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    with Project(tmp_path / "app") as made:
+        made.write("marks.py", JOBS)
+        yield made
+
+
+def marks(project: Project) -> list[str]:
+    project.drain()
+    return [words[1] for words in project.notes("mark")]
+
+
+def run(project: Project, body: str) -> Finished:
+    finished = project.python(f"from marks import *\n{body}")
+    assert finished.code == 0, finished
+    return finished
+
+
+def test_unsent_dispatches_are_pushed_at_the_exit_of_the_interpreter(project: Project) -> None:
+    finished = run(
+        project,
+        "kept = [dispatch(Mark(word='global'))]\n"
+        "def main():\n"
+        "    global later\n"
+        "    later = dispatch(Mark(word='later')).on_queue('default')\n"
+        "if __name__ == '__main__':\n"
+        "    main()\n"
+        "    raise SystemExit(0)\n",
+    )
+    assert finished.err == ""
+    assert sorted(marks(project)) == ["global", "later"]
+
+
+def test_an_uncaught_exception_loses_none(project: Project) -> None:
+    finished = project.python(
+        "from marks import *\n"
+        "def main():\n"
+        "    pending = dispatch(Mark(word='pending'))\n"
+        "    1 / 0\n"
+        "if __name__ == '__main__':\n"
+        "    main()\n"
+    )
+    assert finished.code == 1
+    assert marks(project) == ["pending"]
+
+
+def test_a_forked_child_never_sends_what_its_parent_made(project: Project) -> None:
+    finished = run(
+        project,
+        "import sys\n"
+        "if __name__ == '__main__':\n"
+        "    dropped, sent = dispatch(Mark(word='dropped')), dispatch(Mark(word='sent'))\n"
+        "    pid = os.fork()\n"
+        "    if not pid:\n"
+        "        del dropped\n"
+        "        try:\n"
+        "            sent.send()\n"
+        "        except ValueError as error:\n"
+        "            jobs.note('refused', error)\n"
+        "        own = dispatch(Mark(word='child'))\n"
+        "        sys.exit(0)\n"
+        "    os.waitpid(pid, 0)\n",
+    )
+    assert finished.err == ""
+    assert sorted(marks(project)) == ["child", "dropped", "sent"]
+    assert len(project.notes("refused")) == 1
+
+
+def test_a_dispatch_that_cannot_be_pushed_at_exit_is_reported(project: Project) -> None:
+    finished = project.python(
+        "from marks import *\n"
+        "from qframe import manager\n"
+        "if __name__ == '__main__':\n"
+        "    pending = dispatch(Mark(word='lost'))\n"
+        "    os.mkdir('elsewhere')\n"
+        "    queue = manager.default().connection()\n"
+        "    queue.settings.push_retries = 0\n"
+        "    queue.put = lambda *_: open('/nowhere/at/all')\n"
+    )
+    assert "marks.Mark" in finished.err
+    assert "could not be pushed to database:default: FileNotFoundError" in finished.err
+    assert "Exception ignored" in finished.err
+    assert finished.code == 0
+
+
+SCRIPT = """\
+import jobs
+from qframe import Queueable, dispatch, queueable
+
+class Greet(Queueable):
+    name: str
+    def handle(self):
+        jobs.note("mark", self.name)
+
+@queueable
+def greet(name: str):
+    jobs.note("mark", name)
+
+"""
+GUARDED = (
+    SCRIPT + "if __name__ == '__main__':\n    dispatch(Greet(name='a'))\n    greet.dispatch('b')\n"
+)
+UNGUARDED = f"""{SCRIPT}
+if __name__ == "__main__":
+    dispatch(Greet(name="a"))
+    greet.dispatch("b")
+"""
+UNGUARDED = SCRIPT + "dispatch(Greet(name='a'))\n"
+
+
+@pytest.mark.parametrize("command", [["script.py"], ["-m", "script"], ["./script.py"]])
+def test_jobs_of_a_script_with_a_guard_work(project: Project, command: list[str]) -> None:
+    project.write("script.py", GUARDED)
+    assert project.run([sys.executable, *command]).finished() == Finished(0, "", "")
+    assert marks(project) == ["a", "b"]
+
+
+def test_jobs_of_a_script_in_a_folder_work(project: Project) -> None:
+    project.write("tools/script.py", f"import sys; sys.path.append('.')\n{GUARDED}")
+    assert project.run([sys.executable, "tools/script.py"]).finished().code == 0
+    assert marks(project) == ["a", "b"]
+
+
+def refusal(finished: Finished) -> str:
+    assert finished.code == 1
+    lines = [line for line in finished.err.splitlines() if line.startswith("qframe.")]
+    assert len(lines) == 1, finished.err
+    return lines[0]
+
+
+def test_jobs_of_a_script_without_a_guard_are_refused_with_what_to_do(project: Project) -> None:
+    project.write("script.py", UNGUARDED)
+    said = refusal(project.run([sys.executable, "script.py"]).finished())
+    assert "Greet is defined in the script script.py" in said
+    assert '`if __name__ == "__main__":`' in said
+    assert project.empty()
+
+
+def test_jobs_of_a_script_outside_of_the_root_are_refused(project: Project, tmp_path: Path) -> None:
+    script = tmp_path / "outside.py"
+    script.write_text(f"import sys; sys.path.append('.')\n{GUARDED}")
+    said = refusal(project.run([sys.executable, str(script)]).finished())
+    assert "Greet is defined in outside.py, outside the project root" in said
+    assert "put it into a module there" in said
+
+
+def test_jobs_of_a_script_that_cannot_be_imported_are_refused(project: Project) -> None:
+    project.write("my-script.py", GUARDED)
+    said = refusal(project.run([sys.executable, "my-script.py"]).finished())
+    assert "my-script.py, which cannot be imported by that name; put it into" in said
+
+
+@pytest.mark.parametrize("command", [["-"], ["-c", GUARDED]])
+def test_jobs_typed_in_are_refused(project: Project, command: list[str]) -> None:
+    process = project.run(["/bin/sh", "-c", 'echo "$0" | "$@"', GUARDED, sys.executable, *command])
+    assert "in an interactive session; put it into a module" in refusal(process.finished())
+
+
+def test_a_worker_that_imports_a_module_does_not_dispatch_again_what_that_dispatches(
+    project: Project,
+) -> None:
+    project.write(
+        "again.py",
+        "import jobs\n"
+        "from qframe import Queueable, dispatch\n"
+        "class Again(Queueable):\n"
+        "    def handle(self): jobs.note('mark', 'again')\n"
+        "dispatch(Again())\n",
+    )
+    assert project.run([sys.executable, "-c", "import again"]).finished().code == 0
+    assert project.sizes() == Sizes(ready=1)
+    project.drain("--quiet")
+    assert project.notes("mark") == []
+    (record,) = project.failed()
+    assert "a job was dispatched while a worker imports the module" in record.exception

@@ -1,0 +1,135 @@
+"""What a user may write without a complaint of mypy in strict mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, assert_type
+
+from pydantic import Field, field_validator
+
+from qframe import (
+    PendingDispatch,
+    Queueable,
+    QueueManager,
+    Worker,
+    WorkerOptions,
+    bulk,
+    dispatch,
+    dispatch_if,
+    dispatch_unless,
+    events,
+    queueable,
+)
+
+
+class SendWelcome(Queueable):
+    user_id: int
+    note: str = ""
+    tries_left: list[int] = Field(default_factory=list)
+    limit: ClassVar[int] = 5
+
+    connection = "redis"
+    queue = "emails"
+    delay = 10
+    tries = 5
+    max_exceptions = 3
+    backoff = (1, 5, 10)
+    timeout = 60
+    fail_on_timeout = True
+    retry_until = timedelta(hours=1)
+    expires = datetime(2030, 1, 1, tzinfo=UTC)
+    job_name = "App\\Jobs\\SendWelcome"
+    display_name = "welcome"
+    tags = ("mail",)
+
+    @field_validator("note")
+    @classmethod
+    def strip(cls, value: str) -> str:
+        return value.strip()
+
+    def set_up(self) -> None: ...
+
+    def handle(self) -> None:
+        assert_type(self.user_id, int)
+        assert_type(self.attempts, int)
+        self.release(timedelta(seconds=5))
+        self.fail("no use")
+        self.fail(ValueError())
+        self.delete()
+
+    def tear_down(self) -> None: ...
+
+    def succeeded(self) -> None: ...
+
+    def failed(self, error: BaseException) -> None: ...
+
+
+class WithMethods(Queueable):
+    user_id: int
+
+    tries = None
+
+    def backoff(self, attempt: int, error: BaseException) -> float:
+        return 2.0**attempt
+
+    def retry_until(self) -> datetime:
+        return datetime.now(UTC) + timedelta(hours=1)
+
+    def display_name(self) -> str:
+        return f"for {self.user_id}"
+
+    def tags(self) -> list[str]:
+        return [f"user:{self.user_id}"]
+
+    async def handle(self) -> int:
+        return self.user_id
+
+    async def failed(self, error: BaseException) -> None: ...
+
+
+class ShortBackoff(Queueable):
+    def backoff(self) -> Sequence[float]:
+        return [1, 5]
+
+    def handle(self) -> None: ...
+
+
+class Inherits(SendWelcome):
+    more: str = "x"
+
+    tries = 7
+
+
+@queueable(queue="math", tries=3, backoff=[1, 5], delay=timedelta(seconds=1))
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+@queueable
+async def later(a: int) -> str:
+    return str(a)
+
+
+async def use() -> None:
+    assert_type(dispatch(SendWelcome(user_id=7)), PendingDispatch)
+    assert_type(dispatch(SendWelcome(user_id=7, note="x")).send(), str)
+    assert_type(dispatch(Inherits(user_id=7, more="y")).id, str)
+    assert_type(await dispatch(WithMethods(user_id=7)), str)
+    dispatch(SendWelcome(user_id=7)).on_connection("redis").on_queue("high").delay(10)
+    SendWelcome.dispatch(user_id=7).delay(timedelta(minutes=5))
+    assert_type(add(1, 2), int)
+    assert_type(add.dispatch(1, b=2), PendingDispatch)
+    assert_type(await later(1), str)
+    assert_type(bulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
+    assert_type(dispatch_if(True, SendWelcome(user_id=1)), PendingDispatch | None)
+    assert_type(dispatch_unless(True, SendWelcome(user_id=1)), PendingDispatch | None)
+    manager = QueueManager({"default": "null"})
+    assert_type(manager.connection("redis").push(SendWelcome(user_id=7), "high"), str)
+    assert_type(Worker(manager, WorkerOptions(tries=5)).run(), int)
+
+
+@events.listen(events.JobFailed)
+def tell(event: events.JobFailed) -> None:
+    assert_type(event.error, BaseException)
+    assert_type(event.job.uuid, str)
