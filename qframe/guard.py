@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
+
+_MOMENT = 0.001
 
 
 class _Thread(threading.local):
@@ -63,9 +66,7 @@ class _Unraised(_Guarded):
         while _thread.postponed:  # each reports its own errors
             _thread.postponed.pop(0)()
         if _thread.interruption:
-            # Only the worker's signal handler interrupts, so SIGALRM is its own: ring it again
-            # in a moment, outside of the finalizer.
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            _ring_again()
 
 
 _GUARDED = _Guarded()
@@ -87,16 +88,41 @@ def busy() -> bool:
     return _thread.depth > 0
 
 
-def interrupt(error: BaseException) -> None:
+def interrupt(error: BaseException, frame: FrameType | None = None) -> None:
     """Raise `error` now, or when the driver call this thread is in has returned.
 
-    Called by the worker's signal handlers, in the main thread.
+    Called by the worker's signal handlers, in the main thread, with the frame they broke into.
+    Inside a finalizer the interpreter would swallow it, and a dropped dispatch would be lost
+    unsent: there SIGALRM rings again in a moment.
     """
     if _thread.depth:
         _thread.interruption = error
+    elif _finalizing(frame):
+        _thread.interruption = error
+        _ring_again()
     else:
         _thread.interruption = None
         raise error
+
+
+def _ring_again() -> None:
+    """Let SIGALRM, which is the worker's own, ring in a moment, outside of the finalizer.
+
+    One that is on its way is not put off: finalizers may follow each other closely.
+    """
+    if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 2 * _MOMENT:
+        signal.setitimer(signal.ITIMER_REAL, _MOMENT)
+
+
+def _finalizing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is _FINALIZE or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_FINALIZE = weakref.finalize.__call__.__code__
 
 
 def pending() -> BaseException | None:

@@ -113,14 +113,14 @@ class Signals:
 
     # -- handlers -------------------------------------------------------------------------------
 
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.quit:
-            self._end_job(JobGivenBack("the worker was told twice to stop"))
+            self._end_job(JobGivenBack("the worker was told twice to stop"), frame)
         self.quit = True
         self.stop_signal = number
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self._end_job(JobInterrupted("the worker got SIGUSR1"))
+    def _interrupt(self, _number: int, frame: FrameType | None) -> None:
+        self._end_job(JobInterrupted("the worker got SIGUSR1"), frame)
 
     def _pause(self, _number: int, _frame: FrameType | None) -> None:
         self.paused = True
@@ -128,16 +128,17 @@ class Signals:
     def _resume(self, _number: int, _frame: FrameType | None) -> None:
         self.paused = False
 
-    def _ring(self, _number: int, _frame: FrameType | None) -> None:
+    def _ring(self, _number: int, frame: FrameType | None) -> None:
         held_up = guard.pending()
         if held_up is not None:
-            guard.interrupt(held_up)
+            guard.interrupt(held_up, frame)
         else:
-            self._end_job(JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s"))
+            late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
+            self._end_job(late, frame)
 
-    def _end_job(self, error: Interruption) -> None:
+    def _end_job(self, error: Interruption, frame: FrameType | None) -> None:
         """Raise in the running job; once, so that its cleaning up is not broken into."""
         if self._running:
             self._running = False
             self.fired = error
-            guard.interrupt(error)
+            guard.interrupt(error, frame)

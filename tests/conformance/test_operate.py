@@ -149,6 +149,28 @@ class TestRequeue:
         assert seen == ["a"]
         assert elsewhere.count() == 0
 
+    @pytest.mark.needs(Capability.ATOMIC_FAIL | Capability.DURABLE)
+    def test_interrupted_half_way_it_is_where_it_was(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        push(bench, "a")
+        begin(bench).fail(ValueError("no"))
+        record = bench.failed.find("a")
+        assert record is not None
+        store = bench.failed
+        forget = store.forget
+
+        def interrupted(uuid: str) -> bool:
+            assert forget(uuid)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "forget", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bench.queue.requeue(record, record.payload, store)
+        assert bench.failed.count() == 1
+        assert bench.queue.reserve(["default"]) == []
+
     @pytest.mark.needs(Capability.ATOMIC_FAIL)
     def test_of_two_callers_at_once_one_moves_it(self, bench: Bench) -> None:
         names = [f"job-{number}" for number in range(40)]

@@ -172,11 +172,14 @@ class Machine(RuleBasedStateMachine):
         queues=st.sampled_from([("high",), ("low",), ("high", "low"), ("low", "high")]),
         limit=st.integers(1, 4),
         worker=st.integers(0, 1),
+        starts=st.integers(0, 3),
     )
-    def reserve(self, queues: tuple[str, ...], limit: int, worker: int) -> None:
+    def reserve(self, queues: tuple[str, ...], limit: int, worker: int, starts: int) -> None:
         before = self.before()
         jobs = self.workers[worker].reserve(queues, limit)
         self._reserved(queues, limit, jobs, before.now())
+        for handle in self.handles[len(self.handles) - len(jobs) :][:starts]:
+            self._start(handle, None)
 
     @rule(queues=st.just(QUEUES), limit=st.integers(1, 3), number=any_handle)
     def reserve_and_delete_the_finished(
@@ -241,21 +244,25 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=any_handle)
     def start(self, number: int) -> None:
-        self._start(number, None)
+        handle = self._held(number)
+        if handle is not None:
+            self._start(handle, None)
 
     @rule(number=any_handle, finished=any_handle)
     def start_and_delete_the_finished(self, number: int, finished: int) -> None:
-        self._start(number, self._handle(finished, running=True))
+        handle = self._held(number)
+        if handle is not None:
+            self._start(handle, self._handle(finished, running=True))
 
-    def _start(self, number: int, done: Handle | None) -> None:
+    def _held(self, number: int) -> Handle | None:
         held = [
             handle
             for handle in self.handles
             if not getattr(handle.job, "started", False) and not handle.settled
         ]
-        if not held:
-            return
-        handle = held[number % len(held)]
+        return held[number % len(held)] if held else None
+
+    def _start(self, handle: Handle, done: Handle | None) -> None:
         known = handle.known
         before = self.before()
         started = self.bench.queue.start(handle.job, finished=done.job if done else None)
@@ -304,6 +311,7 @@ class Machine(RuleBasedStateMachine):
             return None
         except LeaseLost:
             now = before.now()
+            assert handle.lost or not handle.settled, "it was settled, not lost"
             assert handle.lost or handle.stale or handle.known.maybe_free(now), "lost for nothing"
             if not handle.settled:
                 self._lose(handle)
@@ -420,10 +428,18 @@ class Machine(RuleBasedStateMachine):
         self.bench.forward(seconds)
         self.passed += seconds
 
-    @rule(worker=st.integers(0, 1), limit=st.integers(1, 4))
-    def leases_end_and_another_takes_over(self, worker: int, limit: int) -> None:
-        self.time_passes(RETRY_AFTER + 5)
-        self.reserve(QUEUES, limit, worker)
+    @rule(worker=st.integers(0, 1), limit=st.integers(1, 4), seconds=st.sampled_from([20, 65]))
+    def time_passes_and_another_takes_over(self, worker: int, limit: int, seconds: int) -> None:
+        self.time_passes(seconds)
+        self.reserve(QUEUES, limit, worker, limit - 1)
+
+    @rule(number=any_handle)
+    def a_job_takes_long(self, number: int) -> None:
+        """Its lease is renewed in time, so nobody else gets it."""
+        self.time_passes(RETRY_AFTER - 15)
+        self.renew(number)
+        self.time_passes(RETRY_AFTER - 15)
+        self.reserve(QUEUES, 4, 1, 0)
 
     @rule()
     def a_worker_dies(self) -> None:
@@ -496,8 +512,8 @@ def test_whatever_happens_every_job_is_in_one_place(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=75,
+            stateful_step_count=45,
             deadline=None,
             derandomize="CI" in os.environ,
             database=None,

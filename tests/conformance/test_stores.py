@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 
 import pytest
@@ -76,6 +77,35 @@ class TestStore:
         assert list(bench.store.keys("b_")) == ["b_x"]
         assert list(bench.store.keys("nothing")) == []
         assert len(bench.store.keys("")) == 7
+
+    def test_of_many_threads_that_add_in_step_one_wins(self, bench: Bench) -> None:
+        threads, keys = 4, [f"lock-{number}" for number in range(100)]
+        won: list[str] = []
+        errors: list[BaseException] = []
+        step = threading.Barrier(threads)
+
+        def add(name: str) -> None:
+            queue = bench.another()
+            store = queue.own_store()
+            assert store is not None
+            try:
+                for key in keys:
+                    step.wait(30)
+                    if store.add(key, name):
+                        won.append(key)
+            except BaseException as error:  # noqa: BLE001 (shown by the test)
+                errors.append(error)
+                step.abort()
+            finally:
+                queue.close()
+
+        running = [threading.Thread(target=add, args=(str(number),)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+        assert errors == []
+        assert sorted(won) == sorted(keys)
 
     def test_of_two_who_add_at_once_one_wins(self, bench: Bench) -> None:
         keys = [f"lock-{number}" for number in range(100)]

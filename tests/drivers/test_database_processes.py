@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -127,6 +128,18 @@ def test_processes_that_open_a_new_file_at_the_same_moment(bench: SqliteBench) -
         with closing(sqlite3.connect(folder / "jobs.sqlite3")) as raw:
             assert raw.execute("select count(*) from jobs").fetchone() == (20,)
             assert raw.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+def test_a_new_file_that_another_is_just_setting_up_is_waited_for(bench: SqliteBench) -> None:
+    """Where SQLite gives `locked` at once, whatever its busy timeout."""
+    with closing(sqlite3.connect(bench.file, isolation_level=None, check_same_thread=False)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute("CREATE TABLE theirs (id)")
+        timer = threading.Timer(0.5, raw.execute, ["COMMIT"])
+        timer.start()
+        assert bench.queue.push_raw('{"uuid": "a"}') == "a"
+        timer.join()
+    assert bench.queue.size() == 1
 
 
 @pytest.mark.timeout(180)

@@ -1,0 +1,255 @@
+"""Why a worker stops, and the exit code that says so."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.process import Project, wait_for
+
+
+def test_restart_ends_an_idle_worker(project: Project) -> None:
+    worker = project.idle()
+    told = project.qframe("restart")
+    assert (told.code, told.err) == (0, "")
+    assert worker.wait(4) == 0
+    assert "stopped (restart)" in worker.out
+
+
+def test_restart_ends_a_busy_worker_after_its_job(project: Project) -> None:
+    project.push("Sleep", {"seconds": 2})
+    project.push("Note")
+    worker = project.work()
+    project.wait_for_note("start")
+    project.manager.store().set("restart", "a new token")
+    assert worker.wait(6) == 0
+    assert "stopped (restart): 1 done" in worker.out
+    assert len(project.notes("end")) == 1
+    assert (project.sizes().ready, project.sizes().reserved) == (1, 0)
+
+
+def test_an_old_restart_does_not_end_a_new_worker(project: Project) -> None:
+    assert project.qframe("restart").code == 0
+    project.push("Sleep", {"seconds": 1.5})
+    assert "1 done" in project.drain().out
+
+
+def test_the_memory_limit_ends_a_worker_between_two_jobs(project: Project) -> None:
+    project.push("Grow", {"megabytes": 150})
+    project.push("Sleep", {"seconds": 0.2})
+    project.push("Note")
+    worker = project.work("--memory", 120)
+    assert worker.wait() == 12
+    assert "stopped (memory)" in worker.out
+    assert len(project.notes("grown")) == 1
+    assert project.sizes().reserved == 0
+    assert project.sizes().ready + len(project.notes("note") + project.notes("end")) == 2
+
+
+def test_no_memory_limit(project: Project) -> None:
+    project.push("Grow", {"megabytes": 300})
+    assert project.drain("--memory", 0).code == 0
+    assert len(project.notes("grown")) == 1
+
+
+def test_max_jobs(project: Project) -> None:
+    for _ in range(20):
+        project.push("Note")
+    worker = project.work("--max-jobs", 7)
+    assert worker.wait() == 0
+    assert "stopped (max jobs): 7 done" in worker.out
+    assert len(project.notes("note")) == 7
+    assert (project.sizes().ready, project.sizes().reserved) == (13, 0)
+
+
+def test_max_jobs_counts_failures(project: Project) -> None:
+    project.push("Flaky")
+    project.push("Note")
+    project.push("Note")
+    worker = project.work("--max-jobs", 2)
+    assert worker.wait() == 0
+    assert len(project.notes("note")) == 1
+    assert project.sizes().ready == 1
+
+
+def test_max_time_ends_an_idle_worker(project: Project) -> None:
+    worker = project.idle("--max-time", 1.5)
+    assert worker.wait(5) == 0
+    assert "stopped (max time)" in worker.out
+    assert 1.4 < time.monotonic() - worker.began < 4
+
+
+def test_max_time_lets_the_job_finish(project: Project) -> None:
+    project.push("Sleep", {"seconds": 1.5})
+    project.push("Note")
+    worker = project.work("--max-time", 0.5)
+    assert worker.wait() == 0
+    assert "stopped (max time)" in worker.out
+    assert len(project.notes("end")) == 1
+    assert (project.sizes().ready, project.sizes().reserved) == (1, 0)
+
+
+def test_once_runs_one_job(project: Project) -> None:
+    for _ in range(3):
+        project.push("Note")
+    worker = project.work("--once")
+    assert worker.wait() == 0
+    assert "stopped (once): 1 done" in worker.out
+    assert len(project.notes("note")) == 1
+    assert (project.sizes().ready, project.sizes().reserved) == (2, 0)
+
+
+def test_once_without_a_job_waits_at_most_sleep(project: Project) -> None:
+    worker = project.work("--once", "--sleep", 0.7)
+    assert worker.wait() == 0
+    assert 0.6 < time.monotonic() - worker.began < 4
+    assert "stopped (once): no jobs" in worker.out
+    assert worker.err == ""
+
+
+def test_once_takes_a_job_that_comes_while_it_waits(project: Project) -> None:
+    worker = project.idle("--once", "--sleep", 20)
+    project.push("Note")
+    assert worker.wait(5) == 0
+    assert len(project.notes("note")) == 1
+
+
+def test_stop_when_empty_leaves_delayed_and_leased_jobs(project: Project) -> None:
+    project.push("Note", {"word": "later"}, delay=60)
+    project.push("Sleep", {"seconds": 3})
+    other = project.work()
+    project.wait_for_note("start")
+    project.push("Note", {"word": "ready"})
+    worker = project.work("--stop-when-empty")
+    assert worker.wait() == 0
+    assert "stopped (empty): 1 done" in worker.out
+    sizes = project.sizes()
+    assert (sizes.ready, sizes.delayed, sizes.reserved) == (0, 1, 1)
+    assert [line[1] for line in project.notes("note")] == ["ready"]
+    other.stop()
+    assert len(project.notes("end")) == 1
+
+
+def test_stop_when_empty_works_all_its_queues(project: Project) -> None:
+    for queue in ("low", "high", "default", "low", "high"):
+        project.push("Note", {"word": queue}, queue=queue)
+    project.drain("--queue", "high,low")
+    assert [line[1] for line in project.notes("note")] == ["high", "high", "low", "low"]
+    assert project.sizes("default").ready == 1
+
+
+def test_rest_is_a_pause_between_jobs_that_a_stop_ends(project: Project) -> None:
+    for _ in range(3):
+        project.push("Note")
+    worker = project.work("--rest", 0.4)
+    project.wait_for_note("note", count=2)
+    first, second = (float(line[4]) for line in project.notes("note")[:2])
+    assert second - first >= 0.39
+    assert worker.stop() == 0
+    worker = project.work("--rest", 60)
+    project.wait_for_note("note", count=3)
+    told = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - told < 2
+    assert project.empty()
+
+
+def test_a_thread_that_a_job_left_behind_does_not_keep_the_worker(project: Project) -> None:
+    project.push("LeavesThread")
+    worker = project.work("--stop-when-empty", "--grace", 1)
+    assert worker.wait(8) == 0
+    assert "a thread left by a job did not end" in worker.err
+
+
+def test_a_reader_that_goes_away_loses_no_job(project: Project) -> None:
+    import os
+    import subprocess
+    import sys
+
+    for number in range(50):
+        project.push("Note", {"word": str(number)})
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from qframe.console.app import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "work", "--stop-when-empty"],
+        cwd=project.root,
+        env={**os.environ, "LEDGER": str(project.ledger)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    ) as popen:
+        os.close(writer)
+        try:
+            _, err = popen.communicate(timeout=20)
+        finally:
+            popen.kill()
+    assert popen.returncode == 0, err
+    assert len(project.notes("note")) == 50
+    assert project.empty()
+
+
+def test_an_idle_worker_costs_next_to_nothing(project: Project) -> None:
+    psutil = pytest.importorskip("psutil")
+    worker = project.idle()
+    process = psutil.Process(worker.pid)
+    time.sleep(0.3)
+    before = process.cpu_times()
+    time.sleep(3)
+    after = process.cpu_times()
+    used = (after.user + after.system) - (before.user + before.system)
+    assert used < 0.15, f"{used:.2f} s of CPU in 3 s of waiting"
+    project.push("Note")
+    woken = time.time()
+    line = project.wait_for_note("note")
+    assert float(line[4]) - woken < 1
+    told = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - told < 1
+
+
+def test_a_delayed_job_starts_when_it_is_due(project: Project) -> None:
+    worker = project.idle()
+    due = time.time() + 0.8
+    project.push("Note", delay=0.8)
+    line = project.wait_for_note("note")
+    assert -0.01 < float(line[4]) - due < 0.5
+    worker.stop()
+
+
+def test_json_lines(project: Project) -> None:
+    done = project.push("Note")
+    failed = project.push("Flaky")
+    worker = project.work("--json", "--stop-when-empty")
+    assert worker.wait() == 0
+    rows = worker.rows
+    assert [row["status"] for row in rows] == [
+        "starting", "running", "done", "running", "fail", "stopped",
+    ]  # fmt: skip
+    assert rows[0]["pid"] == worker.pid
+    assert [row["uuid"] for row in rows if "uuid" in row] == [done, done, failed, failed]
+    assert rows[-1]["reason"] == "empty"
+    assert (rows[-1]["done"], rows[-1]["failed"]) == (1, 1)
+
+
+def test_quiet_prints_failures_only(project: Project) -> None:
+    project.push("Note")
+    project.push("Flaky")
+    finished = project.drain("--quiet")
+    (line,) = finished.out.splitlines()
+    assert "FAIL" in line
+    assert "ValueError: not the 1. time" in line
+
+
+def test_a_job_that_wakes_the_worker_is_not_waited_for(project: Project) -> None:
+    """Dispatch to start on an idle worker, many times: the median is far below a polling pause."""
+    worker = project.idle()
+    waited = []
+    for number in range(15):
+        sent = time.time()
+        project.push("Note", {"word": str(number)})
+        line = project.wait_for_note("note", number)
+        waited.append(float(line[4]) - sent)
+        wait_for(project.empty, "the job's end")
+    worker.stop()
+    assert sorted(waited)[7] < 0.1
