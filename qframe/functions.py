@@ -8,9 +8,10 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
+from qframe.declaration import check_option
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.names import one_line
-from qframe.queueable import Queueable, check_option, made
+from qframe.queueable import Queueable, made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,6 @@ import copy
 import dataclasses
 import inspect
 import logging
-import math
-import sys
-import types
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -21,13 +18,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from qframe import project, timing
+from qframe.declaration import annotations_of, check_declaration
 from qframe.exceptions import (
     InvalidArguments,
     InvalidJob,
     JobDefinitionError,
     QframeError,
 )
-from qframe.names import nearest, one_line, queue_name
+from qframe.fidelity import first_fault, plain, same
+from qframe.names import one_line
 
 if TYPE_CHECKING:
     from qframe.contracts import Job
@@ -99,7 +98,7 @@ class Queueable:
     def __init_subclass__(cls, **options: object) -> None:
         """Check the declaration and make the class a pydantic dataclass."""
         super().__init_subclass__(**options)
-        _check_declaration(cls)
+        check_declaration(cls, Queueable)
         _copy_mutable_defaults(cls)
         cls.__pydantic_config__ = _config(cls)  # type: ignore[attr-defined] # pydantic's own name
         pydantic.dataclasses.dataclass(cls, kw_only=True)
@@ -269,11 +268,11 @@ class Queueable:
         try:
             back = self._adapter.validate_python(data)
         except (ValidationError, RecursionError) as error:
-            raise InvalidJob(f"{name}: {_first_fault(error)}") from None
+            raise InvalidJob(f"{name}: {first_fault(error)}") from None
         for key in data:
             sent = getattr(self, key)
-            if not _same(sent, getattr(back, key)):
-                what = "validating it again changes" if _plain(sent) else "JSON would change"
+            if not same(sent, getattr(back, key)):
+                what = "validating it again changes" if plain(sent) else "JSON would change"
                 raise InvalidJob(
                     f"{name}.{key} would not arrive as it is: {what} {one_line(repr(sent), 80)}; "
                     "give the field a type that pydantic can restore"
@@ -307,7 +306,7 @@ class Queueable:
         try:
             job: Self = cls._adapter.validate_python(data)
         except ValidationError as error:
-            raise InvalidArguments(f"{cls.__name__}: {_first_fault(error)}") from None
+            raise InvalidArguments(f"{cls.__name__}: {first_fault(error)}") from None
         return job
 
 
@@ -319,7 +318,7 @@ def made(job_class: type[Queueable], fields: dict[str, Any]) -> Queueable:
     try:
         return job_class(**fields)
     except ValidationError as error:
-        raise InvalidJob(f"{job_class.__name__}: {_first_fault(error)}") from None
+        raise InvalidJob(f"{job_class.__name__}: {first_fault(error)}") from None
 
 
 def _refuse_taken_name(cls: type[Queueable]) -> None:
@@ -337,190 +336,18 @@ def _refuse_taken_name(cls: type[Queueable]) -> None:
         )
 
 
-def _config(cls: type[Queueable]) -> ConfigDict:
-    own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
-    ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
-    return ConfigDict(**{**ours, **own})
-
-
-def _annotations(cls: type[Queueable]) -> dict[str, Any]:
-    """Give the class's own annotations, without evaluating names that are defined later."""
-    if sys.version_info >= (3, 14):
-        import annotationlib  # noqa: PLC0415 (new in 3.14)
-
-        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
-    return inspect.get_annotations(cls)
-
-
 def _copy_mutable_defaults(cls: type[Queueable]) -> None:
     """Let a field default to `[]` or a model, each job getting its own, as in a pydantic model."""
-    for name, annotation in _annotations(cls).items():
+    for name, annotation in annotations_of(cls).items():
         default = None if "ClassVar" in str(annotation) else vars(cls).get(name)
         if type(default).__hash__ is None and not isinstance(default, FieldInfo):
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 
 
-def _text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _duration(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
-
-
-def _durations(value: object) -> bool:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return bool(value) and all(_duration(each) for each in value)
-    return _duration(value)
-
-
-def _when(value: object) -> bool:
-    try:
-        timing.moment(value, "")  # type: ignore[arg-type] # what it is, is the question
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _queue(value: object) -> bool:
-    return isinstance(value, str) and bool(queue_name(value))
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, list | tuple | set | frozenset) and all(_text(each) for each in value)
-
-
-_OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "connection": (_text, "the name of a connection"),
-    "queue": (_queue, "the name of a queue"),
-    "delay": (_when, "seconds, a timedelta or an aware datetime"),
-    "tries": (_count, "a whole number, 0 or more"),
-    "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
-    "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
-    "timeout": (_duration, "seconds, 0 or more"),
-    "fail_on_timeout": (lambda v: isinstance(v, bool), "True or False"),
-    "retry_until": (_when, "seconds, a timedelta, an aware datetime, or a method"),
-    "expires": (_when, "seconds, a timedelta or an aware datetime"),
-    "job_name": (_text, "a name"),
-    "display_name": (_text, "a name, or a method"),
-    "tags": (_texts, "a list of names, or a method"),
-}
-_METHODS = {"backoff", "retry_until", "display_name", "tags"}
-_HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
-
-
-def options() -> list[str]:
-    """Name the options of a job class."""
-    return list(_OPTIONS)
-
-
-def _check_declaration(cls: type[Queueable]) -> None:
-    public = {name for name in vars(Queueable) if not name.startswith("_")} | {"handle"}
-    annotations = _annotations(cls)
-    for name, annotation in annotations.items():
-        if name in public and "ClassVar" not in str(annotation):
-            raise JobDefinitionError(_reserved_message(cls, name))
-    for name, value in vars(cls).items():
-        if name.startswith("_"):
-            continue
-        if name in _OPTIONS:
-            check_option(cls.__name__, name, value)
-        elif name in public - _HOOKS:
-            raise JobDefinitionError(
-                f"{cls.__name__}.{name}: the name is Queueable's own; choose another"
-            )
-        elif name not in annotations:
-            _check_stray(cls, name, value)
-
-
-def _reserved_message(cls: type[Queueable], name: str) -> str:
-    if name in _OPTIONS:
-        return (
-            f"{cls.__name__}.{name}: {name!r} is an option of every job and cannot be a field; "
-            f"set the option without annotation ({name} = ...), or name the field differently"
-        )
-    return (
-        f"{cls.__name__}.{name}: a field cannot be called {name!r}, which is Queueable's own; "
-        "name it differently"
-    )
-
-
-def check_option(owner: str, name: str, value: object) -> None:
-    """Raise `JobDefinitionError` for an option that is unknown or of the wrong kind."""
-    if name not in _OPTIONS:
-        raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, _OPTIONS)}")
-    valid, wanted = _OPTIONS[name]
-    if name in _METHODS and isinstance(value, types.FunctionType):
-        return
-    if value is None and getattr(Queueable, name) is None:
-        return
-    try:
-        right = valid(value)
-    except ValueError as error:
-        raise JobDefinitionError(f"{owner}.{name}: {error}") from None
-    if not right:
-        raise JobDefinitionError(
-            f"{owner}.{name} must be {wanted}, not {one_line(repr(value), 60)}"
-        )
-
-
-def _check_stray(cls: type[Queueable], name: str, value: object) -> None:
-    """Refuse what was meant as an option, hook or field but is none."""
-    if name == "middleware":
-        raise JobDefinitionError(f"{cls.__name__}.middleware: this version has no job middleware")
-    if isinstance(value, types.FunctionType):
-        if (meant := _near_hook(cls, name)) is not None:
-            raise JobDefinitionError(
-                f"{cls.__name__}.{name} is never called (did you mean {meant!r}?)"
-            )
-    elif name.islower() and not callable(value) and not hasattr(value, "__get__"):
-        raise JobDefinitionError(
-            f"{cls.__name__}.{name} is no option{nearest(name, _OPTIONS)}; annotate it as a field "
-            f"({name}: {type(value).__name__} = ...) or as a ClassVar"
-        )
-
-
-def _near_hook(cls: type[Queueable], name: str) -> str | None:
-    plain = name.replace("_", "").lower()
-    for hook in _HOOKS | _METHODS:
-        if plain == hook.replace("_", "") and hook not in vars(cls):
-            return hook
-    return None
-
-
-# -- what JSON can carry ------------------------------------------------------------------------
-
-
-def _plain(value: object) -> bool:
-    kind = type(value)
-    return (
-        kind is int
-        or kind is str
-        or kind is bool
-        or value is None
-        or (kind is float and math.isfinite(value))  # type: ignore[arg-type] # it is a float
-    )
-
-
-def _same(sent: object, back: object) -> bool:
-    if type(sent) is not type(back):
-        return type(sent) is int and isinstance(back, float) and sent == back
-    if isinstance(sent, dict) and isinstance(back, dict):
-        return sent.keys() == back.keys() and all(_same(v, back[k]) for k, v in sent.items())
-    if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
-        return len(sent) == len(back) and all(map(_same, sent, back))
-    if isinstance(sent, float) and not math.isfinite(sent):
-        return False
-    return sent == back or type(sent).__eq__ is object.__eq__
+def _config(cls: type[Queueable]) -> ConfigDict:
+    own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
+    ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
+    return ConfigDict(**{**ours, **own})
 
 
 def _unsendable(job: Queueable) -> str:
@@ -531,13 +358,6 @@ def _unsendable(job: Queueable) -> str:
         except Exception:  # noqa: BLE001 (whichever way it fails, it is this field)
             return f"{type(job).__name__}.{key}"
     return type(job).__name__
-
-
-def _first_fault(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
 
 
 _warned: set[tuple[type, str]] = set()

@@ -16,8 +16,9 @@ from qframe import (
     payload,
     queueable,
 )
+from qframe.declaration import options
 from qframe.functions import QueueableFunction
-from qframe.queueable import index, options
+from qframe.queueable import index
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -19,7 +19,8 @@ from qframe import (
     dispatch_sync,
     payload,
 )
-from qframe.queueable import index, options
+from qframe.declaration import options
+from qframe.queueable import index
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

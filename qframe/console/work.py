@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -101,11 +103,32 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
         pid=os.getpid(),
     )
     title.show(f"{worker.queue.name} {','.join(worker.queues)}")
+    _leave_quietly(worker)
     code = worker.run()
+    for name in _TOLD:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if worker.stop_reason is not None:
         output.closing(worker.stop_reason)
     _leave_in_time(code, options.grace)
     return code
+
+
+_TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def _leave_quietly(worker: Worker) -> None:
+    """Let a signal that comes when the worker has stopped change nothing, as its exit code.
+
+    One that comes before it has begun ends the process.
+    """
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if worker.stop_reason is None:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for name in _TOLD:
+        signal.signal(getattr(signal, name), handle)
 
 
 def _leave_in_time(code: int, grace: float) -> None:

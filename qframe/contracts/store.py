@@ -9,7 +9,7 @@ from collections.abc import Sequence
 class Store(ABC):
     """Keys and text values shared by all processes: restart token, pauses, locks, counters.
 
-    Every method is one atomic step. A value set with `ttl` (seconds, by the backend's clock) is
+    Every change is one atomic step. A value set with `ttl` (seconds, by the backend's clock) is
     gone after that; without it, it stays. Raises `BackendUnavailable`.
     """
 

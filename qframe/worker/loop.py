@@ -82,7 +82,7 @@ class Worker:
                     reason = self._loop()
             finally:
                 self._end()
-        self.stop_reason = reason
+            self.stop_reason = reason
         events.fire(
             events.WorkerStopping, self.queue.name, self.queues, reason, reason.exit_code, self.jobs
         )

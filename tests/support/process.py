@@ -6,7 +6,6 @@ a job did is known whatever became of its process. Every process is ended by its
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -322,14 +321,3 @@ class Project:
         process = Process(command, self.root, f"process-{len(self.processes)}", everything)
         self.processes.append(process)
         return process
-
-
-@contextlib.contextmanager
-def stopped(process: Process) -> Any:
-    """Hold a process with SIGSTOP meanwhile."""
-    process.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        if process.alive():
-            process.signal(signal.SIGCONT)

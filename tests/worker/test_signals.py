@@ -174,7 +174,7 @@ def test_a_storm_of_signals_ends_in_a_legal_state(project: Project) -> None:
     worker = project.work()
     project.wait_for_note("note", count=5)
     for _ in range(15):
-        for number in (signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH, signal.SIGALRM):
+        for number in (signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH):
             worker.signal(number)
         time.sleep(0.01)
     worker.signal(signal.SIGTERM)
@@ -183,6 +183,20 @@ def test_a_storm_of_signals_ends_in_a_legal_state(project: Project) -> None:
     assert "Traceback" not in worker.err
     project.drain()
     assert sorted(int(line[1]) for line in project.notes("note")) == list(range(200))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_that_come_while_the_process_leaves_change_nothing(
+    project: Project, number: signal.Signals
+) -> None:
+    worker = project.idle()
+    worker.signal(signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    while worker.alive() and time.monotonic() < deadline:
+        worker.signal(number)
+        time.sleep(0.002)
+    assert worker.wait() == 0
+    assert worker.err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""The database: an engine, one held connection per thread, transactions, errors by their kind."""
+"""The database: an engine, one held connection per thread, and what differs by dialect."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import (
-    BindParameter,
     Column,
     ColumnElement,
     Connection,
     Engine,
     LargeBinary,
-    bindparam,
     cast,
     create_engine,
     event,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql import ClauseElement
 
@@ -32,160 +28,24 @@ from qframe import project
 from qframe.config import DatabaseSettings
 from qframe.drivers.database.fork import forks
 from qframe.drivers.database.schema import Schema
+from qframe.drivers.database.session import Call, Session, Transaction
+from qframe.drivers.database.sql import Statement
+from qframe.drivers.database.trouble import translated
 from qframe.drivers.database.watch import FileWatch, watch
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
-from qframe.guard import guarded
 from qframe.names import one_line
 
 _SETUP_PATIENCE = 30.0
 _OLDEST_SQLITE = (3, 35)
+_CLOCKS = {
+    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+    "mysql": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
+    "mariadb": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
+}
+
 _LOOK = 0.01
 _LOOK_FAR = 0.25
 """Seconds between two looks for a commit by another connection, in a file and over a network."""
-
-
-class Statement:
-    """A statement built by SQLAlchemy Core, compiled once, run on the DBAPI's own cursor.
-
-    Core's execution costs more than SQLite needs for the whole statement; the SQL is still
-    Core's, so the dialects differ only in what it writes.
-    """
-
-    __slots__ = ("_constants", "_order", "sql")
-
-    def __init__(self, element: ClauseElement, engine: Engine) -> None:
-        compiled = element.compile(dialect=engine.dialect)
-        self.sql = str(compiled)
-        self._constants = {
-            name: value
-            for name, value in (compiled.params or {}).items()
-            if not name.startswith(_PREFIX)
-        }
-        order: list[str] | None = getattr(compiled, "positiontup", None)
-        if order is not None and not self._constants:
-            order = [name.removeprefix(_PREFIX) for name in order]
-        self._order = order
-
-    def arguments(self, values: dict[str, Any]) -> Any:  # noqa: ANN401 (what the DBAPI takes)
-        """Put named values into the form the DBAPI wants."""
-        if self._order is None or self._constants:  # a constant may be called like a parameter
-            values = {_PREFIX + name: value for name, value in values.items()} | self._constants
-        if self._order is None:
-            return values
-        return [values[name] for name in self._order]
-
-
-_PREFIX = "p_"
-
-
-def param(name: str) -> BindParameter[Any]:
-    """Give the parameter `name` of a statement."""
-    return bindparam(_PREFIX + name)
-
-
-class Session:
-    """One thread's connection."""
-
-    def __init__(self, connection: Connection, file: object) -> None:
-        self.connection = connection
-        self.file = file
-        driver: Any = connection.connection.driver_connection
-        self.cursor: Any = driver.cursor()
-        self.pid = os.getpid()
-        self.depth = 0
-        self.writes: FileWatch | None = None
-        # Held in every call: a fork waits for it.
-        self.lock = threading.RLock()
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self.writes is not None:
-            self.writes.close()
-        self.connection.close()
-
-    def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
-        """Run a statement; gives the cursor, whose rows must be read before the next call."""
-        self.cursor.execute(statement.sql, statement.arguments(values))
-        return self.cursor
-
-    def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
-        """Run a statement once per row."""
-        self.cursor.executemany(statement.sql, [statement.arguments(row) for row in rows])
-
-
-class _Call:
-    """The context of one call on a thread's connection. A class: it is entered for every job."""
-
-    __slots__ = ("_database", "_guard", "_session")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._guard = guarded()
-
-    def __enter__(self) -> Session:
-        self._guard.__enter__()
-        try:
-            session = self._session = self._database.held()
-        except BaseException as error:
-            self._guard.__exit__(type(error), error, error.__traceback__)
-            if isinstance(error, self._database.errors):
-                raise self._database.translated(error) from error
-            raise
-        session.lock.acquire()
-        return session
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._session.lock.release()
-        self._guard.__exit__(kind, error, trace)
-        if isinstance(error, self._database.errors):
-            raise self._database.translated(error) from error
-
-
-class _Transaction(_Call):
-    """A call whose statements are one transaction."""
-
-    __slots__ = ("_outermost",)
-
-    def __enter__(self) -> Session:
-        session = super().__enter__()
-        self._outermost = not session.depth
-        if self._outermost:
-            try:
-                session.cursor.execute(self._database.begin)
-            except BaseException as error:
-                # It may have begun all the same, where a Ctrl-C came as it returned.
-                self._database.roll_back(session)
-                super().__exit__(type(error), error, error.__traceback__)
-                raise
-            session.depth = 1
-        return session
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._outermost:
-            self._session.depth = 0
-            if error is not None:
-                self._database.roll_back(self._session)
-            else:
-                self._commit()
-        super().__exit__(kind, error, trace)
-
-    def _commit(self) -> None:
-        try:
-            self._session.cursor.execute("COMMIT")
-        except BaseException as error:
-            self._database.roll_back(self._session)
-            super().__exit__(type(error), error, error.__traceback__)
-            raise
 
 
 class Database:
@@ -219,13 +79,13 @@ class Database:
         """Compile a statement for this database."""
         return Statement(element, self.engine)
 
-    def session(self) -> _Call:
+    def session(self) -> Call:
         """Give this thread's connection; statements run in a transaction of their own each."""
-        return _Call(self)
+        return Call(self)
 
-    def transaction(self) -> _Transaction:
+    def transaction(self) -> Transaction:
         """Give this thread's connection in a transaction, which an outer one takes in."""
-        return _Transaction(self)
+        return Transaction(self)
 
     def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
         """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
@@ -387,16 +247,10 @@ class Database:
             self.close()
 
     def translated(self, error: BaseException) -> BackendUnavailable:
-        """Say in a line, and by its type, what an error of the database means."""
+        """Say by its type, and in a line, what an error of the database means."""
         if not self.is_sqlite:
             self.close()
-        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-        text = one_line(str(cause))
-        for meanings, kind in ((_HOPELESS, BackendUnusable), (_PASSING, BackendUnavailable)):
-            for sign, meaning in meanings.items():
-                if sign in text:
-                    return kind(f"the database {self.shown()} {meaning}")
-        return BackendUnavailable(f"the database {self.shown()} does not answer: {text}")
+        return translated(error, self.shown())
 
 
 def _identity(file: str | None) -> object:
@@ -410,23 +264,6 @@ def _identity(file: str | None) -> object:
 
 _inherited: list[Session] = []
 """Connections of a parent process, kept so that they are never closed."""
-
-_CLOCKS = {
-    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-    "mysql": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
-    "mariadb": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
-}
-
-_HOPELESS = {
-    "file is not a database": "is not an SQLite database",
-    "readonly database": "is read-only: give its file and folder write permission",
-    "unable to open": "cannot be opened: does its folder exist, and may this user write there?",
-    "disk image is malformed": "is damaged",
-}
-_PASSING = {
-    "database or disk is full": "cannot be written: the disk is full",
-    "database is locked": "is locked: another program has held it longer than busy_timeout",
-}
 
 
 def _url(settings: DatabaseSettings) -> URL:

@@ -10,8 +10,9 @@ from sqlalchemy import func, or_, select
 
 from qframe import payload
 from qframe.contracts import FailedJob, FailedStore, History
-from qframe.drivers.database.connection import Database, param
+from qframe.drivers.database.connection import Database
 from qframe.drivers.database.job import stored
+from qframe.drivers.database.sql import param
 from qframe.exceptions import InvalidPayload
 
 

@@ -17,7 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qframe.drivers.database.connection import Session
+    from qframe.drivers.database.session import Session
 
 _PATIENCE = 10.0
 """Seconds a fork waits for calls in other threads; what is still busy then is left alone."""

@@ -9,8 +9,8 @@ from qframe.drivers.base import BaseJob
 from qframe.drivers.database.schema import LATEST, NEVER
 
 if TYPE_CHECKING:
-    from qframe.drivers.database.connection import Statement
     from qframe.drivers.database.queue import DatabaseQueue
+    from qframe.drivers.database.sql import Statement
 
 
 class DatabaseJob(BaseJob):

@@ -12,10 +12,11 @@ from qframe import host
 from qframe.config import DatabaseSettings
 from qframe.contracts import Capability, FailedJob, FailedStore, Job, Sizes, Store
 from qframe.drivers.base import HOLD, BaseJob, BaseQueue
-from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.connection import Database
 from qframe.drivers.database.failed import DatabaseFailedStore
 from qframe.drivers.database.job import DatabaseJob, due_at, stored
 from qframe.drivers.database.schema import NEVER
+from qframe.drivers.database.session import Session
 from qframe.drivers.database.statements import Statements
 from qframe.drivers.database.store import DatabaseStore
 from qframe.drivers.database.watch import FileWatch
@@ -23,6 +24,8 @@ from qframe.names import queue_name
 
 _LOOKS_PER_WRITE = 20
 _BETWEEN_LOOKS = 0.001
+_SUSPICION = 1.0
+"""After a write: this many looks a moment apart, then one every `look` for this many seconds."""
 
 _reservations = itertools.count()
 
@@ -173,18 +176,19 @@ class DatabaseQueue(BaseQueue):
     ) -> bool:
         """Wait for a commit; false when the time is up or `wake` can be read before one."""
         watched = [fd for fd in (wake, writes) if fd is not None]
+        suspicious = 0.0
         while (left := until - time.monotonic()) > 0:
-            pause = left if writes is not None else min(left, self.database.look)
+            # A write whose commit is not seen yet may be waiting for the disk: look on for a while.
+            patient = writes is not None and time.monotonic() > suspicious
+            pause = left if patient else min(left, self.database.look)
             ready = select.select(watched, [], [], pause)[0]
             if wake in ready:
                 return False
-            if writes is None:
-                looks = 1
-            elif writes in ready:
+            looks = 1
+            if writes is not None and writes in ready:
                 writes.forget()
+                suspicious = time.monotonic() + _SUSPICION
                 looks = _LOOKS_PER_WRITE
-            else:
-                return False
             if self._version_changes(version, looks):
                 return True
         return False

@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, and_, case, func, or_, select
 
-from qframe.drivers.database.connection import Database, param
+from qframe.drivers.database.connection import Database
 from qframe.drivers.database.schema import NEVER
+from qframe.drivers.database.sql import param
 
 BATCH = 100
 """How many rows are moved to ready at most in one step, so that no step holds the lock for long."""

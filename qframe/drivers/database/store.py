@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import and_, or_, select
 
 from qframe.contracts import Store
-from qframe.drivers.database.connection import Database, Session, param
+from qframe.drivers.database.connection import Database
+from qframe.drivers.database.session import Session
+from qframe.drivers.database.sql import param
 
 
 class DatabaseStore(Store):
