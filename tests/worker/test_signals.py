@@ -75,9 +75,7 @@ def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) ->
     again = project.work()
     line = project.wait_for_note("start", count=2)
     assert line[2] == "1", "the attempt that was given back is not counted"
-    again.signal(signal.SIGTERM)
-    again.signal(signal.SIGINT)
-    again.wait(5)
+    again.end()
 
 
 def test_a_third_stop_changes_nothing(project: Project) -> None:
