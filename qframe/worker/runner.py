@@ -171,6 +171,8 @@ class Runner:
         if instance is None:
             instance = self._made(job)
         if instance is not None:
+            timeout = self.options.timeout
+            self.watchdog.cover(timeout + self.options.grace if timeout else 0)
             execution.tell(instance, "failed", error)
         events.fire(events.JobFailed, job, error, seconds)
         return Outcome.FAILED

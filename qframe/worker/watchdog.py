@@ -10,7 +10,7 @@ import faulthandler
 import time
 
 _STDERR = 2
-_PATIENCE = 30.0
+_PATIENCE = 12.0
 """Seconds a driver call between two jobs may take without being taken for a stuck job."""
 _SLACK = 1.0
 """Arming starts a thread, so for jobs in quick succession it is armed this much late, and moved

@@ -109,6 +109,17 @@ class StuckInC(Queueable):
         note("end", "stuck", self.attempts)
 
 
+class HangsInFailed(Queueable):
+    """Never comes back from being told that it failed."""
+
+    def handle(self) -> None:
+        raise ValueError("no")
+
+    def failed(self, error: BaseException) -> None:
+        note("failed", type(error).__name__)
+        all(itertools.repeat(1))
+
+
 class Flaky(Queueable):
     """Raises in its first attempts."""
 

@@ -121,6 +121,15 @@ def test_a_job_that_swallows_everything_is_ended_by_the_hard_stage(project: Proj
     assert "MaxAttemptsExceeded" in project.failure().exception
 
 
+def test_a_failed_hook_that_hangs_ends_the_worker_not_the_record(project: Project) -> None:
+    project.push("HangsInFailed", maxTries=1)
+    worker = project.work("--timeout", 0.4, "--grace", 0.6)
+    assert worker.wait(8) == 1
+    assert project.notes("failed") == [["failed", "ValueError"]]
+    assert "ValueError: no" in project.failure().exception
+    assert project.sizes().total == 0
+
+
 def test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason(project: Project) -> None:
     project.configure(retry_after=1)
     uuid = project.push("StuckInC", timeout=0.5, maxTries=1)
