@@ -228,6 +228,8 @@ class LeastQueue(MemoryQueue):
             job.started = row is not None
             if row is None:
                 job.mark("lost")
+            else:
+                row.lease_until = self.memory.clock() + self.retry_after
         return job.started
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:

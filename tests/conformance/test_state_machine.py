@@ -379,7 +379,10 @@ class Machine(RuleBasedStateMachine):
     def fail(self, number: int, ran: bool) -> None:
         if Capability.ATOMIC_FAIL not in self.can:
             handle = self._handle(number)
-            if handle is not None and (handle.settled or handle.stale):
+            now = self.before().now()
+            if handle is not None and (
+                handle.settled or handle.stale or handle.known.maybe_free(now)
+            ):
                 return  # it may leave a record, since that is written first
         handle = self._settle(number, lambda job: job.fail(ValueError("no"), ran=ran))
         if handle is not None:
