@@ -153,6 +153,11 @@ class Worker:
                     raise
                 ran = True
                 self._backend_lost(error)
+            except Exception as error:
+                # A driver with a bug of its own: reported, and tried again like one that is gone.
+                log.exception("the connection %r failed", self.queue.name)
+                ran = True
+                self._backend_lost(BackendUnavailable(tracebacks.brief(error)))
             reason = self._reason_to_stop(ran=ran)
             if reason is not None:
                 return reason

@@ -66,6 +66,31 @@ def test_a_stop_before_it_runs_is_not_lost(project: Project) -> None:
     assert finished.out.splitlines() == ["[0]", "True", "[0, 0]"], finished
 
 
+BROKEN_DRIVER = """
+from qframe import QueueManager
+from qframe.worker import Worker, WorkerOptions
+worker = Worker(QueueManager(), WorkerOptions(max_jobs=1))
+reserve, calls = worker.queue.reserve, []
+def broken(*args, **kwargs):
+    calls.append(1)
+    if len(calls) < 3:
+        raise ZeroDivisionError("a bug of the driver")
+    return reserve(*args, **kwargs)
+worker.queue.reserve = broken
+print(worker.run(), worker.jobs, worker.stop_reason, len(calls))
+"""
+
+
+def test_a_driver_that_raises_what_it_should_not_is_reported_and_tried_again(
+    project: Project,
+) -> None:
+    project.push("Sleep", {"seconds": 0})
+    finished = project.python(BROKEN_DRIVER)
+    assert finished.out.splitlines()[-1] == "0 1 max jobs 3", finished
+    assert "ZeroDivisionError: a bug of the driver" in finished.err
+    assert project.empty()
+
+
 ON_MAIN = """
 import asyncio, os, signal, sys, threading
 from qframe import QueueManager
