@@ -16,6 +16,7 @@ from qframe.drivers.base import BaseQueue
 from qframe.drivers.sync import SyncQueue
 from qframe.exceptions import BackendUnavailable, InvalidJob
 from qframe.names import queue_name
+from qframe.payload import Envelope
 from qframe.queueable import Queueable
 from qframe.registry import refuse_while_importing
 from qframe.timing import When, seconds_until
@@ -59,21 +60,16 @@ def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
     before anything is pushed, or `BackendUnavailable`.
     """
     refuse_while_importing()
-    made = list(jobs)
-    groups: dict[BaseQueue, list[int]] = {}
-    for position, job in enumerate(made):
+    ids: list[str] = []
+    groups: dict[BaseQueue, list[tuple[Queueable, Envelope]]] = {}
+    for job in jobs:
         _check(job)
         connection = manager.default().connection(type(job).connection)
-        groups.setdefault(connection, []).append(position)
-    if len(groups) > 1:
-        for connection, positions in groups.items():
-            for position in positions:
-                connection.envelope(made[position])
-    ids = [""] * len(made)
-    for connection, positions in groups.items():
-        sent = connection.bulk((made[p] for p in positions), queue)
-        for position, identity in zip(positions, sent, strict=True):
-            ids[position] = identity
+        envelope = connection.envelope(job)
+        groups.setdefault(connection, []).append((job, envelope))
+        ids.append(envelope.uuid)
+    for connection, made in groups.items():
+        connection.push_envelopes(made, queue)
     return ids
 
 

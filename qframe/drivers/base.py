@@ -88,14 +88,17 @@ class BaseQueue(Queue):
         return uuid or _made_up_uuid(self.name, name, identity)
 
     def bulk(self, jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
+        return self.push_envelopes([(job, self.envelope(job)) for job in jobs], queue)
+
+    def push_envelopes(
+        self, made: Sequence[tuple[Queueable, Envelope]], queue: str | None
+    ) -> list[str]:
+        """Push payloads built before, together, telling the listeners; gives their ids in order."""
         groups: dict[tuple[str, float], list[tuple[Queueable, Envelope]]] = {}
-        ids = []
-        for job in jobs:
-            envelope = self.envelope(job)
+        for job, envelope in made:
             delay = timing.seconds_until(type(job).delay)
             name = self._announce(job, envelope, queue, delay)
             groups.setdefault((name, delay), []).append((job, envelope))
-            ids.append(envelope.uuid)
         self.put_groups(
             [
                 ([(envelope.raw, envelope.uuid) for _, envelope in group], name, delay)
@@ -105,7 +108,7 @@ class BaseQueue(Queue):
         for (name, delay), group in groups.items():
             for job, envelope in group:
                 self._announced(job, envelope, name, delay)
-        return ids
+        return [envelope.uuid for _, envelope in made]
 
     def put_groups(self, groups: Sequence[tuple[list[tuple[bytes, str]], str, float]]) -> None:
         """Store messages for several queues; a backend with transactions does all or none."""

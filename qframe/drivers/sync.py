@@ -59,8 +59,10 @@ class SyncQueue(BaseQueue):
         del messages, queue, delay
         raise Unsupported(f"the connection {self.name!r} (sync) runs jobs, not raw payloads")
 
-    def bulk(self, jobs: Any, queue: str | None = None) -> list[str]:  # noqa: ANN401
-        return [self.push(job, queue) for job in jobs]
+    def push_envelopes(
+        self, made: Sequence[tuple[Queueable, Envelope]], queue: str | None
+    ) -> list[str]:
+        return [self.push_envelope(job, envelope, queue, 0) for job, envelope in made]
 
     def ping(self) -> str:
         return "runs each job in the process that dispatches it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-import pytest
+import psutil
 
 from tests.support.process import Project, wait_for
 
@@ -190,7 +190,6 @@ def test_a_reader_that_goes_away_loses_no_job(project: Project) -> None:
 
 
 def test_an_idle_worker_costs_next_to_nothing(project: Project) -> None:
-    psutil = pytest.importorskip("psutil")
     worker = project.idle()
     process = psutil.Process(worker.pid)
     time.sleep(0.3)
