@@ -35,6 +35,7 @@ from qframe.exceptions import (
     UnknownJob,
     Unsupported,
 )
+from qframe.foreign import foreign
 from qframe.functions import queueable
 from qframe.manager import QueueManager
 from qframe.queueable import Queueable
@@ -76,6 +77,7 @@ __all__ = [
     "dispatch_sync",
     "dispatch_unless",
     "events",
+    "foreign",
     "queueable",
 ]
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -69,6 +78,100 @@ class DatabaseSettings(ConnectionSettings):
     busy_timeout: Annotated[float, Field(gt=0, le=3600)] = 10
 
 
+_REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
+_REDIS_QUERY = {
+    "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile",
+    "ssl_password", "ssl_cert_reqs", "ssl_check_hostname",
+}  # fmt: skip
+
+
+def _redis_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        number = parts.path.strip("/")
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL: {error}") from None
+    if parts.scheme not in {*_REDIS, "unix"}:
+        raise ValueError(
+            "must begin with redis://, rediss:// (TLS), unix://, valkey://, valkeys://"
+        )
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("unix:// needs the path of a socket")
+    if parts.scheme != "unix" and number and not number.isdecimal():
+        raise ValueError("what follows the host is the number of the database, such as /0")
+    for key, value in parse_qsl(parts.query):
+        if key not in _REDIS_QUERY:
+            raise ValueError(f"unknown option {key!r}{nearest(key, _REDIS_QUERY)} in the URL")
+        if key == "db" and not value.isdecimal():
+            raise ValueError("db in the URL is the number of the database")
+    return url
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(f"{one_line(text, 60)!r} is not host:port")
+    return text
+
+
+class RedisSettings(ConnectionSettings):
+    """Jobs wait in Redis or Valkey, under the keys Laravel uses, each behind `prefix`.
+
+    `url` begins with redis://, rediss:// (TLS) or unix://, and may hold user, password and the
+    number of the database. With `sentinels` (host:port each) the master of `service` is asked for;
+    with `cluster` the URL, and `nodes`, name some of its nodes.
+
+    `block_for` is the number of seconds after which an idle worker looks for itself, `timeout` how
+    many a reply, and `connect_timeout` how many a connection may take. With `min_replicas` a
+    dispatch waits until that many replicas have the job, at most `replica_timeout` seconds.
+    """
+
+    driver: Literal["redis"] = "redis"
+    url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
+    prefix: Annotated[str, Field(pattern=r"^[^{}\s]*$", max_length=200)] = ""
+    block_for: Annotated[float, Field(gt=0, le=3600)] = 5
+    timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+    connect_timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+    sentinels: list[Annotated[str, AfterValidator(_address)]] = []
+    service: str = "mymaster"
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+    cluster: bool = False
+    nodes: list[Annotated[str, AfterValidator(_address)]] = []
+    min_replicas: Annotated[int, Field(ge=0)] = 0
+    replica_timeout: Annotated[float, Field(gt=0, le=3600)] = 1
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.cluster and self.sentinels:
+            raise ValueError("cluster and sentinels exclude each other")
+        if self.nodes and not self.cluster:
+            raise ValueError("nodes are those of a cluster: set cluster = true")
+        if self.cluster and urlsplit(self.url).scheme == "unix":
+            raise ValueError("a cluster has no unix socket")
+        return self
+
+    def plain_url(self) -> str:
+        """Give the URL as Redis' own clients take it."""
+        scheme, rest = self.url.split("://", 1)
+        return f"{_REDIS.get(scheme, scheme)}://{rest}"
+
+    def shown_url(self) -> str:
+        """Give the URL without user, password and options."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return urlsplit(self.plain_url()).scheme == "rediss"
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Give the sentinels, or the further nodes of a cluster."""
+        split = (address.rpartition(":") for address in (*self.sentinels, *self.nodes))
+        return [(host.strip("[]"), int(port)) for host, _, port in split]
+
+
 class PlaceSettings(BaseModel):
     """Where the store, or the failed jobs, are kept: `auto` or a connection's name.
 
@@ -82,6 +185,7 @@ class PlaceSettings(BaseModel):
 
 BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "database": DatabaseSettings,
+    "redis": RedisSettings,
     "sync": SyncSettings,
     "null": NullSettings,
 }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 import weakref
 from collections.abc import Generator, Iterable
 from typing import Any, Self
 
-from qframe import events, guard, manager, tracebacks
+from qframe import events, guard, host, manager, tracebacks
 from qframe.drivers.base import BaseQueue
 from qframe.drivers.sync import SyncQueue
 from qframe.exceptions import BackendUnavailable, InvalidJob
+from qframe.foreign import Dispatchable, Foreign
 from qframe.names import queue_name
 from qframe.payload import Envelope
 from qframe.queueable import Queueable
@@ -24,7 +24,7 @@ from qframe.timing import When, seconds_until
 log = logging.getLogger("qframe")
 
 
-def dispatch(job: Queueable) -> PendingDispatch:
+def dispatch(job: Dispatchable) -> PendingDispatch:
     """Queue a job: `dispatch(SendWelcome(user_id=7)).on_queue("high").delay(10)`.
 
     The job is checked and its payload built at once, so a bad job raises `InvalidJob` here. It is
@@ -34,7 +34,7 @@ def dispatch(job: Queueable) -> PendingDispatch:
     return PendingDispatch(job)
 
 
-def dispatch_sync(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (what the job returns)
     """Run a job here and now, once, and give what `handle` returned; raises what it raised."""
     queue = manager.default().connection("sync")
     if not isinstance(queue, SyncQueue):
@@ -43,17 +43,17 @@ def dispatch_sync(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
     return queue.run(job, queue.envelope(job), None, 0)
 
 
-def dispatch_if(condition: object, job: Queueable) -> PendingDispatch | None:
+def dispatch_if(condition: object, job: Dispatchable) -> PendingDispatch | None:
     """Dispatch if `condition` is true."""
     return dispatch(job) if condition else None
 
 
-def dispatch_unless(condition: object, job: Queueable) -> PendingDispatch | None:
+def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | None:
     """Dispatch unless `condition` is true."""
     return None if condition else dispatch(job)
 
 
-def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
+def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
     """Queue many jobs at once and give their ids in order.
 
     Those of one connection go together, all or none where the backend can. Raises `InvalidJob`
@@ -61,10 +61,10 @@ def bulk(jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
     """
     refuse_while_importing()
     ids: list[str] = []
-    groups: dict[BaseQueue, list[tuple[Queueable, Envelope]]] = {}
+    groups: dict[BaseQueue, list[tuple[Dispatchable, Envelope]]] = {}
     for job in jobs:
         _check(job)
-        connection = manager.default().connection(type(job).connection)
+        connection = manager.default().connection(job.connection)
         envelope = connection.envelope(job)
         groups.setdefault(connection, []).append((job, envelope))
         ids.append(envelope.uuid)
@@ -85,7 +85,7 @@ class PendingDispatch:
 
     __slots__ = ("__weakref__", "_draft", "_finalizer")
 
-    def __init__(self, job: Queueable) -> None:
+    def __init__(self, job: Dispatchable) -> None:
         _check(job)
         refuse_while_importing()
         self._draft = _Draft(job)
@@ -142,13 +142,13 @@ class _Draft:
 
     __slots__ = ("connection", "delay", "envelope", "id", "job", "pid", "queue")
 
-    def __init__(self, job: Queueable) -> None:
+    def __init__(self, job: Dispatchable) -> None:
         self.job = job
-        self.pid = os.getpid()
+        self.pid = host.pid()
         self.queue: str | None = None
-        self.delay: When = type(job).delay
+        self.delay: When = job.delay
         self.id = ""
-        self.use(manager.default().connection(type(job).connection))
+        self.use(manager.default().connection(job.connection))
 
     def use(self, connection: BaseQueue) -> None:
         self.connection = connection
@@ -156,7 +156,7 @@ class _Draft:
 
     def send(self) -> str:
         if not self.id:
-            if self.pid != os.getpid():
+            if self.pid != host.pid():
                 raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
             delay = seconds_until(self.delay)
             self.id = self.connection.push_envelope(self.job, self.envelope, self.queue, delay)
@@ -180,7 +180,7 @@ class _Disarming:
 
 
 def _check(job: object) -> None:
-    if not isinstance(job, Queueable):
+    if not isinstance(job, Queueable | Foreign):
         shown = job.__name__ if isinstance(job, type) else type(job).__name__
         hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
         raise InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
@@ -191,7 +191,7 @@ def _check(job: object) -> None:
 
 def _send_dropped(draft: _Draft) -> None:
     """Push a dispatch that went out of scope, wherever the garbage collector happens to run."""
-    if draft.pid != os.getpid():
+    if draft.pid != host.pid():
         return
     if guard.busy():
         guard.postpone(lambda: _send_dropped(draft))
@@ -222,7 +222,7 @@ def _push_patiently(draft: _Draft) -> None:
 
 
 def _report(draft: _Draft, error: BaseException) -> None:
-    queue = draft.queue or type(draft.job).queue or draft.connection.default_queue
+    queue = draft.queue or draft.job.queue or draft.connection.default_queue
     events.fire(
         events.JobDispatchFailed,
         draft.connection.name,

@@ -25,7 +25,7 @@ def perform(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
         if type(job).set_up is not Queueable.set_up:
             _finish(job.set_up())
         result = job.handle()
-        if inspect.isawaitable(result):
+        if result is not None and inspect.isawaitable(result):
             result = _finish(result)
     finally:
         if type(job).tear_down is not Queueable.tear_down:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -40,3 +42,29 @@ def first_fault(error: ValidationError | RecursionError) -> str:
         return "nested too deeply"
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
+
+
+def with_other_empties(data: dict[str, Any], error: ValidationError) -> dict[str, Any] | None:
+    """Give data with `[]` for `{}`, and the other way round, where the error is about those.
+
+    PHP writes both as `[]`, Laravel's Lua both as `{}`. None where the error is about others.
+    """
+    changed = copy.deepcopy(data)
+    seen: set[tuple[str | int, ...]] = set()
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        place, value = _reached(changed, fault["loc"])
+        if place and place not in seen and isinstance(value, list | dict) and not value:
+            seen.add(place)
+            *outer, last = place
+            _reached(changed, tuple(outer))[1][last] = [] if isinstance(value, dict) else {}
+    return changed if seen else None
+
+
+def _reached(data: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:  # noqa: ANN401 (any JSON value)
+    """Follow an error's place as far as there is data, which ends where a union's part is named."""
+    for number, part in enumerate(loc):
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
+            return loc[:number], data
+    return loc, data

@@ -11,25 +11,25 @@ from qframe.exceptions import InvalidJob, InvalidPayload
 from qframe.names import one_line
 
 if TYPE_CHECKING:
+    from qframe.foreign import Foreign
     from qframe.queueable import Queueable
 
 PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 _METHODS = {"", "handle", "fire"}
 
 
-def create(job: Queueable) -> dict[str, Any]:
+def create(job: Queueable | Foreign) -> dict[str, Any]:
     """Build the payload of a job; raises `InvalidJob` naming what cannot be sent."""
-    kind = type(job)
     identity = _uuid4()
     payload: dict[str, Any] = {
         "uuid": identity,
         "displayName": job.shown_name(),
-        "job": kind.wire_name(),
-        "maxTries": kind.tries,
-        "maxExceptions": kind.max_exceptions,
-        "failOnTimeout": bool(kind.fail_on_timeout),
-        "backoff": kind.wire_backoff(),
-        "timeout": kind.timeout,
+        "job": job.wire_name(),
+        "maxTries": job.tries,
+        "maxExceptions": job.max_exceptions,
+        "failOnTimeout": bool(job.fail_on_timeout),
+        "backoff": job.wire_backoff(),
+        "timeout": job.timeout,
         "retryUntil": job.retry_deadline(),
         "data": job.to_data(),
         "createdAt": int(time.time()),
@@ -37,9 +37,9 @@ def create(job: Queueable) -> dict[str, Any]:
         "attempts": 0,
         "delay": None,
     }
-    if kind.expires is not None:
+    if job.expires is not None:
         payload["expiresAt"] = job.expiry()
-    if kind.tags:
+    if job.tags:
         payload["tags"] = job.wire_tags()
     return payload
 
@@ -147,6 +147,8 @@ def number(payload: dict[str, Any], key: str) -> float | None:
     NaN, infinities and what is beyond any time or count are something else.
     """
     value = payload.get(key)
+    if value is None:
+        return None
     if type(value) is not int and type(value) is not float:
         return None
     return value if abs(value) <= _GREATEST else None

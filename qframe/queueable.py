@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -25,7 +26,7 @@ from qframe.exceptions import (
     JobDefinitionError,
     QframeError,
 )
-from qframe.fidelity import first_fault, plain, same
+from qframe.fidelity import first_fault, plain, same, with_other_empties
 from qframe.names import one_line
 
 if TYPE_CHECKING:
@@ -290,9 +291,10 @@ class Queueable:
         """Make the job from a payload's data; raises `InvalidArguments` naming the field.
 
         Keys that are no field are left out, with a warning once per key, so that a field can be
-        removed while jobs that have it wait. PHP writes no fields as `[]`.
+        removed while jobs that have it wait. PHP writes no fields as `[]` or `""`, and an empty
+        array of any kind as `[]`.
         """
-        if data is None or data == []:
+        if data is None or data in ([], ""):
             data = {}
         if not isinstance(data, dict):
             raise InvalidArguments(
@@ -304,9 +306,17 @@ class Queueable:
                 _warn_once(cls, key)
             data = {key: value for key, value in data.items() if key in fields}
         try:
-            job: Self = cls._adapter.validate_python(data)
+            return cls._validated(data)
         except ValidationError as error:
+            other = with_other_empties(data, error)
+            if other is not None:
+                with contextlib.suppress(ValidationError):
+                    return cls._validated(other)
             raise InvalidArguments(f"{cls.__name__}: {first_fault(error)}") from None
+
+    @classmethod
+    def _validated(cls, data: dict[str, Any]) -> Self:
+        job: Self = cls._adapter.validate_python(data)
         return job
 
 

@@ -470,9 +470,64 @@ def test_a_php_serialized_command_is_refused_with_what_to_do() -> None:
         payload.job_name(message)
 
 
-@pytest.mark.parametrize("data", [None, []])
-def test_no_fields_may_be_null_or_phps_empty_array(data: object) -> None:
+@pytest.mark.parametrize("data", [None, [], ""])
+def test_no_fields_may_be_null_or_what_php_sends_for_none(data: object) -> None:
     assert Holds.from_data(data).value is None
+
+
+class Lines(BaseModel):
+    texts: list[str] = ["one"]
+    extra: dict[str, int] = {}
+
+
+class Arrays(Queueable):
+    """Has every kind of thing that PHP calls an array."""
+
+    items: list[int] = [1]  # noqa: RUF012 (each job has its own)
+    options: dict[str, int] = {"a": 1}  # noqa: RUF012 (each job has its own)
+    address: Lines = Lines()
+    addresses: list[Lines] = []  # noqa: RUF012 (each job has its own)
+    either: list[int] | set[str] = [2]  # noqa: RUF012 (each job has its own)
+    number: int = 1
+    anything: Any = None
+
+    def handle(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"items": {}}, {"items": []}),
+        ({"options": []}, {"options": {}}),
+        ({"items": {}, "options": []}, {"items": [], "options": {}}),
+        ({"address": []}, {"address": Lines()}),
+        ({"address": {"texts": {}, "extra": []}}, {"address": Lines(texts=[])}),
+        ({"addresses": [[], {"texts": {}}]}, {"addresses": [Lines(), Lines(texts=[])]}),
+        ({"addresses": {}}, {"addresses": []}),
+        ({"either": {}}, {"either": []}),
+        ({"anything": {}}, {"anything": {}}),
+        ({"anything": []}, {"anything": []}),
+    ],
+)
+def test_an_empty_array_of_php_or_lua_is_what_the_field_wants(data: Any, expected: Any) -> None:
+    before = json.dumps(data)
+    assert Arrays.from_data(data) == Arrays(**expected)
+    assert json.dumps(data) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"items": {"a": 1}}, "items: Input should be a valid list"),
+        ({"options": [1]}, "options: Input should be a valid dictionary"),
+        ({"number": []}, "number: Input should be a valid integer"),
+        ({"number": "x", "items": {}}, "items: Input should be a valid list"),
+    ],
+)
+def test_what_fits_no_better_then_is_refused_as_it_came(data: Any, said: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"Arrays: {said}"):
+        Arrays.from_data(data)
 
 
 @pytest.mark.parametrize("data", ["text", 7, [1], True])

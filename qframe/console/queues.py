@@ -1,4 +1,4 @@
-"""Commands about queues and workers as a whole: size, monitor, clear, pause, resume, restart."""
+"""Commands about whole queues and workers: size, monitor, clear, kick, pause, resume, restart."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("size")(size)
     app.command("monitor")(monitor)
     app.command("clear")(clear)
+    app.command("kick")(kick)
 
 
 def restart(*, connection: Connection = None, config: Config = None) -> None:
@@ -170,6 +171,32 @@ def clear(
     found = configured(config).connection(connection)
     count = found.clear(queue)
     say(f"deleted {count} jobs from {connection}:{queue or found.default_queue}")
+
+
+def kick(
+    connection: Annotated[str, typer.Argument(help="Connection name.")],
+    *,
+    queue: QueueOption = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Make the buried jobs of a queue ready.
+
+    \b
+      qframe kick database --queue emails
+      qframe kick database --queue emails --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    found = configured(config).connection(connection)
+    if Capability.BURY not in found.capabilities:
+        raise ConfigurationError(
+            f"the connection {found.name!r} ({found.settings.driver}) buries no jobs"
+        )
+    name = queue or found.default_queue
+    count = found.kick(name)
+    if as_json:
+        say_json({"connection": found.name, "queue": name, "kicked": count})
+    else:
+        say(f"kicked {count} jobs of {found.name}:{name}")
 
 
 def _sizes(queues: Any, connection: str | None, only: str | None) -> list[dict[str, Any]]:  # noqa: ANN401

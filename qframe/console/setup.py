@@ -13,7 +13,7 @@ from qframe.console.common import Config, Json, configured
 from qframe.console.text import say, say_error, say_json
 from qframe.contracts import Capability
 from qframe.drivers.base import BaseQueue
-from qframe.exceptions import ConfigurationError, QframeError
+from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
 
 _SHORT_LEASE = 3
@@ -94,7 +94,8 @@ def init(
 def check(*, as_json: Json = False, config: Config = None) -> int:
     """Say what is configured, whether each backend answers, and what is unsafe about it.
 
-    Exit 1 when a connection does not answer or a module of `jobs` cannot be imported.
+    Exit 1 when a connection does not answer or a module of `jobs` cannot be imported; one that is
+    there without being configured may be silent.
 
     \b
       qframe check
@@ -120,14 +121,19 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         "answer": "",
         "ms": None,
         "error": "",
+        "unused": "",
         "warnings": [],
     }
+    settings = queues.settings
     try:
         queue = queues.connection(name)
         began = time.monotonic()
         row["answer"] = queue.ping()
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
         row["warnings"] = [*queue.warnings(), *_lease_warnings(queue)]
+    except BackendUnavailable as error:
+        asked_for = name in settings.connections or name == settings.default
+        row["error" if asked_for else "unused"] = str(error)
     except QframeError as error:
         row["error"] = str(error)
     return row
@@ -151,6 +157,9 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
     for row in rows:
         if row["error"]:
             say(f"FAIL     {row['connection']}: {row['error']}")
+            continue
+        if row["unused"]:
+            say(f"unused   {row['connection']}: {row['unused']}")
             continue
         say(f"ok       {row['connection']}: {row['answer']} ({row['ms']} ms)")
         for warning in row["warnings"]:

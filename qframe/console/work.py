@@ -22,6 +22,7 @@ _EXAMPLES = """Work the queues of a connection until told to stop.
 \b
   qframe work                                   the default connection and queue
   qframe work database --queue high,default     strictly high first
+  qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
   qframe work --timeout 60 --tries 5 --backoff 1,5,10
 
 Signals: TERM, INT, QUIT finish the job and stop, a second one gives it back; USR1 ends the job;
@@ -38,7 +39,7 @@ def add_to(app: typer.Typer) -> None:
 def work(  # noqa: PLR0913 (one for each option of the command)
     connection: Annotated[str | None, typer.Argument(help="Connection name.")] = None,
     *,
-    queue: Annotated[str, typer.Option(help="Queues in order, by commas.")] = "",
+    queue: Annotated[str, typer.Option(help="Queues or patterns in order, by commas.")] = "",
     timeout: Annotated[float, typer.Option(help="Seconds a job may take; 0: no limit.")] = 60,
     tries: Annotated[int, typer.Option(help="Starts of a job before it fails; 0: no limit.")] = 1,
     backoff: Annotated[str, typer.Option(help="Seconds before retries: 1,5,10.")] = "0",

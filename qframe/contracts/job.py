@@ -86,6 +86,10 @@ class Job(ABC):
     def renew(self) -> None:
         """Prolong the lease of a started job to `retry_after` seconds from now."""
 
+    @abstractmethod
+    def confirm(self) -> None:
+        """Make sure that a start which was not waited for has been counted; does it else."""
+
     @property
     @abstractmethod
     def is_deleted(self) -> bool:

@@ -51,6 +51,11 @@ class Queue(ABC):
     capabilities: Capability
     retry_after: float
     """Seconds a started job's lease lasts unless it is renewed."""
+    look_every: float = 1.0
+    """Seconds between two looks of an idle worker at its store: what restart and pause wait for."""
+    confirm_within: float = 0.0
+    """Seconds after which a start that was not waited for is confirmed; 0 where all are waited for.
+    """
 
     @abstractmethod
     def push(self, job: Any, queue: str | None = None) -> str:  # noqa: ANN401 (a Queueable)
@@ -80,8 +85,8 @@ class Queue(ABC):
         """Hold up to `limit` jobs for about a second each, never waiting for one.
 
         First moves what is due or whose lease ran out back to ready, then takes from the queues
-        strictly in the order given. `finished` is deleted in the same exchange: when this
-        returns, its fate is known (`finished.is_deleted`; false means its lease was lost).
+        strictly in the order given. `finished` is deleted in the same exchange: its lease was
+        lost if `refused` names it then, or later where the answer is not waited for.
         Without `Capability.AHEAD` at most one job is given, whatever `limit` says.
         """
 
@@ -89,8 +94,13 @@ class Queue(ABC):
     def start(self, job: Job, *, finished: Job | None = None) -> bool:
         """Count an attempt of a held job and take its full lease; `finished` as in `reserve`.
 
-        False when the job is no longer ours: it must not be run.
+        False when the job is no longer ours: it must not be run. The answer need not be waited for
+        while the lease is certain to be ours.
         """
+
+    @abstractmethod
+    def refused(self) -> list[Job]:
+        """Name, once, the finished jobs whose lease had passed to another worker."""
 
     @abstractmethod
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:

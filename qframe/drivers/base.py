@@ -6,6 +6,7 @@ import select
 import threading
 import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from qframe.exceptions import (
     QframeError,
     Unsupported,
 )
+from qframe.foreign import Dispatchable
 from qframe.names import queue_name
 from qframe.payload import Envelope
 from qframe.queueable import Queueable
@@ -46,6 +48,7 @@ class BaseQueue(Queue):
         self.retry_after = settings.retry_after
         self.max_payload = settings.max_payload
         self.failed_store: FailedStore | None = None
+        self._refused: deque[Job] = deque()
 
     @abstractmethod
     def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
@@ -56,21 +59,21 @@ class BaseQueue(Queue):
 
     # -- pushing --------------------------------------------------------------------------------
 
-    def push(self, job: Queueable, queue: str | None = None) -> str:
+    def push(self, job: Dispatchable, queue: str | None = None) -> str:
         return self.later(0, job, queue)
 
-    def later(self, delay: timing.When, job: Queueable, queue: str | None = None) -> str:
+    def later(self, delay: timing.When, job: Dispatchable, queue: str | None = None) -> str:
         return self.push_envelope(job, self.envelope(job), queue, timing.seconds_until(delay))
 
-    def envelope(self, job: Queueable) -> Envelope:
+    def envelope(self, job: Dispatchable) -> Envelope:
         """Build the payload of a job for this connection; raises `InvalidJob`."""
-        type(job).check_reachable()
+        job.check_reachable()
         envelope = Envelope(payload.create(job))
         self._check_size(envelope.raw)
         return envelope
 
     def push_envelope(
-        self, job: Queueable, envelope: Envelope, queue: str | None, delay: float
+        self, job: Dispatchable, envelope: Envelope, queue: str | None, delay: float
     ) -> str:
         """Push a payload built before, telling the listeners."""
         name = self._announce(job, envelope, queue, delay)
@@ -87,16 +90,16 @@ class BaseQueue(Queue):
         identity = self.put([(raw, uuid)], name, delay)
         return uuid or _made_up_uuid(self.name, name, identity)
 
-    def bulk(self, jobs: Iterable[Queueable], queue: str | None = None) -> list[str]:
+    def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
         return self.push_envelopes([(job, self.envelope(job)) for job in jobs], queue)
 
     def push_envelopes(
-        self, made: Sequence[tuple[Queueable, Envelope]], queue: str | None
+        self, made: Sequence[tuple[Dispatchable, Envelope]], queue: str | None
     ) -> list[str]:
         """Push payloads built before, together, telling the listeners; gives their ids in order."""
-        groups: dict[tuple[str, float], list[tuple[Queueable, Envelope]]] = {}
+        groups: dict[tuple[str, float], list[tuple[Dispatchable, Envelope]]] = {}
         for job, envelope in made:
-            delay = timing.seconds_until(type(job).delay)
+            delay = timing.seconds_until(job.delay)
             name = self._announce(job, envelope, queue, delay)
             groups.setdefault((name, delay), []).append((job, envelope))
         self.put_groups(
@@ -115,10 +118,12 @@ class BaseQueue(Queue):
         for messages, queue, delay in groups:
             self.put(messages, queue, delay)
 
-    def _announce(self, job: Queueable, envelope: Envelope, queue: str | None, delay: float) -> str:
+    def _announce(
+        self, job: Dispatchable, envelope: Envelope, queue: str | None, delay: float
+    ) -> str:
         """Tell the listeners, who may add keys, and give the name of the queue."""
-        name = queue_name(queue or type(job).queue or self.default_queue)
-        if delay:
+        name = queue_name(queue or job.queue or self.default_queue)
+        if delay and isinstance(job, Queueable):  # Laravel would take it for the backoff
             envelope.payload["delay"] = int(delay) if delay == int(delay) else delay
         if delay or events.listeners_of(events.JobQueueing):
             events.fire(events.JobQueueing, self.name, name, job, envelope.payload, delay)
@@ -126,7 +131,7 @@ class BaseQueue(Queue):
             self._check_size(envelope.raw)
         return name
 
-    def _announced(self, job: Queueable, envelope: Envelope, queue: str, delay: float) -> None:
+    def _announced(self, job: Dispatchable, envelope: Envelope, queue: str, delay: float) -> None:
         uuid, message = envelope.uuid, envelope.payload
         events.fire(events.JobQueued, self.name, queue, uuid, job, message, delay)
 
@@ -146,6 +151,18 @@ class BaseQueue(Queue):
 
     def start(self, job: Job, *, finished: Job | None = None) -> bool:
         raise self.cannot(Capability.RESERVE)
+
+    def finish(self, finished: Job | None, *, deleted: bool) -> None:
+        """Note what became of a finished job in an exchange."""
+        if isinstance(finished, BaseJob):
+            finished.mark("deleted" if deleted else "lost")
+            if not deleted:
+                self._refused.append(finished)
+
+    def refused(self) -> list[Job]:
+        if not self._refused:
+            return []
+        return [self._refused.popleft() for _ in range(len(self._refused))]
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         del queues
@@ -199,12 +216,13 @@ class BaseJob(Job):
     """A reservation: settled once, fenced by the driver's steps, each saying whether it applied."""
 
     def __init__(
-        self, connection: BaseQueue, queue: str, identity: str, raw: bytes, attempts: int
+        self, connection: BaseQueue, queue: str, identity: str | None, raw: bytes, attempts: int
     ) -> None:
         self.connection = connection
         self.connection_name = connection.name
         self.queue = queue
-        self.id = identity
+        if identity is not None:  # else the driver makes it when asked for
+            self.id = identity
         self.raw_body = raw
         self.started = False
         self.failed_with = None
@@ -325,6 +343,9 @@ class BaseJob(Job):
                 self.mark("lost")
             if self._state:
                 raise self._unsettleable()
+
+    def confirm(self) -> None:
+        return
 
     def mark(self, state: str) -> None:
         """Note how the reservation ended, for a driver that settled it in an exchange."""

@@ -12,6 +12,7 @@ from qframe.config import ConnectionSettings, SyncSettings
 from qframe.contracts import History
 from qframe.drivers.base import BaseJob, BaseQueue
 from qframe.exceptions import JobFailedByHand, Unsupported
+from qframe.foreign import Dispatchable, Foreign
 from qframe.payload import Envelope
 from qframe.queueable import Queueable
 
@@ -30,20 +31,25 @@ class SyncQueue(BaseQueue):
         super().__init__(name, settings)
         self._warned = False
 
-    def envelope(self, job: Queueable) -> Envelope:
+    def envelope(self, job: Dispatchable) -> Envelope:
         """Build the payload; here a class need not be one that another process can find."""
         envelope = Envelope(payload.create(job))
         self._check_size(envelope.raw)
         return envelope
 
     def push_envelope(
-        self, job: Queueable, envelope: Envelope, queue: str | None, delay: float
+        self, job: Dispatchable, envelope: Envelope, queue: str | None, delay: float
     ) -> str:
         self.run(job, envelope, queue, delay)
         return envelope.uuid
 
-    def run(self, job: Queueable, envelope: Envelope, queue: str | None, delay: float) -> Any:  # noqa: ANN401 (what the job returns)
-        """Run the job as it would arrive, and give what `handle` returned."""
+    def run(self, job: Dispatchable, envelope: Envelope, queue: str | None, delay: float) -> Any:  # noqa: ANN401 (what the job returns)
+        """Run the job as it would arrive, and give what `handle` returned.
+
+        Raises `Unsupported` for a foreign job.
+        """
+        if isinstance(job, Foreign):
+            raise self._cannot_run(job)
         if delay and not self._warned:
             self._warned = True
             log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
@@ -60,9 +66,18 @@ class SyncQueue(BaseQueue):
         raise Unsupported(f"the connection {self.name!r} (sync) runs jobs, not raw payloads")
 
     def push_envelopes(
-        self, made: Sequence[tuple[Queueable, Envelope]], queue: str | None
+        self, made: Sequence[tuple[Dispatchable, Envelope]], queue: str | None
     ) -> list[str]:
+        for job, _ in made:
+            if isinstance(job, Foreign):
+                raise self._cannot_run(job)
         return [self.push_envelope(job, envelope, queue, 0) for job, envelope in made]
+
+    def _cannot_run(self, job: Foreign) -> Unsupported:
+        return Unsupported(
+            f"the connection {self.name!r} (sync) runs jobs in this process and {job.name} is a "
+            "job of another program: dispatch it on a connection that it works"
+        )
 
     def ping(self) -> str:
         return "runs each job in the process that dispatches it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qframe.contracts import Store
 from qframe.exceptions import BackendUnavailable
@@ -24,57 +24,87 @@ def pause_key(connection: str, queue: str = "") -> str:
 class Control:
     """The last known state of the store, looked at once a second.
 
-    A store that does not answer changes nothing: the last known state holds.
+    A store that does not answer changes nothing: the last known state holds. With `find`, the
+    queues are asked for at each look, and a new one is worked once its pause was looked for.
     """
 
     def __init__(
-        self, store: Store, connection: str, queues: Sequence[str], *, force: bool
+        self,
+        store: Store,
+        connection: str,
+        queues: Sequence[str],
+        *,
+        force: bool,
+        find: Callable[[], tuple[str, ...]] | None = None,
     ) -> None:
         self._store = store
+        self._connection = connection
         self._queues = tuple(queues)
         self._force = force
-        self._keys = (
-            RESTART,
-            pause_key(connection),
-            *(pause_key(connection, queue) for queue in queues),
-        )
+        self._find = find
+        self._held_up: tuple[str, ...] = ()
         self._looked = 0.0
         self._silent = False
         self._first: str | None = None
         self._begun = False
         self.restart = False
+        self.paused = False
+        """Whether a pause leaves nothing to work."""
         self.active = self._queues
         """The queues that are not paused, in their order."""
 
     def look(self) -> None:
         """Ask the store, at most once a second.
 
-        The first look notes the restart token there is, and raises `BackendUnavailable`.
+        The first look notes the restart token there is, and raises `BackendUnavailable`. Any look
+        raises what `find` raises.
         """
-        if not self._begun:
-            values = self._store.get(*self._keys)
-            self._first = values[0]
-            self._begun = True
-            self._read(values)
         now = time.monotonic()
-        if now - self._looked < EVERY:
+        if self._begun and now - self._looked < EVERY:
             return
+        queues = self._now_there()
         self._looked = now
+        each = (pause_key(self._connection, queue) for queue in queues)
         try:
-            self._read(self._store.get(*self._keys))
+            values = self._store.get(RESTART, pause_key(self._connection), *each)
         except BackendUnavailable as error:
+            if not self._begun:
+                raise
             if not self._silent:
                 log.warning("restart and pause cannot be read: %s", error)
             self._silent = True
-        else:
-            self._silent = False
+            return
+        if not self._begun:
+            self._first = values[0]
+            self._begun = True
+        self._silent = False
+        self._queues = queues
+        self._read(values)
+
+    def finds_more(self) -> bool:
+        """Look at once where there is `find`; says whether there is a queue more to work."""
+        if self._find is None:
+            return False
+        known = {*self.active}
+        self._looked = -EVERY
+        self.look()
+        return not known.issuperset(self.active)
+
+    def _now_there(self) -> tuple[str, ...]:
+        """Give the queues to look for; a paused one stays, so that only `resume` ends its pause."""
+        if self._find is None:
+            return self._queues
+        found = self._find()
+        return (*found, *(queue for queue in self._held_up if queue not in found))
 
     def _read(self, values: Sequence[str | None]) -> None:
         token, everything, *each = values
         self.restart = token is not None and token != self._first
+        pairs = list(zip(self._queues, each, strict=True))
+        self._held_up = tuple(queue for queue, paused in pairs if paused is not None)
         if everything is not None and not self._force:
             self.active = ()
+            self.paused = True
         else:
-            self.active = tuple(
-                queue for queue, paused in zip(self._queues, each, strict=True) if paused is None
-            )
+            self.active = tuple(queue for queue, paused in pairs if paused is None)
+            self.paused = bool(self._queues) and not self.active

@@ -1,4 +1,7 @@
-"""Keeps the lease of the running job: one thread that looks every third of `retry_after`."""
+"""Keeps the lease of the running job: one thread that looks every third of `retry_after`.
+
+Where starts are not waited for, it looks more often, and confirms that of a job which runs on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 from qframe import tracebacks
 from qframe.contracts import Job, Queue
@@ -27,7 +31,10 @@ class LeaseKeeper:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._every = queue.retry_after / 3
+        self._look = min(self._every, queue.confirm_within or self._every)
         self._job: Job | None = None
+        self._seen: Job | None = None
+        self._due = 0.0
         self._until = float("inf")
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -50,23 +57,34 @@ class LeaseKeeper:
 
     def drop(self) -> None:
         """Renew no more; returns when a renewal under way has ended."""
-        with self._lock:
-            self._job = None
+        if self._job is not None:
+            with self._lock:
+                self._job = None
 
     def _keep(self) -> None:
         # A signal that the system hands to this thread would not wake the main thread's job.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        pause = self._every
-        while not self._ended.wait(pause):
-            pause = self._every
+        while not self._ended.wait(self._look):
             with self._lock:
                 if self._job is not None and time.monotonic() < self._until:
-                    pause = self._renew(self._job)
+                    self._look_at(self._job)
         self._queue.close()
 
-    def _renew(self, job: Job) -> float:
+    def _look_at(self, job: Job) -> None:
+        now = time.monotonic()
+        first = job is not self._seen
+        if first:
+            self._seen = job
+            self._due = now + self._every - self._look  # it may have begun a whole look ago
+        if now >= self._due:
+            self._due = now + self._keep_up(job, job.renew)
+        elif not first:
+            self._keep_up(job, job.confirm)
+
+    def _keep_up(self, job: Job, step: Callable[[], None]) -> float:
+        """Renew or confirm; gives the seconds until the next renewal is due."""
         try:
-            job.renew()
+            step()
         except BackendUnavailable as error:
             log.warning("the lease of %s could not be renewed: %s", job.name, error)
             return min(_SOONER, self._every)

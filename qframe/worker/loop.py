@@ -21,6 +21,7 @@ from qframe.worker.ahead import Ahead
 from qframe.worker.control import EVERY, Control
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.runner import Outcome, Runner
+from qframe.worker.selection import Selection
 from qframe.worker.signals import Signals
 
 log = logging.getLogger("qframe")
@@ -35,7 +36,8 @@ class Worker:
 
     `run()` is what `qframe work` calls; it gives the exit code. Off the main thread it runs
     without signals, and so without timeouts, and says so; `stop()` ends it from any thread.
-    Raises `ConfigurationError` for a connection that is unknown or holds no jobs.
+    Raises `ConfigurationError` for a connection that is unknown, holds no jobs, or cannot list its
+    queues where one is to be matched by a pattern.
     """
 
     def __init__(
@@ -50,6 +52,12 @@ class Worker:
                 f"the connection {self.queue.name!r} ({self.queue.settings.driver}) holds no jobs "
                 "to work on"
             )
+        self.selection = Selection(self.queues, self.queue.queues)
+        if self.selection.patterns and Capability.LIST not in self.queue.capabilities:
+            raise ConfigurationError(
+                f"the connection {self.queue.name!r} ({self.queue.settings.driver}) cannot list "
+                f"its queues: name them instead of {self.selection.patterns[0]!r}"
+            )
         self.jobs = 0
         self.stop_reason: StopReason | None = None
         self._held: deque[Job] = deque()
@@ -60,6 +68,8 @@ class Worker:
         self._lost_since = 0.0
         self._lost_pause = _FIRST_PAUSE
         self._memory_seen = 0.0
+        self._now = 0.0
+        """When the last job ended."""
         self._signals: Signals | None = None
         self._stop_asked = False
 
@@ -104,7 +114,13 @@ class Worker:
             self.manager.settings.unknown_job_delays,
         )
         store = self.manager.store(self.queue.name)
-        self.control = Control(store, self.queue.name, self.queues, force=self.options.force)
+        self.control = Control(
+            store,
+            self.queue.name,
+            self.selection.names,
+            force=self.options.force,
+            find=self.selection.find if self.selection.patterns else None,
+        )
         self._first_look()
         self._began = time.monotonic()
         self._once_until = self._began + self.options.sleep
@@ -124,7 +140,7 @@ class Worker:
 
     def _end(self) -> None:
         """Leave nothing behind: the last job deleted, those held given back at once."""
-        self.runner.watchdog.cancel()
+        self.runner.at_rest()
         try:
             self.runner.flush()
             self._give_back_held()
@@ -167,18 +183,18 @@ class Worker:
         self.control.look()
         if not self._may_work():
             self._stand_by()
-            return bool(self.control.active)
+            return bool(self.control.active) or self._found_more()
         job = self._next_job()
         self._backend_answers()
         if job is None:
             self._wait_for_work()
-            return False
+            return self._found_more()
         self._run(job)
         self.control.look()
         return True
 
     def _may_work(self) -> bool:
-        paused = self.signals.paused or not self.control.active
+        paused = self.signals.paused or self.control.paused
         if paused != self._paused:
             self._paused = paused
             kind = events.WorkerPaused if paused else events.WorkerResumed
@@ -187,7 +203,7 @@ class Worker:
 
     def _stand_by(self) -> None:
         """Paused or vetoed: hold nothing, and wait."""
-        self.runner.watchdog.cancel()
+        self.runner.at_rest()
         self.runner.flush()
         self._give_back_held()
         self.signals.wait(EVERY)
@@ -195,6 +211,9 @@ class Worker:
     def _next_job(self) -> Job | None:
         if not self._held:
             queues = self.control.active
+            if not queues:  # no pattern matches one yet
+                self.runner.flush()
+                return None
             events.fire(events.JobPopping, self.queue.name, queues)
             self.runner.watchdog.spare()
             finished = self.runner.finished
@@ -217,35 +236,44 @@ class Worker:
         self._idle = False
         began = time.monotonic()
         outcome = self.runner.run(job)
-        self._ahead.ran(time.monotonic() - began)
+        self._now = time.monotonic()
+        self._ahead.ran(self._now - began)
         if outcome is not Outcome.LOST:
             self.jobs += 1
         if self.options.rest and not self.signals.quit:
-            self.runner.watchdog.cancel()
+            self.runner.at_rest()
             self.runner.flush()
             self.signals.wait(self.options.rest)
 
     def _wait_for_work(self) -> None:
-        self.runner.watchdog.cancel()
+        self.runner.at_rest()
         if not self._idle:
             self._idle = True
             events.fire(events.WorkerIdle, self.queue.name, self.queues)
         if self.options.stop_when_empty or self.signals.quit:
             return
-        timeout = EVERY if Capability.WAIT in self.queue.capabilities else self.options.sleep
+        can_wait = Capability.WAIT in self.queue.capabilities
+        timeout = self.queue.look_every if can_wait else self.options.sleep
         now = time.monotonic()
         if self.options.once:
             timeout = min(timeout, self._once_until - now)
         if self.options.max_time:
             timeout = min(timeout, self._began + self.options.max_time - now)
+        if not self.control.active:
+            self.signals.wait(timeout)
+            return
         self.queue.wait(self.control.active, max(0.0, timeout), self.signals.fileno())
         self.signals.drain()
+
+    def _found_more(self) -> bool:
+        """Whether there are queues, new to a worker about to end, that a pattern matches."""
+        return self.options.stop_when_empty and self.control.finds_more()
 
     # -- reasons to stop ------------------------------------------------------------------------
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
         """Give the first reason there is, in Laravel's order."""
-        now = time.monotonic()
+        now = self._now if ran else time.monotonic()
         return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
 
     def _told_to_stop(self) -> StopReason | None:
@@ -293,7 +321,7 @@ class Worker:
 
     def _backend_lost(self, error: BackendUnavailable) -> None:
         """Say so once, then try again with growing, jittered pauses."""
-        self.runner.watchdog.cancel()
+        self.runner.at_rest()
         self._held.clear()
         if not self._lost_since:
             self._lost_since = time.monotonic()

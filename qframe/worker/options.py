@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qframe.exceptions import ConfigurationError
-from qframe.names import queue_name
+from qframe.worker import selection
 
 
 class StopReason(StrEnum):
@@ -46,7 +46,11 @@ class WorkerOptions:
     """How a worker works. Times are in seconds; raises `ConfigurationError` for wrong values.
 
     - `connection`, `queues`: what it works; default: the default connection, its default queue.
-      Queues are tried strictly in the order given.
+      Queues are tried strictly in the order given. Where the backend can list its queues
+      (`Capability.LIST`), an entry may be a pattern (`*`, `?`, `[abc]`, `[!abc]`, upper and lower
+      case as written): what it matches is tried at its place, sorted by name, and looked up anew
+      once a second. `!` before a name or pattern skips what it matches. A queue is tried once, at
+      its first place.
     - `timeout`, `tries`, `backoff`: for jobs that do not say themselves. 0 is no timeout, or
       tries without limit.
     - `grace`: how long after its timeout a job that does not end is given before the process is.
@@ -89,8 +93,8 @@ class WorkerOptions:
             raise ConfigurationError("backoff needs at least one number of seconds")
         for value in self.backoff:
             _not_negative("backoff", value)
-        for queue in self.queues:
-            queue_name(queue)
+        if self.queues:
+            selection.parse(self.queues)
 
 
 def _not_negative(option: str, value: object) -> None:

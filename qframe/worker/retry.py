@@ -26,17 +26,20 @@ class Limits:
         self._message = message
         self._options = options
 
-    @property
-    def tries(self) -> int:
+        own_tries = job_class.tries if job_class is not None else None
+        own_timeout = job_class.timeout if job_class is not None else None
+        self.tries = (
+            own_tries if own_tries is not None else int(self._sent("maxTries", options.tries))
+        )
         """How often the job may be started; 0 is without limit."""
-        own = self._class.tries if self._class is not None else None
-        return int(own if own is not None else self._sent("maxTries", self._options.tries))
-
-    @property
-    def timeout(self) -> float:
+        self.timeout = (
+            own_timeout if own_timeout is not None else self._sent("timeout", options.timeout)
+        )
         """How many seconds an attempt may take; 0 is without limit."""
-        own = self._class.timeout if self._class is not None else None
-        return own if own is not None else self._sent("timeout", self._options.timeout)
+        self.retry_until = payload.number(message, "retryUntil")
+        """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
+        self.expires_at = payload.number(message, "expiresAt")
+        """When the job, not started by then, is skipped; fixed at dispatch."""
 
     @property
     def max_exceptions(self) -> int:
@@ -51,17 +54,9 @@ class Limits:
             return self._class.fail_on_timeout
         return self._message.get("failOnTimeout") is True
 
-    @property
-    def retry_until(self) -> float | None:
-        """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
-        return payload.number(self._message, "retryUntil")
-
-    @property
-    def expires_at(self) -> float | None:
-        """When the job, not started by then, is skipped; fixed at dispatch."""
-        return payload.number(self._message, "expiresAt")
-
     def _sent(self, key: str, otherwise: float) -> float:
+        if self._message.get(key) is None:
+            return otherwise
         value = payload.number(self._message, key)
         return otherwise if value is None or value < 0 else value
 

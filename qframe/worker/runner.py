@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -107,23 +106,33 @@ class Runner:
             return Outcome.LOST
         return _Attempt(self, job, name, job_class, message, limits).run()
 
+    def at_rest(self) -> None:
+        """No job follows at once: neither stage of a timeout has anything to end."""
+        self.watchdog.cancel()
+        self.signals.at_rest()
+
     def flush(self) -> None:
         """Delete the finished job now."""
         if self.finished is not None:
-            with contextlib.suppress(SettleError):
+            try:
                 self.finished.delete()
+            except SettleError:
+                self._ran_twice(self.finished)
             self.note_finished()
 
     def note_finished(self) -> None:
-        """Look at what became of the finished job in an exchange."""
-        finished, self.finished = self.finished, None
-        if finished is not None and not finished.is_deleted:
-            log.warning(
-                "%s %s was done, but its lease had passed to another worker: it runs twice",
-                finished.name,
-                finished.uuid,
-            )
-            events.fire(events.LeaseLost, finished)
+        """The finished job was taken along by an exchange: look whose lease had been lost."""
+        self.finished = None
+        for job in self.queue.refused():
+            self._ran_twice(job)
+
+    def _ran_twice(self, job: Job) -> None:
+        log.warning(
+            "%s %s was done, but its lease had passed to another worker: it runs twice",
+            job.name,
+            job.uuid,
+        )
+        events.fire(events.LeaseLost, job)
 
     # -- before the handler ---------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ import select
 import signal
 import socket
 import threading
+import time
 from types import FrameType
 from typing import Any, Self
 
 from qframe import guard
 from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
 
+_EARLY = 0.01
 _STOPS = ("SIGTERM", "SIGINT", "SIGQUIT")
 
 
@@ -31,6 +33,8 @@ class Signals:
         self.on_main_thread = threading.current_thread() is threading.main_thread()
         self._running = False
         self._timeout = 0.0
+        self._armed = False
+        self._rings_at = 0.0
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -93,23 +97,32 @@ class Signals:
         """A job runs from now on: what ends it may raise, after `timeout` at the latest."""
         self.fired = None
         self._timeout = timeout
-        self._running = self.on_main_thread
-        if self._running and timeout:
-            signal.setitimer(signal.ITIMER_REAL, timeout)
+        if self.on_main_thread:
+            if timeout or self._armed:
+                self._set_alarm(timeout)
+            self._running = True
+
+    def _set_alarm(self, seconds: float) -> None:
+        """Let the alarm ring; one for a job that has ended is moved, and does nothing meanwhile."""
+        self._rings_at = time.monotonic() + seconds
+        self._armed = bool(seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
         """Give the running job another timeout, of which `passed` seconds are over."""
         if self._running and timeout != self._timeout:
             self._timeout = timeout
-            left = max(0.001, timeout - passed) if timeout else 0
-            signal.setitimer(signal.ITIMER_REAL, left)
+            self._set_alarm(max(0.001, timeout - passed) if timeout else 0)
 
     def not_running(self) -> None:
         """The job has ended: nothing raises any more."""
         self._running = False
-        if self._timeout and self.on_main_thread:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         guard.forget_interruption()
+
+    def at_rest(self) -> None:
+        """No job follows at once: nothing is to ring."""
+        if self._armed:
+            self._set_alarm(0)
 
     # -- handlers -------------------------------------------------------------------------------
 
@@ -132,6 +145,8 @@ class Signals:
         held_up = guard.pending()
         if held_up is not None:
             guard.interrupt(held_up, frame)
+        elif time.monotonic() < self._rings_at - _EARLY:  # it rang for the job before, unheard
+            return
         else:
             late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
             self._end_job(late, frame)

@@ -18,6 +18,7 @@ from tests.conformance.drivers import DRIVERS, Bench
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(capability): run over the drivers that declare it")
+    config.addinivalue_line("markers", "in_client: where atomic steps are made of calls here")
     config.addinivalue_line("markers", "lacks(capability): run over the drivers that do not")
 
 
@@ -30,10 +31,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         needed |= mark.args[0]
     for mark in metafunc.definition.iter_markers("lacks"):
         lacked |= mark.args[0]
+    in_client = metafunc.definition.get_closest_marker("in_client")
     kinds = {
         name: kind
         for name, kind in DRIVERS.items()
-        if needed in kind.kind.capabilities and not lacked & kind.kind.capabilities
+        if needed in kind.kind.capabilities
+        and not lacked & kind.kind.capabilities
+        and (kind.steps_in_client or not in_client)
     }
     metafunc.parametrize("bench", list(kinds.values()), ids=list(kinds), indirect=True)
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import sqlite3
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from qframe import QueueManager
 from qframe.contracts import Capability, FailedStore, History, Job, Store
-from qframe.drivers.base import BaseQueue
+from qframe.drivers.base import HOLD, BaseQueue
 from qframe.drivers.database.queue import DatabaseQueue
 from qframe.drivers.null import NullQueue
+from qframe.drivers.redis import clock as redis_clock
+from qframe.drivers.redis import scripts as redis_scripts
+from qframe.drivers.redis.link import Answered, Link
+from qframe.drivers.redis.queue import RedisQueue
 from qframe.drivers.sync import SyncQueue
 from tests.plugins.memory_driver.qframe_memory import Memory, MemoryJob, MemoryQueue, spaces
 from tests.support.client import Client, ProcessClient, ThreadClient
+from tests.support.redis_server import RedisServer
 
 NAME = "here"
 """The name of the connection under test."""
@@ -35,6 +43,12 @@ class Bench(ABC):
     """
 
     kind: ClassVar[type[BaseQueue]]
+    keeps_places: ClassVar[bool] = True
+    """Whether a job whose lease ran out is back in its old place, and not just at the head."""
+    longer: ClassVar[float] = 0.0
+    """Seconds a lease may last longer than asked where its start is not waited for."""
+    steps_in_client: ClassVar[bool] = True
+    """Whether an atomic step is made of calls here, that can be broken into."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,6 +144,81 @@ class SqliteBench(Bench):
                 )
                 raw.execute("UPDATE qframe_store SET expires_at = expires_at - ?", [ms])
                 raw.execute("COMMIT")
+
+
+class RedisBench(Bench):
+    """The Redis driver on a private server that all tests of this process share, emptied for each.
+
+    The server's clock cannot be set: its scripts add what is kept beside the jobs, and values with
+    a time to live are made older. The worker's own clock moves along.
+    """
+
+    kind: ClassVar[type[BaseQueue]] = RedisQueue
+    keeps_places = False
+    longer = HOLD / 3
+    steps_in_client = False
+    _passed: ClassVar[float] = 0.0
+
+    def __init__(self, folder: Path) -> None:
+        self.server = shared_server()
+        self.server.command("FLUSHALL")
+        type(self)._passed = 0.0
+        let_time_pass_in_scripts()
+        super().__init__(folder)
+
+    def connection(self) -> dict[str, Any]:
+        return {"driver": "redis", "url": self.server.url}
+
+    def forward(self, seconds: float) -> None:
+        type(self)._passed += seconds
+        self.server.command("INCRBYFLOAT", _PASSED, seconds)
+        for key in self.server.command("KEYS", "qframe:{store}:*"):
+            left = self.server.command("PTTL", key)
+            if left > 0:
+                self.server.command("PEXPIRE", key, max(0, left - round(seconds * 1000)))
+
+
+_PASSED = "seconds passed"
+
+
+@cache
+def shared_server() -> RedisServer:
+    """Start the server of this process, ended with it."""
+    folder = tempfile.TemporaryDirectory(prefix="qframe-redis-")
+    server = RedisServer(Path(folder.name))
+    server.start()
+
+    @atexit.register
+    def end() -> None:
+        server.kill()
+        folder.cleanup()
+
+    return server
+
+
+@cache
+def let_time_pass_in_scripts() -> None:
+    """Make the scripts, and the worker's clock, count the seconds that were let pass."""
+    script = redis_scripts.script
+    asked = "return time[1] + time[2] / 1000000"
+
+    @cache
+    def later(name: str) -> redis_scripts.Script:
+        text = script(name).text.decode()
+        assert asked in text
+        passed = f"(redis.call('GET', '{_PASSED}') or 0)"
+        return redis_scripts.Script(text.replace(asked, f"{asked} + {passed}"))
+
+    redis_scripts.script = later
+    clock = redis_clock.clock
+    tell = Link.tell
+
+    def tell_and_hear(link: Link, command: redis_scripts.Command, answered: Answered) -> None:
+        tell(link, command, answered)
+        link.ask()
+
+    setattr(Link, "tell", tell_and_hear)  # noqa: B010 (others are to see what was told)
+    setattr(RedisQueue, "clock", staticmethod(lambda: clock() + RedisBench._passed))  # noqa: B010
 
 
 class SyncBench(Bench):
@@ -253,6 +342,7 @@ class LeastBench(MemoryBench):
 
 DRIVERS: dict[str, type[Bench]] = {
     "sqlite": SqliteBench,
+    "redis": RedisBench,
     "sync": SyncBench,
     "null": NullBench,
     "memory": MemoryBench,

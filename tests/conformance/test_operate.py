@@ -150,6 +150,7 @@ class TestRequeue:
         assert elsewhere.count() == 0
 
     @pytest.mark.needs(Capability.ATOMIC_FAIL | Capability.DURABLE)
+    @pytest.mark.in_client
     def test_interrupted_half_way_it_is_where_it_was(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -480,6 +480,7 @@ class TestFail:
         again = begin(bench)
         assert (again.uuid, again.attempts()) == ("a", 2)
 
+    @pytest.mark.in_client
     def test_when_the_backend_s_own_record_fails_the_job_is_kept(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -512,6 +513,7 @@ class TestFail:
         assert bench.failed.count() == 0
 
     @pytest.mark.needs(Capability.ATOMIC_FAIL | Capability.DURABLE)
+    @pytest.mark.in_client
     def test_failing_interrupted_half_way_leaves_the_job_where_it_was(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -210,6 +210,8 @@ class Machine(RuleBasedStateMachine):
             known.attempts += not ahead
             assert job.attempts() == known.attempts
             known.place = "reserved"
+            if not self.bench.keeps_places:
+                known.due = Moment(-math.inf, math.inf)  # from here on, until it is released
             known.reservation += 1
             known.lease_until = now.after(HOLD if ahead else RETRY_AFTER)
             self.handles.append(Handle(job, known, known.reservation))
@@ -275,7 +277,8 @@ class Machine(RuleBasedStateMachine):
             assert started
         if started:
             known.attempts += Capability.AHEAD in self.can
-            known.lease_until = now.after(RETRY_AFTER)
+            lease = now.after(RETRY_AFTER)
+            known.lease_until = Moment(lease.first, lease.last + self.bench.longer)
             assert handle.job.attempts() == known.attempts
         else:
             self._lose(handle)

@@ -114,6 +114,49 @@ def test_clear_wants_a_connection(shop: Shop) -> None:
     assert shop.run("clear", "database", "--queue", "a b").code == 2
 
 
+# -- kick ---------------------------------------------------------------------------------------
+
+
+def bury(shop: Shop, queue: str, count: int) -> None:
+    for _ in range(count):
+        shop.queue.push_raw("{}", queue)
+        (job,) = shop.queue.reserve([queue])
+        shop.queue.start(job)
+        job.bury()
+
+
+def test_kick_makes_what_is_buried_ready(shop: Shop) -> None:
+    bury(shop, "emails", 2)
+    bury(shop, "default", 1)
+    shop.queue.push_raw("{}", "emails", delay=60)
+    said = shop.run("kick", "database", "--queue", "emails")
+    assert (said.code, said.out) == (0, "kicked 2 jobs of database:emails\n")
+    sizes = shop.queue.sizes("emails")
+    assert (sizes.ready, sizes.delayed, sizes.buried) == (2, 1, 0)
+    assert shop.queue.sizes("default").buried == 1
+    assert shop.run("kick", "database").out == "kicked 1 jobs of database:default\n"
+    assert shop.run("kick", "database").out == "kicked 0 jobs of database:default\n"
+
+
+def test_kick_as_json(shop: Shop) -> None:
+    bury(shop, "emails", 2)
+    assert shop.run("kick", "database", "--queue", "emails", "--json").rows == {
+        "connection": "database", "queue": "emails", "kicked": 2,
+    }  # fmt: skip
+    assert shop.run("kick", "database", "--json").rows["kicked"] == 0
+
+
+def test_kick_wants_a_connection_that_buries_and_a_queue_name(shop: Shop) -> None:
+    assert "Missing argument 'connection'" in shop.run("kick").only()
+    for name in ("sync", "null"):
+        said = shop.run("kick", name, "--json")
+        assert said.code == 2
+        assert said.only() == f"qframe: the connection '{name}' ({name}) buries no jobs"
+    said = shop.run("kick", "database", "--queue", "a b")
+    assert said.code == 2
+    assert "'a b' is not a queue name" in said.only()
+
+
 # -- pause, resume, restart ---------------------------------------------------------------------
 
 

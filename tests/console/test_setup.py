@@ -75,7 +75,7 @@ def test_check_as_json(shop: Shop) -> None:
     by_name = {row["connection"]: row for row in found["connections"]}
     assert by_name["database"]["error"] == ""
     assert by_name["database"]["ms"] >= 0
-    assert {*by_name["database"]} == {"connection", "answer", "ms", "error", "warnings"}
+    assert {*by_name["database"]} == {"connection", "answer", "ms", "error", "unused", "warnings"}
 
 
 @pytest.mark.parametrize(

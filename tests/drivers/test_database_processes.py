@@ -66,12 +66,12 @@ while not (folder / "stop").exists():
             continue
         ledger.note("S", job.uuid, job.attempts(), os.getpid())
         time.sleep(0.001)
-        ledger.note("D", job.uuid)
+        ledger.note("D", job.uuid, job.attempts(), os.getpid())
         try:
             job.delete()
         except LeaseLost:
             continue
-        ledger.note("A", job.uuid)
+        ledger.note("A", job.uuid, "deleted", job.attempts(), os.getpid())
 """
 )
 

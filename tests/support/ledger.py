@@ -1,27 +1,82 @@
 """A record of what happened to jobs that no death of a process can take back.
 
-One file opened for appending, one `write` per line: `P id` before a push, `E id` after it
-returned; `S id attempt pid` at a job's start; `D id` as the last act of its body; `A id` after its
-acknowledgement returned.
+One file opened for appending, one `write` per line, ended by the moment on the clock that all
+processes of a machine share: `U pid` when a worker enters its loop; `P job` before a push, `E job`
+after it returned; `S job attempt pid` at a job's start; `D job attempt pid` as the last act of its
+body; `A job how attempt pid` once its settling has been applied or refused, `how` being `deleted`,
+`released`, `lost` and so on.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections import Counter
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+
+_OUT_OF_THE_WAY = 500
+"""The lowest descriptor a ledger is kept on: jobs under test close the low ones."""
+
+
+_SETTLING = 0.5
+"""Seconds between the last line of a job and its settling, at most."""
 
 
 class Ledger:
     """The writing side; each process has its own."""
 
     def __init__(self, file: Path) -> None:
-        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+        os.close(opened)
 
     def note(self, event: str, *words: object) -> None:
-        line = " ".join((event, *map(str, words))) + "\n"
+        line = f"{' '.join((event, *map(str, words)))} {time.monotonic():.6f}\n"
         os.write(self._file, line.encode())
+
+
+@dataclass(order=True, frozen=True)
+class Run:
+    """One start of a job, and when its last line was reached: 0 where it was not."""
+
+    begun: float
+    attempt: int
+    pid: int
+    done: float = 0.0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One end of a reservation as its worker learnt of it."""
+
+    moment: float
+    how: str
+    attempt: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done to a worker (`pid`), or to all of them (no pid), from `begin` to `end`."""
+
+    kind: str
+    begin: float
+    end: float
+    pid: int | None = None
+
+    def hit(self, run: Run, until: float) -> bool:
+        """Whether it fell on a run's worker between its start and `until`, or its end."""
+        if run.done:
+            until = min(until, run.done + _SETTLING)
+        return self.pid in (None, run.pid) and self.begin <= until and self.end >= run.begun
+
+
+ENDS = frozenset({"deleted", "failed"})
+"""How a job leaves its queue for good."""
 
 
 @dataclass
@@ -34,23 +89,57 @@ class Account:
     done: Counter[str] = field(default_factory=Counter)
     acknowledged: Counter[str] = field(default_factory=Counter)
     attempts: dict[str, list[int]] = field(default_factory=dict)
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    settled: dict[str, list[Settled]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def of(cls, file: Path) -> Account:
         account = cls()
-        kinds = {
-            "P": account.pushing,
-            "E": account.pushed,
-            "S": account.started,
-            "D": account.done,
-            "A": account.acknowledged,
-        }
+        ends: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        begins: list[tuple[str, int, int, float]] = []
         for line in file.read_text().splitlines():
             event, name, *rest = line.split(" ")
-            kinds[event][name] += 1
-            if event == "S":
-                account.attempts.setdefault(name, []).append(int(rest[0]))
+            moment = float(rest.pop())
+            match event, rest:
+                case "U", _:
+                    pass
+                case "P", _:
+                    account.pushing[name] += 1
+                case "E", _:
+                    account.pushed[name] += 1
+                case "S", (attempt, pid):
+                    account.started[name] += 1
+                    begins.append((name, int(attempt), int(pid), moment))
+                case "D", (attempt, pid):
+                    account.done[name] += 1
+                    ends[name, int(attempt), int(pid)].append(moment)
+                case "A", (how, attempt, pid):
+                    settled = Settled(moment, how, int(attempt), int(pid))
+                    account.settled[name].append(settled)
+                case _:
+                    raise ValueError(line)
+        account._match(begins, ends)
+        for name, many in account.settled.items():
+            # A worker may take for applied what it is told afterwards was refused.
+            last = {(each.attempt, each.pid): each.how for each in many}
+            account.acknowledged[name] = sum(how in ENDS for how in last.values())
         return account
+
+    def _match(
+        self,
+        begins: Iterable[tuple[str, int, int, float]],
+        ends: dict[tuple[str, int, int], list[float]],
+    ) -> None:
+        """Give each start the first end of the same attempt in the same process."""
+        for name, attempt, pid, begun in begins:
+            left = [moment for moment in ends[name, attempt, pid] if moment >= begun]
+            done = min(left, default=0.0)
+            if done:
+                ends[name, attempt, pid].remove(done)
+            self.runs.setdefault(name, []).append(Run(begun, attempt, pid, done))
+        for name, runs in self.runs.items():
+            runs.sort()
+            self.attempts[name] = [run.attempt for run in runs]
 
     def lost(self, left: set[str]) -> set[str]:
         """Give the accepted jobs that were neither done nor are left in the queue."""
@@ -66,3 +155,56 @@ class Account:
     def ran_again(self) -> int:
         """Count the runs that reached their end after another one had."""
         return sum(count - 1 for count in self.done.values())
+
+    def unknown(self) -> set[str]:
+        """Give the jobs whose push raised although it had been carried out."""
+        return (self.started.keys() & self.pushing.keys()) - self.pushed.keys()
+
+    def duplicates(self, faults: Iterable[Fault]) -> tuple[Counter[str], set[str]]:
+        """Count second ends of jobs by the fault that caused them; and give those without one.
+
+        The cause has to have hit the first run's worker before the second run began.
+        """
+        faults = list(faults)
+        causes: Counter[str] = Counter()
+        unexplained = set()
+        for name, runs in self.runs.items():
+            for first, second in pairwise(run for run in runs if run.done):
+                kinds = [fault.kind for fault in faults if fault.hit(first, second.begun)]
+                if kinds:
+                    causes[kinds[0]] += 1
+                else:
+                    unexplained.add(name)
+        return causes, unexplained
+
+    def overlaps(self, faults: Iterable[Fault]) -> tuple[Counter[str], set[str]]:
+        """Count runs that began while an earlier one went on, by cause; and give those without.
+
+        A worker that was killed runs nothing any more; one that was stopped does, unknowing.
+        """
+        faults = list(faults)
+        causes: Counter[str] = Counter()
+        unexplained = set()
+        for name, runs in self.runs.items():
+            for first, second in pairwise(runs):
+                if second.begun >= first.done:
+                    continue
+                kinds = [fault.kind for fault in faults if fault.hit(first, second.begun)]
+                if kinds:
+                    causes[kinds[0]] += 1
+                else:
+                    unexplained.add(name)
+        return causes, unexplained
+
+    def recovery(self, faults: Iterable[Fault]) -> float:
+        """Give the longest time from a fault to the next start of a job that it broke off."""
+        longest = 0.0
+        by_pid: dict[int | None, list[Fault]] = defaultdict(list)
+        for fault in faults:
+            by_pid[fault.pid].append(fault)
+        for runs in self.runs.values():
+            for first, second in pairwise(runs):
+                if not first.done:
+                    moments = [f.end for f in by_pid[first.pid] if f.hit(first, second.begun)]
+                    longest = max([longest, *(second.begun - moment for moment in moments)])
+        return longest

@@ -19,6 +19,7 @@ from qframe import (
     dispatch_if,
     dispatch_unless,
     events,
+    foreign,
     queueable,
 )
 
@@ -124,6 +125,9 @@ async def use() -> None:
     assert_type(bulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
     assert_type(dispatch_if(True, SendWelcome(user_id=1)), PendingDispatch | None)
     assert_type(dispatch_unless(True, SendWelcome(user_id=1)), PendingDispatch | None)
+    theirs = foreign("App\\Import@handle", {"id": 7}, tries=3, backoff=(1, 5), queue="php")
+    assert_type(dispatch(theirs).delay(10).send(), str)
+    assert_type(bulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
     manager = QueueManager({"default": "null"})
     assert_type(manager.connection("redis").push(SendWelcome(user_id=7), "high"), str)
     assert_type(Worker(manager, WorkerOptions(tries=5)).run(), int)

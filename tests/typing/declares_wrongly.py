@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from qframe import Queueable, QueueManager, Worker, WorkerOptions, dispatch, events, queueable
+from qframe import (
+    Queueable,
+    QueueManager,
+    Worker,
+    WorkerOptions,
+    dispatch,
+    events,
+    foreign,
+    queueable,
+)
 
 
 class SendWelcome(Queueable):
@@ -53,6 +62,10 @@ dispatch("app.jobs.SendWelcome")  # type: ignore[arg-type]
 dispatch(SendWelcome(user_id=7)).delay("10")  # type: ignore[arg-type]
 dispatch(SendWelcome(user_id=7)).on_queue(5)  # type: ignore[arg-type]
 dispatch(SendWelcome(user_id=7)).on_que("high")  # type: ignore[attr-defined]
+
+foreign("App\\Import", {}, tris=3)  # type: ignore[call-arg]
+foreign("App\\Import", {}, tries="3")  # type: ignore[arg-type]
+foreign(7)  # type: ignore[arg-type]
 
 Worker(QueueManager(), WorkerOptions(tris=5))  # type: ignore[call-arg]
 WorkerOptions(tries="5")  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql import ClauseElement
 
-from qframe import project
+from qframe import host, project
 from qframe.config import DatabaseSettings
 from qframe.drivers.database.fork import forks
 from qframe.drivers.database.schema import Schema
@@ -159,7 +158,7 @@ class Database:
         """Close this thread's connection."""
         session: Session | None = getattr(self._local, "session", None)
         self._local.session = None
-        if session is not None and session.pid == os.getpid():
+        if session is not None and session.pid == host.pid():
             with contextlib.suppress(Exception):
                 session.close()
 
@@ -168,7 +167,7 @@ class Database:
     def held(self) -> Session:
         """Give this thread's connection, opening it first where it must be."""
         session: Session | None = getattr(self._local, "session", None)
-        if session is not None and session.pid == os.getpid():
+        if session is not None and session.pid == host.pid():
             return session
         if session is not None and not self.is_sqlite:
             # Forked: the connection is the parent's, and closing it here would end it there.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import select
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from qframe import host
 from qframe.config import DatabaseSettings
 from qframe.contracts import Capability, FailedJob, FailedStore, Job, Sizes, Store
-from qframe.drivers.base import HOLD, BaseJob, BaseQueue
+from qframe.drivers.base import HOLD, BaseQueue
 from qframe.drivers.database.connection import Database
 from qframe.drivers.database.failed import DatabaseFailedStore
 from qframe.drivers.database.job import DatabaseJob, due_at, stored
@@ -105,7 +104,7 @@ class DatabaseQueue(BaseQueue):
                 jobs += self._take(session, queue, limit - len(jobs), lease, now)
                 if len(jobs) >= limit:
                     break
-        _mark(finished, deleted=deleted)
+        self.finish(finished, deleted=deleted)
         return jobs
 
     def _make_ready(self, session: Session, queue: str, now: int) -> None:
@@ -138,7 +137,7 @@ class DatabaseQueue(BaseQueue):
             deleted = self._delete(session, finished)
             now = database.now(session)
             number = job.attempts() + 1
-            history = job.history.started(number, host.NAME, os.getpid(), now / 1000)
+            history = job.history.started(number, host.NAME, host.pid(), now / 1000)
             cursor = session.run(
                 self.sql.start,
                 history=history.to_json(),
@@ -146,7 +145,7 @@ class DatabaseQueue(BaseQueue):
                 **self.lease_until(now, self.retry_after),
             )
             started = bool(cursor.rowcount)
-        _mark(finished, deleted=deleted)
+        self.finish(finished, deleted=deleted)
         if started:
             job.has_started(number, history)
         else:
@@ -282,11 +281,6 @@ class DatabaseQueue(BaseQueue):
 
     def close(self) -> None:
         self.database.close()
-
-
-def _mark(finished: Job | None, *, deleted: bool) -> None:
-    if isinstance(finished, BaseJob):
-        finished.mark("deleted" if deleted else "lost")
 
 
 def _readable(wake: int | None, seconds: float) -> bool:

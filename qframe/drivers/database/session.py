@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
+from qframe import host
 from qframe.drivers.database.sql import Statement
 from qframe.drivers.database.watch import FileWatch
 from qframe.guard import guarded
@@ -26,7 +26,7 @@ class Session:
         self.file = file
         driver: Any = connection.connection.driver_connection
         self.cursor: Any = driver.cursor()
-        self.pid = os.getpid()
+        self.pid = host.pid()
         self.depth = 0
         self.writes: FileWatch | None = None
         # Held in every call: a fork waits for it.

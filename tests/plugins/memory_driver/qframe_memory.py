@@ -169,7 +169,7 @@ class MemoryQueue(BaseQueue):
 
     def _delete(self, finished: Job | None) -> None:
         if isinstance(finished, MemoryJob):
-            finished.mark("deleted" if finished._delete() else "lost")
+            self.finish(finished, deleted=finished._delete())
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         end = time.monotonic() + timeout

@@ -1,0 +1,122 @@
+"""Waiting for a token: one blocking pop on all queues of a server, with an end of its own."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.connection import AbstractConnection
+from redis.exceptions import AskError, RedisError, ResponseError
+
+from qframe.drivers.redis.link import Link
+from qframe.drivers.redis.scripts import Command, call
+from qframe.drivers.redis.server import Server
+from qframe.drivers.redis.trouble import is_elsewhere, meaning
+from qframe.exceptions import BackendUnavailable
+
+_LATER = 0.5
+"""Seconds after our own end at which the server would end the pop, should we not."""
+
+
+class Listener:
+    """A connection of its own, on which nothing but a blocking pop is ever sent.
+
+    The pop takes a token of `:notify`, never a job: what is lost with the connection is a moment.
+    """
+
+    def __init__(self, server: Server, link: Link) -> None:
+        self._server = server
+        self._link = link
+        self._connection: AbstractConnection | None = None
+        self._number = 0
+        self._waits = False
+
+    def listen(self, keys: Sequence[str], seconds: float) -> Any:  # noqa: ANN401 (any socket)
+        """Begin to wait, and give the socket that can be read when the wait is over."""
+        try:
+            connection = self._connection or self._connect()
+            connection.send_command("BLPOP", *keys, f"{seconds + _LATER:.3f}", check_health=False)
+        except BackendUnavailable:
+            raise
+        except (RedisError, OSError) as error:
+            raise self._lost(error) from error
+        self._waits = True
+        return connection._sock  # noqa: SLF001 (redis-py offers no other way to select on it)
+
+    def answered(self) -> bool:
+        """Whether an answer can be read at once."""
+        try:
+            return self._connection is not None and self._connection.can_read(0)
+        except (RedisError, OSError) as error:
+            raise self._lost(error) from error
+
+    def hear(self) -> bool:
+        """Read the answer that is there; says whether it is a token."""
+        if self._connection is None:
+            return False
+        try:
+            token = self._connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            if is_elsewhere(error) or isinstance(error, AskError) or "UNBLOCKED" in str(error):
+                # Whoever looks for a job next learns where to, or that nobody may be asked.
+                self._server.moved()
+                self.drop()
+                return False
+            raise self._lost(error) from error
+        except (RedisError, OSError) as error:
+            raise self._lost(error) from error
+        self._waits = False
+        return token is not None
+
+    def end(self, keys: Sequence[tuple[str, str]]) -> bool:
+        """End a wait before its time; says whether a token came all the same.
+
+        One that came belongs to a job which whoever calls this may not take: `keys`, ready and
+        notify of each queue, are looked at, and somebody else is woken.
+        """
+        if not self._waits:
+            return False
+        try:
+            self._link.ask(Command("CLIENT", "UNBLOCK", self._number))
+            token = self.hear()
+        except BackendUnavailable:
+            self.drop()
+            raise
+        if token:
+            self._link.ask(call("nudge", tuple(key for pair in keys for key in pair)))
+        return token
+
+    def drop(self) -> None:
+        """Close the connection."""
+        connection, self._connection, self._waits = self._connection, None, False
+        if connection is not None:
+            with suppress(RedisError, OSError):
+                connection.disconnect()
+
+    def _connect(self) -> AbstractConnection:
+        connection = self._server.connect(self._link.key)
+        connection.send_command("CLIENT", "ID", check_health=False)
+        self._number = int(connection.read_response())
+        self._connection = connection
+        return connection
+
+    def _lost(self, error: Exception) -> BackendUnavailable:
+        self.drop()
+        return meaning(error, self._server.shown())
+
+
+def until_one(
+    listeners: Sequence[Listener], sockets: Sequence[Any], wake: int | None, seconds: float
+) -> bool:
+    """Wait for the first of the answers, `wake` or the time; says whether there is an answer."""
+    if any(listener.answered() for listener in listeners):  # TLS reads ahead of the socket
+        return True
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    ready = poll.poll(max(0.0, seconds) * 1000)
+    return any(number != wake for number, _ in ready)

@@ -1,0 +1,74 @@
+<?php
+
+/*
+ * What a Laravel application's queue needs, booted from Debian's php-laravel-framework.
+ *
+ * The first argument of a script is JSON: "port" and "prefix" of Redis, or the ports of a "cluster",
+ * "ledger", and under "queue" keys of the connection in config/queue.php ("retry_after", ...).
+ */
+
+use Illuminate\Bus\BusServiceProvider;
+use Illuminate\Cache\RedisStore;
+use Illuminate\Cache\Repository as CacheRepository;
+use Illuminate\Container\Container;
+use Illuminate\Contracts\Container\Container as ContainerContract;
+use Illuminate\Contracts\Events\Dispatcher as EventsContract;
+use Illuminate\Events\Dispatcher;
+use Illuminate\Queue\Capsule\Manager as Queue;
+use Illuminate\Redis\RedisManager;
+
+error_reporting(E_ALL & ~E_DEPRECATED);
+set_error_handler(function ($level, $message, $file, $line) {
+    if (error_reporting() & $level) {
+        throw new ErrorException($message, 0, $level, $file, $line);
+    }
+});
+
+if (! extension_loaded('redis')) {
+    exit("there is no phpredis here\n");
+}
+foreach (['Bus', 'Cache', 'Events', 'Queue', 'Redis'] as $component) {
+    require_once "Illuminate/$component/autoload.php";
+}
+
+$given = json_decode($argv[1] ?? '{}', true, 512, JSON_THROW_ON_ERROR);
+
+$app = new class extends Container {
+    public function isDownForMaintenance()
+    {
+        return false;
+    }
+};
+Container::setInstance($app);
+$app->instance(ContainerContract::class, $app);
+$app->instance('events', new Dispatcher($app));
+$app->alias('events', EventsContract::class);
+$node = fn ($port) => ['host' => '127.0.0.1', 'port' => $port];
+$app->singleton('redis', fn () => new RedisManager($app, 'phpredis', [
+    'options' => ['prefix' => $given['prefix'] ?? '', 'cluster' => 'redis'],
+] + (isset($given['cluster'])
+    ? ['clusters' => ['default' => array_map($node, $given['cluster'])]]
+    : ['default' => $node($given['port'] ?? 6379) + ['database' => 0]])));
+$app->singleton('cache.store', fn () => new CacheRepository(new RedisStore($app['redis'])));
+
+$queue = new Queue($app);
+$queue->addConnection(($given['queue'] ?? []) + [
+    'driver' => 'redis', 'connection' => 'default', 'queue' => 'default',
+    'retry_after' => 90, 'block_for' => null,
+], 'redis');
+$app['config']['queue.default'] = 'redis';
+$queue->setAsGlobal();
+$app->instance('queue', $queue->getQueueManager());
+$app->alias('queue', Illuminate\Contracts\Queue\Factory::class);
+(new BusServiceProvider($app))->register();
+
+/** Add a line to the ledger, in one write. */
+function note(string $event, array $more): void
+{
+    global $given;
+    $entry = ['side' => 'php', 'event' => $event, 'pid' => getmypid(), 'time' => microtime(true)] + $more;
+    $line = json_encode($entry, JSON_UNESCAPED_UNICODE | JSON_PRESERVE_ZERO_FRACTION | JSON_THROW_ON_ERROR);
+    file_put_contents($given['ledger'], $line."\n", FILE_APPEND);
+}
+
+require __DIR__.'/handlers.php';

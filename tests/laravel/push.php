@@ -1,0 +1,30 @@
+<?php
+
+/*
+ * Pushes with Laravel's own queue, and prints the ids as a JSON list:
+ *
+ *     php push.php OPTIONS '[["push", "app.jobs.SendWelcome", {"user_id": 7}, "emails"], ...]'
+ *
+ * A step is ["push", job, data, queue], ["later", seconds, job, data, queue],
+ * ["bulk", [job, ...], data, queue], ["raw", payload, queue], ["report", id, queue] (a serialized
+ * command) or ["size", queue].
+ */
+
+require __DIR__.'/boot.php';
+
+use App\Jobs\SendReport;
+
+$connection = $app['queue']->connection('redis');
+$answers = [];
+foreach (json_decode($argv[2], true, 512, JSON_THROW_ON_ERROR) as $step) {
+    $verb = array_shift($step);
+    $answers[] = match ($verb) {
+        'push' => $connection->push(...$step),
+        'later' => $connection->later(...$step),
+        'bulk' => $connection->bulk(...$step),
+        'raw' => $connection->pushRaw(...$step),
+        'report' => $connection->push(new SendReport($step[0]), '', $step[1]),
+        'size' => $connection->size(...$step),
+    };
+}
+echo json_encode($answers), "\n";
