@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -105,6 +106,9 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
     )
     title.show(f"{worker.queue.name} {','.join(worker.queues)}")
     _leave_quietly(worker)
+    worker.manager.registry.load()
+    gc.collect()
+    gc.freeze()  # what is there now stays: collecting the garbage of jobs need not look at it
     code = worker.run()
     for name in _TOLD:
         signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -68,8 +68,6 @@ class Worker:
         self._lost_since = 0.0
         self._lost_pause = _FIRST_PAUSE
         self._memory_seen = 0.0
-        self._now = 0.0
-        """When the last job ended."""
         self._signals: Signals | None = None
         self._stop_asked = False
 
@@ -236,8 +234,7 @@ class Worker:
         self._idle = False
         began = time.monotonic()
         outcome = self.runner.run(job)
-        self._now = time.monotonic()
-        self._ahead.ran(self._now - began)
+        self._ahead.ran(time.monotonic() - began)
         if outcome is not Outcome.LOST:
             self.jobs += 1
         if self.options.rest and not self.signals.quit:
@@ -273,7 +270,7 @@ class Worker:
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
         """Give the first reason there is, in Laravel's order."""
-        now = self._now if ran else time.monotonic()
+        now = time.monotonic()
         return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
 
     def _told_to_stop(self) -> StopReason | None:

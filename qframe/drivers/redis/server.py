@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import AbstractConnection, Connection, parse_url
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -65,7 +66,20 @@ class Server:
     def _opened(self, over: dict[str, Any]) -> AbstractConnection:
         connection = self._kind(**{**self._options, **over})
         connection.connect()
+        try:
+            self._greet(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
         return connection
+
+    def _greet(self, connection: AbstractConnection) -> None:
+        """Find out whether a password is missing: what comes next may be too long to be told."""
+        if self._options.get("password"):
+            return
+        connection.send_command("PING", check_health=False)
+        with suppress(ResponseError):  # whatever this is, it is not what was asked
+            connection.read_response()
 
     def shown(self) -> str:
         """Say where the server is, never with a password."""
