@@ -311,7 +311,9 @@ def listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
 
 def fire(kind: type[Event], *fields: object) -> bool:
     """Make the event if anyone listens, and tell them; false when one of them returned False."""
-    heard = listeners_of(kind)
+    heard = _heard.get(kind)
+    if heard is None:
+        heard = listeners_of(kind)
     if not heard:
         return True
     event = kind(*fields)

@@ -283,11 +283,11 @@ class Worker:
         return StopReason.INTERRUPTED
 
     def _worn_out(self, now: float) -> StopReason | None:
-        if self._too_big(now):
+        if now - self._memory_seen >= _MEMORY_EVERY and self._too_big(now):
             return StopReason.MEMORY
         if self.control.restart:
             return StopReason.RESTART
-        return StopReason.LOST_BACKEND if self._gave_up(now) else None
+        return StopReason.LOST_BACKEND if self._lost_since and self._gave_up(now) else None
 
     def _had_enough(self, now: float, *, ran: bool) -> StopReason | None:
         options = self.options
@@ -309,10 +309,8 @@ class Worker:
         }.get(kind, StopReason.INTERRUPTED)
 
     def _too_big(self, now: float) -> bool:
-        if not self.options.memory or now - self._memory_seen < _MEMORY_EVERY:
-            return False
         self._memory_seen = now
-        return memory.resident() > self.options.memory
+        return bool(self.options.memory) and memory.resident() > self.options.memory
 
     # -- a backend that is gone -----------------------------------------------------------------
 
@@ -337,4 +335,4 @@ class Worker:
 
     def _gave_up(self, now: float) -> bool:
         limit = self.queue.settings.give_up_after
-        return bool(self._lost_since and limit) and now - self._lost_since >= limit
+        return bool(limit) and now - self._lost_since >= limit

@@ -16,6 +16,7 @@ from qframe.drivers.redis.scripts import Command, call
 from qframe.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
+    from qframe.drivers.redis.link import Link
     from qframe.drivers.redis.queue import RedisQueue
 
 _EMPTY = History()
@@ -48,11 +49,14 @@ class RedisJob(BaseJob):
         self.sure_until = asked_at + HOLD / 3
         self.start_sent: Command | None = None
         """The start, until it is known that it was done."""
+        self.sent_on: Link | None = None
+        """Where it was said; what another link says may come before it."""
+        self.in_doubt = False
+        """Whether it may have been settled, unheard."""
         self._asked_at = asked_at
         self._payload = found.payload
         self._history: History | None = None
         self._began = 0.0
-        self._in_doubt = False
 
     @cached_property
     def id(self) -> str:  # type: ignore[override] # made when asked for
@@ -97,6 +101,16 @@ class RedisJob(BaseJob):
         self.started = True
         self._attempts += 1
         self._began = began
+        self._history = None
+
+    def has_not_started(self, stored: bytes, score: str) -> None:
+        """Note that nobody took the start: the job is only held."""
+        self.stored = stored
+        self.score = score
+        self.start_sent = None
+        self.started = False
+        self._attempts -= 1
+        self._began = 0.0
         self._history = None
 
     def confirm(self) -> None:
@@ -147,7 +161,8 @@ class RedisJob(BaseJob):
 
     def _renew(self) -> bool:
         lease = self.connection.retry_after
-        start = [] if self.start_sent is None else [self.start_sent]
+        # In full: what comes behind it is nothing without it.
+        start = [] if self.start_sent is None else [self.start_sent.whole()]
         asked_at = self.connection.clock()
         with self.connection.links.using(self.keys.reserved) as link:
             score = self.score
@@ -168,10 +183,13 @@ class RedisJob(BaseJob):
         """Do a settling step; one that may have been done before, unheard, counts as done."""
         try:
             with self.connection.links.using(self.keys.reserved) as link:
-                (applied,) = link.ask(command)
-                return bool(applied) or link.repeated or self._in_doubt
+                start = self.start_sent if link is not self.sent_on else None
+                *_, applied = link.ask(*([] if start is None else [start.whole()]), command)
+                if start is not None:
+                    self.start_sent = None
+                return bool(applied) or link.repeated or self.in_doubt
         except BackendUnavailable:
-            self._in_doubt = True
+            self.in_doubt = self.in_doubt or link.repeated
             raise
 
 

@@ -105,7 +105,13 @@ class Link:
         except BaseException:
             self.drop()
             raise
-        self.ask()  # which first says again what was not answered
+        try:
+            self.ask()  # which first says again what was not answered
+        except BackendUnavailable:
+            # Who asked is told: it must not be said some time later.
+            if self._unanswered and self._unanswered[-1][0] is command:
+                self._unanswered.pop()
+            raise
 
     def _known(self, command: Command) -> Command:
         """Give the command so that a server which has forgotten its script does it all the same.
@@ -144,15 +150,19 @@ class Link:
         replies = [self._read(connection) for _ in commands]
         too_early = False
         for index, command in enumerate(commands):
-            too_early = too_early or is_no_script(replies[index])
-            if too_early:  # and so was what is behind it
+            forgotten = is_no_script(replies[index])
+            # What stands behind a forgotten script to tell of it came too early; a script there was
+            # done, and must not be done twice.
+            if forgotten or (too_early and command.script is None):
                 replies[index] = self._single(connection, command.whole())
+            too_early = too_early or forgotten
             if type(replies[index]) is AskError:
                 replies[index] = self._asking(replies[index], command)
-        for reply in replies:
+        for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Exception):
                 self._check_place(reply)
-                raise reply
+                if not (command.optional and is_refused(reply)):
+                    raise reply
         return replies
 
     def _connect(self) -> AbstractConnection:
@@ -196,6 +206,7 @@ class Link:
                 reply = self._asking(reply, command)
             self._check_place(reply)
             if is_refused(reply):
+                self.drop()  # on which it has been answered
                 raise reply
             self._unanswered.popleft()
             answered(reply, True)

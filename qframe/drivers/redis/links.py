@@ -80,6 +80,8 @@ class Links:
     def close(self) -> None:
         """Close this thread's links."""
         with guarded():
+            if self._thread.pid != host.pid():
+                return
             for link in self._thread.links.values():
                 link.close()
             self._thread.links.clear()

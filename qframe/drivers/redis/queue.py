@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid as uuids
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from qframe import host
@@ -16,7 +18,7 @@ from qframe.drivers.redis.clock import clock
 from qframe.drivers.redis.failed import RedisFailedStore
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import QueueKeys
-from qframe.drivers.redis.link import Reply
+from qframe.drivers.redis.link import Link, Reply
 from qframe.drivers.redis.links import Links
 from qframe.drivers.redis.scripts import Command, call
 from qframe.drivers.redis.store import RedisStore
@@ -31,6 +33,7 @@ _STEP = 1 / 1048576
 _CHUNK = 5000
 _CHUNK_BYTES = 4_000_000
 _REMEMBER = 60.0
+_DOUBTS = 1000
 _LOOK_AROUND = 30.0
 _MARGIN = 0.002
 """Seconds a wait goes on after the moment it is for: two clocks never run alike."""
@@ -84,12 +87,17 @@ class RedisQueue(BaseQueue):
         if settings.cluster:  # records and queues are in different slots
             self.capabilities = type(self).capabilities & ~Capability.ATOMIC_FAIL
         self._lease = repr(self.retry_after)
+        # The lease begins when the reservation was asked for, or a little later: known to both.
+        lease = self.retry_after - HOLD * 2 / 3
+        self._from_hold = math.floor(lease / _STEP) * _STEP + _STEP / 2
         self._store = RedisStore(self.links)
         self._failed = RedisFailedStore(self.links)
         self._waits = _Waits()
         self._remembered: dict[str, float] = {}
         self._foreign: set[str] = set()
         self._looked_around = 0.0
+        self._in_doubt: deque[str] = deque(maxlen=_DOUBTS)
+        """The last pushes that raised: whoever repeats one may find it there already."""
 
     # -- pushing --------------------------------------------------------------------------------
 
@@ -105,12 +113,17 @@ class RedisQueue(BaseQueue):
             stored = member.identified(raw, identity)
         keys = self.keys.of(queue)
         around = self._around(queue)
+        again = self._again(keys, delay, [(stored, identity)])
         push = call("push", keys[:3], repr(delay), stored)
-        with self.links.using(keys.ready) as link:
-            replies = link.ask(
-                push, *around, again=[self._again(keys, delay, [(stored, identity)]), *around]
-            )
-        self._check_replicas(replies)
+        if self._in_doubt and identity in self._in_doubt:
+            push = again
+        try:
+            with self.links.using(keys.ready) as link:
+                replies = link.ask(push, *around, again=[again, *around])
+            self._check_replicas(replies)
+        except BackendUnavailable:
+            self._in_doubt.append(identity)
+            raise
         return identity
 
     def put_groups(self, groups: Sequence[Group]) -> None:
@@ -170,7 +183,7 @@ class RedisQueue(BaseQueue):
         if not new:
             return []
         self._remembered.update(dict.fromkeys(new, now))
-        command = Command("SADD", self.keys.names, *new)
+        command = Command("SADD", self.keys.names, *new, optional=True)
         if self.settings.cluster:
             with self.links.using(self.keys.names) as link:
                 link.ask(command)
@@ -227,9 +240,9 @@ class RedisQueue(BaseQueue):
         commands.append(call("reserve", tuple(k for each in keys for k in each[:4]), limit))
         link = self.links.of(keys[0].ready)
         asked_at = self.clock()
-        replies = link.ask(*commands)
+        replies = self._ask(link, finished, *commands)
         if isinstance(finished, RedisJob):
-            self.finish(finished, deleted=bool(replies[-2]) or link.repeated)
+            self._finish(finished, replies[-2], link)
         score, *found = replies[-1]
         if not found:
             self._look_forward(queues, float(score))
@@ -255,8 +268,7 @@ class RedisQueue(BaseQueue):
         now = self.clock()
         stored, began = job.starting(now)
         sure = now < job.sure_until and (done is None or now < done.sure_until)
-        # The lease begins when the reservation was asked for, or a little later: known to both.
-        score = repr(job.held_until - HOLD * 2 / 3 + self.retry_after) if sure else ""
+        score = repr(job.held_until + self._from_hold) if sure else ""
         reserved = job.keys.reserved
         command = call(
             "start", (reserved, reserved if done is None else done.keys.reserved),
@@ -266,9 +278,9 @@ class RedisQueue(BaseQueue):
         link = self.links.of(reserved)
         until = now + self.retry_after / 3
         if not sure:
-            (reply,) = link.ask(command)
+            (reply,) = self._ask(link, done, command)
             if done is not None:
-                self.finish(done, deleted=bool(reply[1]) or link.repeated)
+                self._finish(done, reply[1], link)
             if reply[0]:
                 job.has_started(stored, reply[0].decode(), began, until)
                 return True
@@ -276,9 +288,17 @@ class RedisQueue(BaseQueue):
             return False
         if done is not None:
             done.mark("deleted")
+        held = job.stored, job.score
         job.has_started(stored, score, began, until)
-        job.start_sent = command
-        link.tell(command, lambda reply, twice: self._answered(job, done, reply, twice=twice))
+        job.start_sent, job.sent_on = command, link
+        try:
+            link.tell(command, lambda reply, twice: self._answered(job, done, reply, twice=twice))
+        except BackendUnavailable:
+            job.has_not_started(*held)
+            if done is not None:
+                done.mark("")
+                done.in_doubt = True
+            raise
         return not job.is_lost
 
     def _answered(self, job: RedisJob, done: RedisJob | None, reply: Reply, *, twice: bool) -> None:
@@ -289,6 +309,7 @@ class RedisQueue(BaseQueue):
                 self.finish(done, deleted=False)
             return
         score, deleted = reply
+        twice = twice or job.start_sent is None  # by another thread, too
         if score:
             job.start_sent = None
         elif not job.is_settled and job.start_sent is not None:
@@ -300,8 +321,21 @@ class RedisQueue(BaseQueue):
         """Delete a finished job whose queue is in another slot than what comes next."""
         if isinstance(finished, RedisJob):
             link = self.links.of(finished.keys.reserved)
-            (deleted,) = link.ask(finished.deletion())
-            self.finish(finished, deleted=bool(deleted) or link.repeated)
+            (deleted,) = self._ask(link, finished, finished.deletion())
+            self._finish(finished, deleted, link)
+
+    def _ask(self, link: Link, done: Job | None, *commands: Command) -> list[Reply]:
+        """Ask; where nobody knows what came of it, the finished job may be deleted or not."""
+        try:
+            return link.ask(*commands)
+        except BackendUnavailable:
+            if isinstance(done, RedisJob):
+                done.in_doubt = done.in_doubt or link.repeated
+            raise
+
+    def _finish(self, done: RedisJob, deleted: Reply, link: Link) -> None:
+        """Note whether a finished job was deleted now, or perhaps before, unheard."""
+        self.finish(done, deleted=bool(deleted) or link.repeated or done.in_doubt)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -18,13 +18,19 @@ class Script:
 
 
 class Command:
-    """A command to send, with what is sent instead where the server forgot its script."""
+    """A command to send, with what is sent instead where the server forgot its script.
 
-    __slots__ = ("script", "words")
+    An `optional` one may be refused: the next one does as well.
+    """
 
-    def __init__(self, *words: str | bytes | float, script: Script | None = None) -> None:
+    __slots__ = ("optional", "script", "words")
+
+    def __init__(
+        self, *words: str | bytes | float, script: Script | None = None, optional: bool = False
+    ) -> None:
         self.words = words
         self.script = script
+        self.optional = optional
 
     def whole(self) -> Command:
         """Give the command with the script's text in place of its digest."""

@@ -61,7 +61,7 @@ def meaning(error: Exception, where: str) -> BackendUnavailable:
 def _refusal(code: str, text: str) -> str:
     """Give the words for a refusal that may pass; none for anything else."""
     for known, words in _REFUSES.items():
-        if code == known or f"-{known} " in text or f" {known} " in text:
+        if code == known or f" {known} " in f" {text}" or f"-{known} " in text:
             return words
     return ""
 

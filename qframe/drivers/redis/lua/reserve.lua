@@ -9,7 +9,7 @@
 -- there is nothing, only the seconds until there may be something, or -1.
 local limit = tonumber(ARGV[1])
 local moment = now()
-local first = moment + HOLD
+local first = hold_until(moment + HOLD)
 local found = {exact(first)}
 local taken = 0
 local soonest = -1

@@ -96,12 +96,21 @@ local function push(ready, notify, delayed, delay, messages, first)
   end
 end
 
+-- The moment a hold ends is a multiple of STEP, that of a started job's lease half a STEP more.
+local function hold_until(moment)
+  return math.floor(moment / STEP) * STEP
+end
+
+local function lease_until(moment)
+  return hold_until(moment) + STEP / 2
+end
+
 -- Whether a reservation still is the one that was made: its score is new each time. Where an answer
--- got lost and its owner does not know the score, '', a lease longer than a hold is its own: a
--- started job's bytes are no one else's, and others could only hold it.
+-- got lost and its owner does not know the score, '', a started job's is its own: the bytes are no
+-- one else's, and others could only hold it.
 local function holds(reserved, member, score)
   local found = redis.call('ZSCORE', reserved, member)
   if not found then return false end
-  if score == '' then return tonumber(found) > now() + HOLD end
+  if score == '' then return tonumber(found) % STEP > 0 end
   return tonumber(found) == tonumber(score)
 end

@@ -14,7 +14,7 @@ if ARGV[7] and holds(KEYS[2], ARGV[6], ARGV[7]) then
 end
 local score = ''
 if holds(reserved, ARGV[1], ARGV[2]) then
-  score = ARGV[4] ~= '' and ARGV[4] or exact(now() + ARGV[5])
+  score = ARGV[4] ~= '' and ARGV[4] or exact(lease_until(now() + ARGV[5]))
   redis.call('ZADD', reserved, score, ARGV[3])
   redis.call('ZREM', reserved, ARGV[1])
 elseif holds(reserved, ARGV[3], ARGV[4]) or holds(reserved, ARGV[3], '') then
