@@ -118,7 +118,7 @@ def _decoded(text: str) -> Any:  # noqa: ANN401 (any JSON value)
     return value if end == len(text) else json.loads(text)
 
 
-_SCAN = json.JSONDecoder().scan_once
+_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined] # there, but in no stub
 
 
 def job_name(payload: dict[str, Any]) -> str:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.process import Project
 
+pytestmark = pytest.mark.on_redis_too
+
 
 def test_one_try_whose_worker_was_killed_is_failed_not_run_twice(project: Project) -> None:
     project.configure(retry_after=1)

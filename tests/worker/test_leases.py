@@ -75,6 +75,8 @@ def test_a_late_failure_or_release_is_refused(
 import time
 from pathlib import Path
 from jobs import Queueable, note
+
+pytestmark = pytest.mark.on_redis_too
 def wait_for(name):
     while not Path(name).exists():
         time.sleep(0.01)

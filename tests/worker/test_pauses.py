@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.support.process import Project, wait_for
+
+pytestmark = pytest.mark.on_redis_too
 
 
 def test_a_paused_queue_waits_and_the_others_go_on(project: Project) -> None:
-    assert project.qframe("pause", "emails").out == "paused emails of database\n"
+    assert project.qframe("pause", "emails").out == f"paused emails of {project.queue.name}\n"
     worker = project.idle("--queue", "emails,default")
     project.push("Note", {"word": "mail"}, queue="emails")
     project.push("Note", {"word": "other"})
@@ -23,14 +27,14 @@ def test_a_paused_queue_waits_and_the_others_go_on(project: Project) -> None:
 
 def test_a_running_worker_hears_pause_and_resume(project: Project) -> None:
     worker = project.idle()
-    assert project.qframe("pause").out == "paused every queue of database\n"
-    wait_for(lambda: "database: paused" in worker.out, "the pause")
+    assert project.qframe("pause").out == f"paused every queue of {project.queue.name}\n"
+    wait_for(lambda: f"{project.queue.name}: paused" in worker.out, "the pause")
     project.push("Note")
     time.sleep(1.2)
     assert project.notes("note") == []
     assert project.qframe("resume").code == 0
-    project.wait_for_note("note", seconds=4)
-    assert "database: resumed" in worker.out
+    project.wait_for_note("note", seconds=10)
+    assert f"{project.queue.name}: resumed" in worker.out
     assert worker.stop() == 0
     assert worker.err == ""
 
@@ -40,7 +44,7 @@ def test_a_pause_lets_the_running_job_finish_and_takes_no_other(project: Project
     project.push("Note")
     worker = project.work()
     project.wait_for_note("start")
-    project.manager.store().set("pause:database", "1")
+    project.manager.store().set(f"pause:{project.queue.name}", "1")
     project.wait_for_note("end")
     wait_for(lambda: "paused" in worker.out, "the pause")
     wait_for(lambda: project.sizes().total == project.sizes().ready == 1, "one job, held by nobody")
@@ -83,7 +87,7 @@ def test_a_paused_worker_still_stops_by_time_and_restart(project: Project) -> No
     worker = project.work()
     wait_for(lambda: "paused" in worker.out, "the pause")
     assert project.qframe("restart").code == 0
-    assert worker.wait(4) == 0
+    assert worker.wait(10) == 0
     assert "stopped (restart)" in worker.out
 
 
@@ -94,5 +98,5 @@ def test_a_listener_of_looping_can_veto(project: Project) -> None:
     project.wait_for_note("looping", count=2)
     assert project.notes("note") == []
     project.write("may-work", "")
-    project.wait_for_note("note", seconds=4)
+    project.wait_for_note("note", seconds=10)
     assert worker.stop() == 0

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
+pytestmark = pytest.mark.on_redis_too
+
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
 
 

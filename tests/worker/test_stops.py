@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 
 import psutil
+import pytest
 
 from tests.support.process import Project, wait_for
+
+pytestmark = pytest.mark.on_redis_too
 
 
 def test_restart_ends_an_idle_worker(project: Project) -> None:
     worker = project.idle()
     told = project.qframe("restart")
     assert (told.code, told.err) == (0, "")
-    assert worker.wait(4) == 0
+    assert worker.wait(10) == 0
     assert "stopped (restart)" in worker.out
 
 

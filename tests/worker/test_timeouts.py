@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.process import Project
 
+pytestmark = pytest.mark.on_redis_too
+
 
 @pytest.mark.parametrize("timeout", [1, 0.25])
 def test_the_soft_stage_runs_finally_and_the_worker_exits_with_1(

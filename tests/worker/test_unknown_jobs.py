@@ -16,6 +16,8 @@ from tests.support.process import Finished, Project
 CANARY = "from pathlib import Path\nPath({canary!r}).write_text(__name__)\n"
 JOB = """
 from qframe import Queueable
+
+pytestmark = pytest.mark.on_redis_too
 class Job(Queueable):
     def handle(self):
         Path({canary!r}).write_text("handled")

@@ -181,16 +181,16 @@ class RedisJob(BaseJob):
 
     def _apply(self, command: Command) -> bool:
         """Do a settling step; one that may have been done before, unheard, counts as done."""
-        try:
-            with self.connection.links.using(self.keys.reserved) as link:
-                start = self.start_sent if link is not self.sent_on else None
+        with self.connection.links.using(self.keys.reserved) as link:
+            start = self.start_sent if link is not self.sent_on else None
+            try:
                 *_, applied = link.ask(*([] if start is None else [start.whole()]), command)
-                if start is not None:
-                    self.start_sent = None
-                return bool(applied) or link.repeated or self.in_doubt
-        except BackendUnavailable:
-            self.in_doubt = self.in_doubt or link.repeated
-            raise
+            except BackendUnavailable:
+                self.in_doubt = self.in_doubt or link.repeated
+                raise
+            if start is not None:
+                self.start_sent = None
+            return bool(applied) or link.repeated or self.in_doubt
 
 
 @cache

@@ -72,6 +72,17 @@ class Keys:
         return name.removesuffix(self._end)
 
 
+def type_of(key: str) -> str:
+    """Give the type of what Redis holds under one of these keys."""
+    if "qframe:{store}:" in key:
+        return "string"
+    if key.endswith("qframe:queues"):
+        return "set"
+    if key.endswith("qframe:{failed}"):
+        return "hash"
+    return "zset" if key.endswith((":delayed", ":reserved", ":order")) else "list"
+
+
 def escaped(text: str) -> str:
     """Write text so that a pattern means it literally."""
     return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

@@ -16,10 +16,18 @@ from hiredis import pack_command
 from redis.connection import AbstractConnection
 from redis.exceptions import AskError, RedisError, ResponseError
 
+from qframe.drivers.redis.keys import type_of
 from qframe.drivers.redis.scripts import Command, Script
 from qframe.drivers.redis.server import Server
-from qframe.drivers.redis.trouble import is_elsewhere, is_no_script, is_refused, meaning
+from qframe.drivers.redis.trouble import (
+    is_elsewhere,
+    is_no_script,
+    is_refused,
+    is_wrong_type,
+    meaning,
+)
 from qframe.exceptions import BackendUnavailable
+from qframe.names import one_line
 
 Reply = Any
 Answered = Callable[[Reply, bool], None]
@@ -80,10 +88,22 @@ class Link:
             connection = self._connection or self._connect()
             return self._exchange(connection, commands)
         except ResponseError as error:
-            raise meaning(error, self.server.shown()) from error
+            where = self.server.shown()
+            if is_wrong_type(error):
+                where = f"{where}: {self._mistyped(commands)}"
+            raise meaning(error, where) from error
         except BaseException:
             self.drop()
             raise
+
+    def _mistyped(self, commands: Sequence[Command]) -> str:
+        """Say which keys of some commands hold something else than they should."""
+        found = []
+        for key in dict.fromkeys(key for command in commands for key in command.named()):
+            (kind,) = self._exchange(self._connection or self._connect(), [Command("TYPE", key)])
+            if kind.decode() not in (type_of(key), "none"):
+                found.append(f"{key} is a {kind.decode()}, not a {type_of(key)}")
+        return one_line(", ".join(found), 300)
 
     def tell(self, command: Command, answered: Answered) -> None:
         """Send a command and return; `answered` hears what came of it when its reply is read.

@@ -32,6 +32,12 @@ class Command:
         self.script = script
         self.optional = optional
 
+    def named(self) -> list[str]:
+        """Name the keys it touches, which a script is told and the others name first."""
+        if self.script is None:
+            return [str(word) for word in self.words[1:2]]
+        return [str(word) for word in self.words[3 : 3 + int(self.words[2])]]
+
     def whole(self) -> Command:
         """Give the command with the script's text in place of its digest."""
         if self.script is None:

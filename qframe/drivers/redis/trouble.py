@@ -33,7 +33,7 @@ _UNUSABLE = {
     "CROSSSLOT": "it is a cluster, set cluster = true",
     "MOVED": "it is a cluster, set cluster = true",
     "Cluster mode is not enabled": "it is no cluster, remove cluster = true",
-    "WRONGTYPE": "a key of the queue holds something else, rename or delete it",
+    "WRONGTYPE": "somebody else's key is in the way, rename or delete it",
     "certificate verify failed": "its certificate is not trusted",
 }
 
@@ -81,6 +81,11 @@ def _code(error: object) -> str:
 def is_no_script(error: object) -> bool:
     """Whether the server does not know the script that was called."""
     return isinstance(error, client.NoScriptError)
+
+
+def is_wrong_type(error: object) -> bool:
+    """Whether a key holds something else than it should."""
+    return "WRONGTYPE" in str(error)
 
 
 def is_elsewhere(error: object) -> bool:

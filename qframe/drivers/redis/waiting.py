@@ -36,7 +36,7 @@ class Listener:
     def listen(self, keys: Sequence[str], seconds: float) -> Any:  # noqa: ANN401 (any socket)
         """Begin to wait, and give the socket that can be read when the wait is over."""
         try:
-            connection = self._connection or self._connect()
+            connection = self._sound() or self._connect()
             connection.send_command("BLPOP", *keys, f"{seconds + _LATER:.3f}", check_health=False)
         except BackendUnavailable:
             raise
@@ -95,11 +95,18 @@ class Listener:
             with suppress(RedisError, OSError):
                 connection.disconnect()
 
+    def _sound(self) -> AbstractConnection | None:
+        """Give the connection unless the server has closed it since the last wait."""
+        with suppress(RedisError, OSError):
+            if self._connection is not None and not self._connection.can_read(0):
+                return self._connection
+        self.drop()
+        return None
+
     def _connect(self) -> AbstractConnection:
-        connection = self._server.connect(self._link.key)
+        self._connection = connection = self._server.connect(self._link.key)
         connection.send_command("CLIENT", "ID", check_health=False)
         self._number = int(connection.read_response())
-        self._connection = connection
         return connection
 
     def _lost(self, error: Exception) -> BackendUnavailable:

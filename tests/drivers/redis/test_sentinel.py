@@ -1,0 +1,97 @@
+"""A master found by its Sentinels, and another one when it dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qframe.exceptions import BackendUnavailable
+from tests.drivers.redis.acts import WORK
+from tests.drivers.redis.conftest import Command, Connect, MakeProject
+from tests.drivers.redis.support import (
+    Producer,
+    check_all_done,
+    cut_off,
+    drain,
+    lines_with,
+    live,
+    push,
+)
+from tests.support.redis_server import SentinelGroup
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[SentinelGroup]:
+    """Give a master with two replicas, under three Sentinels."""
+    with SentinelGroup(tmp_path / "group", replicas=2, down_after=500) as made:
+        yield made
+
+
+def settings(group: SentinelGroup, **more: object) -> dict[str, Any]:
+    return {"sentinels": group.sentinels, "service": group.service, **more}
+
+
+def test_no_acknowledged_job_is_lost_in_a_failover(
+    group: SentinelGroup, make_project: MakeProject
+) -> None:
+    """Producers raise until there is another master, then go on by themselves, as workers do."""
+    app = make_project(**settings(group, retry_after=3, min_replicas=1, connect_timeout=2))
+    workers = [app.work("redis") for _ in range(2)]
+    with Producer(app) as producer:
+        app.wait_for_note("D", count=20)
+        old, replicas = group.master, group.replicas
+        cut_off(old, replicas)
+        producer.wait_for_refusal()
+        old.kill()
+        for replica in replicas:
+            replica.resume()
+        group.wait_for_other(old)
+        producer.wait_for_more()
+    check_all_done(app, producer, workers)
+    assert any("queued, but only 0 of 1 replicas" in words for words in producer.refusals)
+    assert any("does not answer" in words for words in producer.refusals)
+    assert all("mymaster by sentinels " in words for words in producer.refusals)
+    for worker in workers:
+        (gone,) = lines_with(worker, " gone: ")
+        assert "mymaster by sentinels " in gone
+        assert len(lines_with(worker, " back after ")) == 1
+    assert app.empty()
+    # Who was the master comes back as a replica: nobody asks it.
+    old.start()
+    live(app.queue)
+
+
+def test_a_master_that_was_replaced_and_still_runs_is_left(
+    group: SentinelGroup, connect: Connect
+) -> None:
+    """It is a replica then; whoever is connected to it asks the Sentinels anew."""
+    queue = connect(**settings(group))
+    live(queue)
+    delete = WORK["delete"](queue)
+    old = group.master
+    group.watchers[0].command("SENTINEL", "FAILOVER", group.service)
+    group.wait_for_other(old)
+    try:
+        delete.do()
+    except BackendUnavailable:  # while the old one does not know yet
+        delete.do()
+    delete.check()
+    live(queue)
+
+
+def test_sentinels_that_do_not_answer_or_do_not_know_are_named(
+    group: SentinelGroup, make_project: MakeProject, connect: Connect, run: Command
+) -> None:
+    stranger = connect(**settings(group, service="another"))
+    with pytest.raises(BackendUnavailable, match=r"another by sentinels .*No master found"):
+        stranger.ping()
+    app = make_project(**settings(group, sentinels=["127.0.0.1:1"]))
+    said = run(app, "size")
+    assert said.code == 69
+    assert "mymaster by sentinels 127.0.0.1:1 does not answer" in said.one_line()
+    one_of_them = connect(**settings(group, sentinels=["127.0.0.1:1", group.sentinels[2]]))
+    uuid = push(one_of_them)
+    assert drain(one_of_them) == [uuid]

@@ -1,0 +1,94 @@
+"""Workers that reserve ahead: what a slow, a stopped or a killed one leaves to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from tests.support.process import Project, wait_for
+
+pytestmark = pytest.mark.on_redis_too
+
+
+def test_a_slow_job_hoards_none_of_the_short_ones_behind_it(project: Project) -> None:
+    """One of five seconds, a hundred short ones, two workers: the short ones take under three."""
+    for number in range(40):  # both learn that jobs are short, and reserve ahead
+        project.push("Note", {"word": f"first-{number}"})
+    workers = [project.work("--quiet") for _ in range(2)]
+    project.wait_for_note("note", count=40)
+    project.push("Sleep", {"seconds": 5})
+    for number in range(100):
+        project.push("Note", {"word": f"short-{number}"})
+    began = time.monotonic()
+    project.wait_for_note("note", count=140)
+    assert time.monotonic() - began < 3
+    assert not project.notes("end"), "the slow one still runs"
+    assert {
+        Counter(words[1] for words in project.notes("note"))[f"short-{n}"] for n in range(100)
+    } == {1}
+    project.wait_for_note("end")
+    for worker in workers:
+        assert worker.stop() == 0
+        assert "lost" not in worker.err
+
+
+def test_one_worker_keeps_the_order_of_a_queue(project: Project) -> None:
+    for number in range(300):
+        project.push("Note", {"word": str(number)})
+    project.drain()
+    assert [words[1] for words in project.notes("note")] == [str(number) for number in range(300)]
+    assert {words[2] for words in project.notes("note")} == {"1"}, "each in its first attempt"
+
+
+def test_a_stopped_worker_gives_what_it_holds_back_at_once_and_uncounted(project: Project) -> None:
+    for number in range(200):
+        project.push("Note", {"word": f"first-{number}"})
+    project.push("Sleep", {"seconds": 1.5})
+    for number in range(100):
+        project.push("Note", {"word": str(number)})
+    worker = project.work()
+    project.wait_for_note("start")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert project.sizes().ready == project.sizes().total
+    left = [words for words in project.notes("note") if not words[1].startswith("first")]
+    project.drain()
+    after = [words for words in project.notes("note") if not words[1].startswith("first")]
+    assert len(after) == 100
+    assert {words[2] for words in after} == {"1"}
+    assert [words[1] for words in after[len(left) :]] == [str(n) for n in range(len(left), 100)]
+
+
+def test_a_worker_killed_in_a_job_has_its_job_run_again_within_its_lease(project: Project) -> None:
+    project.configure(retry_after=2)
+    project.push("Sleep", {"seconds": 30}, maxTries=2)
+    first = project.work()
+    project.wait_for_note("start")
+    first.popen.kill()
+    killed = time.monotonic()
+    second = project.work()
+    project.wait_for_note("start", count=2)
+    assert time.monotonic() - killed < 2 + 1 + 5
+    assert [words[2] for words in project.notes("start")] == ["1", "2"]
+    os.kill(second.pid, signal.SIGKILL)
+
+
+def test_a_worker_stopped_for_longer_than_its_lease_changes_nothing(project: Project) -> None:
+    project.configure(retry_after=1)
+    project.push("Sleep", {"seconds": 1.2}, maxTries=5)
+    late = project.work()
+    project.wait_for_note("start")
+    late.signal(signal.SIGSTOP)
+    other = project.work()
+    project.wait_for_note("end")
+    wait_for(project.empty, "the other one's end of the job")
+    late.signal(signal.SIGCONT)
+    wait_for(lambda: "lease" in late.err or "LOST" in late.out, "the late one's notice")
+    assert late.stop() == 0
+    assert other.stop() == 0
+    assert project.empty()
+    assert project.failed() == []
