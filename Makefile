@@ -1,5 +1,6 @@
 # Everything a contributor needs, from a machine with only python3 (3.11+) and make.
-# PYTHON=... chooses the interpreter (also from the environment), ARGS=... goes to pytest.
+# PYTHON=... chooses the interpreter (also from the environment), ARGS=... goes to pytest, faults
+# and benchmarks.
 
 PYTHON ?= python3
 ARGS   ?=
@@ -7,10 +8,10 @@ BIN    := .venv/bin
 # One stamp per interpreter name: asking for another one makes the environment anew.
 READY  := .venv/.ready-$(subst /,_,$(PYTHON))
 # What there is to type-check: a folder that is not there yet is no error.
-TYPED  := $(wildcard qframe tests examples benchmarks scripts)
+TYPED  := $(wildcard qframe tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck bench services wheel clean
+.PHONY: help venv demo test lint format typecheck bench faults services wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,8 +45,12 @@ format: $(READY) ## Format the code and repair what ruff can
 typecheck: $(READY) ## mypy alone
 	$(BIN)/mypy $(TYPED)
 
-bench: $(READY) ## Measure against the peers (benchmarks/)
-	@$(BIN)/python -m benchmarks
+bench: $(READY) ## Measure against the peers (benchmarks/); ARGS="redis" measures one group
+	@sh scripts/peers.sh
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+faults: $(READY) ## Break servers and workers, count the jobs (faults/); ARGS="F1 F20 --seed 7"
+	@$(BIN)/python -m faults $(ARGS)
 
 services: ## Install the servers that driver tests start for themselves (Debian, as root)
 	@sh scripts/services.sh
@@ -56,4 +61,4 @@ wheel: $(READY) ## Build the sdist and the wheel into dist/
 
 clean: ## Remove what was built, the caches and .venv
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find qframe tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find qframe tests examples benchmarks faults scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

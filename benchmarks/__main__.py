@@ -7,11 +7,12 @@ import importlib
 import json
 import pkgutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, cast
 
 from benchmarks import groups, report
-from benchmarks.places import BenchmarkError
+from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
 
@@ -20,7 +21,10 @@ class Group(Protocol):
     """What a module of `benchmarks/groups/` offers."""
 
     TITLE: str
-    PEERS: tuple[str, ...]
+
+    def facts(self) -> dict[str, str]:
+        """Name the versions compared."""
+        ...
 
     def rows(self, plan: Plan) -> list[Row]:
         """Measure everything there is in the group."""
@@ -41,6 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(all_groups))
     parser.add_argument("--quick", action="store_true", help="tiny numbers: does it run at all")
+    parser.add_argument("--alone", action="store_true", help="install no peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there")
     options = parser.parse_args()
     if unknown := set(options.groups) - set(all_groups):
@@ -48,14 +53,20 @@ def main() -> int:
             f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(all_groups)}"
         )
     chosen = {name: all_groups[name] for name in options.groups or all_groups}
-    plan = Plan.quick() if options.quick else Plan()
-    facts = report.machine([peer for group in chosen.values() for peer in group.PEERS])
+    plan = replace(Plan.quick() if options.quick else Plan(), alone=options.alone)
+    facts = report.machine()
+    for group in chosen.values():
+        facts |= group.facts()
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     measured: dict[str, list[Row]] = {}
     try:
         for name, group in chosen.items():
-            measured[name] = group.rows(plan)
-            print(f"\n{group.TITLE}\n\n{report.table(measured[name])}", flush=True)
+            print(f"\n{group.TITLE}\n", flush=True)
+            try:
+                measured[name] = group.rows(plan)
+                print(report.table(measured[name]), flush=True)
+            except NotHereError as error:
+                print(f"Not measured: {error}.", flush=True)
     except BenchmarkError as error:
         print(f"a measured process failed:\n{error}", file=sys.stderr)
         return 1

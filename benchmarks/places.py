@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.apps import TIMES, WRITTEN
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0
 _OFTEN = 0.001
 
@@ -27,19 +27,34 @@ class BenchmarkError(Exception):
     """A process did not do what it was started for; holds what it printed."""
 
 
+class NotHereError(Exception):
+    """What a measure needs is not on this machine; holds why."""
+
+
+def producing(module: str) -> tuple[str, ...]:
+    """Give the command that dispatches with a module's producer."""
+    return ("python", "-m", "benchmarks.apps.producing", module)
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of those compared: how it dispatches and how its worker is started."""
+    """One of those compared: how it dispatches and how its worker is started.
+
+    Commands are looked for in `programs` first. A worker that is not `stopped` is killed when it
+    has been measured, with all it started.
+    """
 
     name: str
-    producer: str
+    producer: tuple[str, ...]
     worker: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    programs: Path = Path(sys.executable).parent
+    stopped: bool = True
 
 
 class Worker:
-    """A worker process while it runs."""
+    """A worker process while it runs, in a process group of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self._process = process
@@ -78,8 +93,13 @@ class Worker:
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End it and what it started, at once."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +130,25 @@ class Place:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def check(self) -> None:
+        """Raise `NotHereError` unless the side's programs are here and can dispatch."""
+        self._command(self.side.worker)
+        try:
+            self.produce("many", 1)
+        except BenchmarkError as error:
+            raise NotHereError(str(error).strip().splitlines()[-1]) from error
+
     def produce(self, *arguments: object) -> float:
         """Run the side's producer and give what it measured."""
-        return self.run(self.side.producer, *arguments)
+        return self._run(self._command(self.side.producer), arguments)
 
     def run(self, module: str, *arguments: object) -> float:
-        """Run a module to its end and give the number it prints."""
+        """Run a module of ours to its end and give the number it prints."""
+        return self._run((sys.executable, "-m", module), arguments)
+
+    def _run(self, command: Sequence[str], arguments: Sequence[object]) -> float:
         done = subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments)],
+            [*command, *map(str, arguments)],
             cwd=self.folder,
             env=self._environment(),
             capture_output=True,
@@ -126,28 +157,31 @@ class Place:
             timeout=_PATIENCE,
         )
         if done.returncode:
-            raise BenchmarkError(done.stdout + done.stderr)
+            raise BenchmarkError(f"{self.side.name}: {done.stdout}{done.stderr}")
         return float(json.loads(done.stdout))
 
     @contextlib.contextmanager
     def working(self, *options: str) -> Iterator[Worker]:
         """Run the side's worker."""
         output = self.folder / "worker.log"
-        program, *arguments = self.side.worker
         with output.open("ab") as log:
             process = subprocess.Popen(
-                [Path(sys.executable).parent / program, *arguments, *options],
+                [*self._command(self.side.worker), *options],
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         worker = Worker(process, output)
         try:
             yield worker
         finally:
-            worker.stop()
+            if self.side.stopped:
+                worker.stop()
+            else:
+                worker.kill()
 
     def written(self) -> int:
         """Give how many jobs have run here so far."""
@@ -183,9 +217,17 @@ class Place:
             cpu = worker.cpu_seconds() - cpu
         return Drained((ended - begun) / (last - first), cpu / (ended - begun))
 
+    def _command(self, command: Sequence[str]) -> list[str]:
+        program, *arguments = command
+        here = os.pathsep.join((str(self.side.programs), os.environ.get("PATH", os.defpath)))
+        found = shutil.which(program, path=here)
+        if found is None:
+            raise NotHereError(f"there is no {program} here")
+        return [found, *arguments]
+
     def _environment(self) -> dict[str, Any]:
         return {
             **{k: v for k, v in os.environ.items() if not k.startswith(("QFRAME_", "BENCH_"))},
             **self.side.environment,
-            "PYTHONPATH": str(_REPOSITORY),
+            "PYTHONPATH": str(REPOSITORY),
         }

@@ -19,6 +19,12 @@ class Plan:
     delayed: int = 50_000
     backlog_rounds: int = 9
     idle_seconds: float = 10
+    seconds: float = 1
+    """How long about a peer drains, where they are too different for one number of jobs."""
+    redis_few: int = 10_000
+    redis_waiting: int = 1_000_000
+    alone: bool = False
+    """Whether peers that need an installation of their own are left out."""
 
     @classmethod
     def quick(cls) -> Self:
@@ -33,4 +39,7 @@ class Plan:
             delayed=200,
             backlog_rounds=1,
             idle_seconds=0.5,
+            seconds=0.02,
+            redis_few=200,
+            redis_waiting=2_000,
         )

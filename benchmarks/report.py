@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,8 +15,8 @@ from benchmarks.rows import Row
 _HEADS = ("measure", "ours", "peer", "ratio", "target", "")
 
 
-def machine(peers: Sequence[str]) -> dict[str, str]:
-    """Say on what, and with which versions, it was measured."""
+def machine() -> dict[str, str]:
+    """Say on what it is measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -26,9 +25,13 @@ def machine(peers: Sequence[str]) -> dict[str, str]:
         "load before": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "SQLite": sqlite3.sqlite_version,
-        **{name: _version(name) for name in ("qframe", *peers)},
+        **installed("qframe"),
     }
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Give the versions of packages."""
+    return {name: _version(name) for name in packages}
 
 
 def _version(package: str) -> str:

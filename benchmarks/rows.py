@@ -29,6 +29,11 @@ def per_second(value: float) -> str:
     return f"{value:,.0f}/s"
 
 
+def each_second(value: float) -> str:
+    """Show a small rate."""
+    return f"{value:.2f}/s"
+
+
 def milliseconds(value: float) -> str:
     """Show seconds as milliseconds."""
     return f"{value * 1000:,.1f} ms"

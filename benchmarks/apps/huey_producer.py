@@ -1,4 +1,4 @@
-"""Dispatches Huey's jobs: `python -m benchmarks.apps.huey_producer many 5000`."""
+"""Dispatches Huey's jobs."""
 
 from __future__ import annotations
 
@@ -21,5 +21,4 @@ class HueyProducer(Producer):
             since(moment)
 
 
-if __name__ == "__main__":
-    HueyProducer().main()
+PRODUCER = HueyProducer

@@ -1,12 +1,26 @@
-"""The producer's side of a measure: what is asked on the command line, and timed in here."""
+"""The producer's side of a measure: `python -m benchmarks.apps.producing MODULE METHOD NUMBERS`.
+
+The module's `PRODUCER` dispatches; what is asked on the command line is timed in here.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import importlib
 import json
 import random
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+
+
+def intervals(count: int, seed: int, shortest: float, longest: float) -> Iterator[float]:
+    """Give irregular intervals in seconds, the same for every side."""
+    chance = random.Random(seed)  # noqa: S311 (nobody is to be kept from guessing them)
+    for _ in range(count):
+        yield chance.uniform(shortest, longest)
 
 
 class Producer(ABC):
@@ -34,9 +48,8 @@ class Producer(ABC):
         One no-op job before them warms up.
         """
         self.dispatch()
-        chance = random.Random(seed)  # noqa: S311 (the same intervals for both sides)
-        for _ in range(count):
-            time.sleep(chance.uniform(0.1, 0.3))
+        for interval in intervals(count, seed, 0.1, 0.3):
+            time.sleep(interval)
             self.dispatch_since(time.time(), 0)
         return 0
 
@@ -46,14 +59,53 @@ class Producer(ABC):
         One no-op job before them warms up.
         """
         self.dispatch()
-        chance = random.Random(seed)  # noqa: S311 (the same intervals for both sides)
         delay = 1.0
-        for _ in range(count):
-            delay += chance.uniform(0.1, 0.5)
+        for interval in intervals(count, seed, 0.1, 0.5):
+            delay += interval
             self.dispatch_since(time.time() + delay, delay)
         return 0
 
-    def main(self) -> None:
-        """Do what the command line asks for: a method's name and its whole numbers."""
-        name, *numbers = sys.argv[1:]
-        print(json.dumps(getattr(self, name)(*map(int, numbers))))
+
+class AsyncProducer(ABC):
+    """A `Producer` for those who dispatch inside an event loop."""
+
+    def connected(self) -> contextlib.AbstractAsyncContextManager[object]:
+        """Give what has to be entered before the first job, where there is such a thing."""
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    async def dispatch(self) -> None:
+        """Queue one no-op job."""
+
+    @abstractmethod
+    async def dispatch_since(self, moment: float) -> None:
+        """Queue a job that notes the time since `moment`."""
+
+    async def many(self, count: int) -> float:
+        """Do as `Producer.many`."""
+        async with self.connected():
+            await self.dispatch()
+            began = time.perf_counter()
+            for _ in range(count):
+                await self.dispatch()
+            return count / (time.perf_counter() - began)
+
+    async def spaced(self, count: int, seed: int) -> float:
+        """Do as `Producer.spaced`."""
+        async with self.connected():
+            await self.dispatch()
+            for interval in intervals(count, seed, 0.1, 0.3):
+                await asyncio.sleep(interval)
+                await self.dispatch_since(time.time())
+            return 0
+
+
+def main() -> None:
+    """Do what the command line asks for: a module, a method of its producer, whole numbers."""
+    module, name, *numbers = sys.argv[1:]
+    measured = getattr(importlib.import_module(module).PRODUCER(), name)(*map(int, numbers))
+    print(json.dumps(asyncio.run(measured) if isinstance(measured, Coroutine) else measured))
+
+
+if __name__ == "__main__":
+    main()

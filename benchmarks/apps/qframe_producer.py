@@ -1,4 +1,4 @@
-"""Dispatches our jobs: `python -m benchmarks.apps.qframe_producer many 5000`."""
+"""Dispatches our jobs."""
 
 from __future__ import annotations
 
@@ -37,5 +37,4 @@ class QframeProducer(Producer):
         return 0
 
 
-if __name__ == "__main__":
-    QframeProducer().main()
+PRODUCER = QframeProducer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import sys
 import time
 from collections import defaultdict
 
-from benchmarks.places import Place, Side
+from benchmarks import report
+from benchmarks.places import Place, Side, producing
 from benchmarks.plan import Plan
 from benchmarks.rows import (
     Row,
@@ -24,7 +26,6 @@ from benchmarks.rows import (
 )
 
 TITLE = "SQLite, one worker process, no-op jobs (peer: Huey's SqliteHuey, one worker thread)"
-PEERS = ("huey", "SQLAlchemy", "pydantic")
 
 BARE = "benchmarks.apps.bare"
 _HUEY = ("huey_consumer", "benchmarks.apps.huey_jobs.huey", "-q", "-w", "1")
@@ -34,7 +35,7 @@ _EAGER = ("-d", "0.001", "-m", "0.001")
 def _ours(synchronous: str) -> Side:
     return Side(
         f"qframe, synchronous={synchronous}",
-        "benchmarks.apps.qframe_producer",
+        producing("benchmarks.apps.qframe_producer"),
         ("qframe", "work", "--quiet"),
         files={
             "qframe.toml": 'jobs = ["benchmarks.apps.qframe_jobs"]\n'
@@ -46,7 +47,7 @@ def _ours(synchronous: str) -> Side:
 def _huey(synchronous: str = "") -> Side:
     return Side(
         f"huey, synchronous={synchronous or 'full, its default'}",
-        "benchmarks.apps.huey_producer",
+        producing("benchmarks.apps.huey_producer"),
         _HUEY,
         environment={"BENCH_SYNCHRONOUS": synchronous},
     )
@@ -54,6 +55,14 @@ def _huey(synchronous: str = "") -> Side:
 
 OURS, HUEY = _ours("normal"), _huey()
 OURS_FULL, HUEY_NORMAL = _ours("full"), _huey("normal")
+
+
+def facts() -> dict[str, str]:
+    """Name the versions compared."""
+    return {
+        "SQLite": sqlite3.sqlite_version,
+        **report.installed("huey", "SQLAlchemy", "pydantic"),
+    }
 
 
 def rows(plan: Plan) -> list[Row]:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, rows
+from benchmarks import environments, report, rows
+from benchmarks.peers import sides
+from benchmarks.places import NotHereError, Place, Side, producing
+from tests.support.redis_server import binary
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,6 +36,46 @@ MEASURES = (
     "worker's memory, PSS",
     "worker's memory, RSS",
     "worker's memory, its own alone",
+)
+
+PEERS = ("Celery", "RQ", "Dramatiq", "Huey", "SAQ", "ARQ", "TaskIQ", "streaq")
+REDIS_PEERS = (
+    "drain, Celery, solo (acks before the job)",
+    "drain, Celery, prefork 1 (acks before the job)",
+    "drain, RQ, SimpleWorker (acks after the job)",
+    "drain, RQ, a fork per job (acks after the job)",
+    "drain, Dramatiq, 8 threads (acks after the job)",
+    "drain, Huey (acks nothing)",
+    "drain, SAQ (acks after the job)",
+    "drain, ARQ (acks after the job)",
+    "drain, TaskIQ, streams (acks after the job)",
+    "drain, streaq (acks after the job)",
+    "drain, the fastest Python peer that acks",
+    "drain, the fastest Python peer",
+    "drain, Laravel 8, PHP (acks after the job)",
+    "drain, Laravel 8, PHP with opcache and JIT",
+    "drain, Sidekiq 6.4, one thread (acks nothing)",
+    *(f"dispatch, {peer}" for peer in PEERS),
+    "dispatch, Laravel 8",
+    "dispatch, Sidekiq 6.4",
+    "dispatch, the fastest Python peer",
+)
+REDIS_OURS = (
+    "drain, bare loop",
+    "drain, bare loop with pydantic and a timer",
+    "drain, bare loop, processor time per job",
+    "drain, bare loop with both, processor time per job",
+    "dispatch, bare loop of rpush",
+    "bulk of 200, bare loop of rpush",
+    "dispatch to start, idle worker, median",
+    "dispatch to start, idle worker, p99",
+    "delayed job late by, median",
+    "delayed job late by, p99",
+    "idle worker, round trips",
+    "idle worker, of one core",
+    "worker's memory, PSS",
+    "drain at 2,000 waiting, at 200",
+    "dispatch with min_replicas=1, without",
 )
 
 
@@ -62,6 +105,61 @@ def test_every_measure_of_a_group_is_reported(tmp_path: Path) -> None:
     assert len(lines) == 1 + len(MEASURES)
     assert all(row["ours"] for row in found)
     assert all(row["met"] in {True, False} for row in found if row["target"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
+def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: Path) -> None:
+    binary("redis-server")
+    file = tmp_path / "raw.json"
+
+    done = run("redis", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["redis"]}
+    assert set(found) == {*REDIS_PEERS, *REDIS_OURS}
+    assert all(found[measure]["ours"] for measure in REDIS_OURS)
+    assert {found[measure]["peer"] for measure in REDIS_PEERS} == {
+        "left out",
+        "none of them is here",
+    }
+    assert {found[measure]["met"] for measure in REDIS_PEERS} == {None}
+
+
+def test_a_peer_that_cannot_be_installed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peer.txt").write_text("peer==1.0\n")
+    monkeypatch.setattr(environments, "_PINNED", tmp_path)
+    monkeypatch.setattr(environments, "_KEPT", tmp_path / "kept")
+    monkeypatch.setattr(sys, "executable", "no-such-python")
+
+    with pytest.raises(NotHereError, match="There is no no-such-python here"):
+        environments.programs("peer")
+
+
+def test_a_program_that_is_not_there_is_missing_and_no_failure() -> None:
+    side = Side("peer", producing("peer"), ("no-such-program",))
+
+    with Place(side) as place, pytest.raises(NotHereError, match="no no-such-program here"):
+        place.check()
+
+
+def test_a_peer_whose_producer_fails_is_missing_with_its_last_line() -> None:
+    side = Side("peer", producing("no_such_module"), ("python",))
+
+    with (
+        Place(side) as place,
+        pytest.raises(NotHereError, match="No module named 'no_such_module'"),
+    ):
+        place.check()
+
+
+@pytest.mark.parametrize("peer", dict.fromkeys(peer.environment for peer in sides.PEERS))
+def test_every_peer_is_pinned(peer: str) -> None:
+    pinned = environments.pinned(peer)
+
+    assert peer in pinned
+    assert all(version[0].isdigit() for version in pinned.values())
 
 
 def test_an_unknown_group_is_refused_by_name() -> None:

@@ -91,6 +91,8 @@ class Account:
     attempts: dict[str, list[int]] = field(default_factory=dict)
     runs: dict[str, list[Run]] = field(default_factory=dict)
     settled: dict[str, list[Settled]] = field(default_factory=lambda: defaultdict(list))
+    accepted: dict[str, float] = field(default_factory=dict)
+    """When the push of a job returned."""
 
     @classmethod
     def of(cls, file: Path) -> Account:
@@ -107,6 +109,7 @@ class Account:
                     account.pushing[name] += 1
                 case "E", _:
                     account.pushed[name] += 1
+                    account.accepted[name] = moment
                 case "S", (attempt, pid):
                     account.started[name] += 1
                     begins.append((name, int(attempt), int(pid), moment))
@@ -152,12 +155,41 @@ class Account:
     def acknowledged_twice(self) -> set[str]:
         return {name for name, count in self.acknowledged.items() if count > 1}
 
+    def settled_twice(self, faults: Iterable[Fault]) -> set[str]:
+        """Give the jobs settled twice, but those of which a worker can only have presumed it.
+
+        It does where a fault of the server, or of the way to it, swallowed the answer, so that what
+        it says again finds the job gone.
+        """
+        blinding = [fault for fault in faults if fault.pid is None]
+        return {
+            name
+            for name in self.acknowledged_twice()
+            if not any(
+                fault.hit(first, second.begun)
+                for first, second in pairwise(self.runs.get(name, []))
+                for fault in blinding
+            )
+        } - self.pushed_again()
+
+    def pushed_again(self) -> set[str]:
+        """Give the jobs that were pushed twice, for want of an answer, and begun in between.
+
+        No one can know by looking that a job was there and is done.
+        """
+        return {
+            name
+            for name, runs in self.runs.items()
+            if runs[0].begun < self.accepted.get(name, float("inf"))
+            and sum(run.attempt == 1 for run in runs) > 1
+        }
+
     def ran_again(self) -> int:
         """Count the runs that reached their end after another one had."""
         return sum(count - 1 for count in self.done.values())
 
     def unknown(self) -> set[str]:
-        """Give the jobs whose push raised although it had been carried out."""
+        """Give the jobs whose push did not return, although it had been carried out."""
         return (self.started.keys() & self.pushing.keys()) - self.pushed.keys()
 
     def duplicates(self, faults: Iterable[Fault]) -> tuple[Counter[str], set[str]]:
@@ -168,9 +200,12 @@ class Account:
         faults = list(faults)
         causes: Counter[str] = Counter()
         unexplained = set()
+        again = self.pushed_again()
         for name, runs in self.runs.items():
             for first, second in pairwise(run for run in runs if run.done):
                 kinds = [fault.kind for fault in faults if fault.hit(first, second.begun)]
+                if name in again:
+                    kinds.append("pushed again")
                 if kinds:
                     causes[kinds[0]] += 1
                 else:

@@ -1,0 +1,39 @@
+"""Celery's jobs on Redis; no results are kept."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from benchmarks.apps import effects
+from benchmarks.apps.producing import Producer
+from benchmarks.peers import REDIS, TUNED
+
+app = Celery("bench", broker=REDIS)
+app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64 if TUNED else 4)
+
+
+def _append() -> None:
+    effects.write_byte()
+
+
+def _since(moment: float) -> None:
+    effects.write_since(moment)
+
+
+append = app.task(name="append")(_append)
+since = app.task(name="since")(_since)
+
+
+class CeleryProducer(Producer):
+    """Dispatches as Celery's users do."""
+
+    def dispatch(self) -> None:
+        """Queue one no-op job."""
+        append.delay()
+
+    def dispatch_since(self, moment: float, delay: float) -> None:
+        """Queue a job that notes the time since `moment`."""
+        since.apply_async((moment,), countdown=delay or None)
+
+
+PRODUCER = CeleryProducer

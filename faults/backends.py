@@ -1,0 +1,187 @@
+"""The servers that scenarios run against, each started privately and broken on purpose."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
+
+
+class Backend(ABC):
+    """What holds the jobs; `features` says which scenarios it can take part in."""
+
+    features: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection's settings, through a proxy where there is one."""
+
+    def proxy(self) -> Proxy:
+        """Put a proxy in front of the server."""
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027 (a file has nothing to end)
+        """End what was started."""
+
+
+class SqliteBackend(Backend):
+    """The database driver on an SQLite file: no server that could be broken."""
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the file."""
+        del proxy
+        return {
+            "driver": "database",
+            "url": f"sqlite:///{self.folder / 'qframe.sqlite3'}",
+            "busy_timeout": 5,
+        }
+
+
+class ServerBackend(Backend):
+    """A server in a process of its own."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it on its port, and wait until it answers."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Let it stand still."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Let it go on."""
+
+    def outage(self, seconds: float) -> None:
+        """Kill it, and start it again later."""
+        self.kill()
+        time.sleep(seconds)
+        self.start()
+
+
+class RedisBackend(ServerBackend):
+    """A Redis that writes an append-only file."""
+
+    features = frozenset({"server", "network", "redis"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = RedisServer(
+            folder / "redis",
+            fsync="everysec",
+            config=["enable-debug-command local", "loading-process-events-interval-bytes 1024"],
+        ).start()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the server."""
+        url = self.server.url_at(proxy.port if proxy else 0)
+        return {"driver": "redis", "url": url, "block_for": 1}
+
+    def proxy(self) -> Proxy:
+        """Put a proxy in front of the server."""
+        return Proxy(*self.server.address)
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        self.server.kill()
+
+    def start(self) -> None:
+        """Start it on its port, and wait until it answers."""
+        self.server.start()
+
+    def pause(self) -> None:
+        """Let it stand still."""
+        self.server.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.server.resume()
+
+    def close(self) -> None:
+        """End it."""
+        self.server.close()
+
+
+class Failover(Backend):
+    """Several servers, of which another can take the place of the one that is asked."""
+
+    @abstractmethod
+    def fail_over(self) -> None:
+        """Kill a server in charge, and wait until another is."""
+
+
+class SentinelBackend(Failover):
+    """A Redis and its replica under three Sentinels; a push waits until the replica has it."""
+
+    features = frozenset({"sentinel"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._group = SentinelGroup(
+            folder / "redis", replicas=2, fsync="everysec", down_after=1000
+        ).start()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection by the Sentinels."""
+        del proxy
+        return {
+            "driver": "redis", "sentinels": self._group.sentinels, "service": self._group.service,
+            "block_for": 1, "min_replicas": 1,
+        }  # fmt: skip
+
+    def fail_over(self) -> None:
+        """Kill the master, and wait until its replica is one."""
+        self._group.fail_over()
+
+    def close(self) -> None:
+        """End all of them."""
+        self._group.close()
+
+
+class ClusterBackend(Failover):
+    """A Redis Cluster of three masters, each with a replica that has to have what is pushed."""
+
+    features = frozenset({"cluster"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._cluster = RedisCluster(folder / "redis", replicas=1, fsync="everysec").start()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection that knows some of the nodes."""
+        del proxy
+        nodes = [node.host_and_port for node in self._cluster.nodes[1:]]
+        return {
+            "driver": "redis", "url": self._cluster.url, "cluster": True, "nodes": nodes,
+            "block_for": 1, "min_replicas": 1,
+        }  # fmt: skip
+
+    def fail_over(self) -> None:
+        """Kill the master of the default queue's slot, and wait until its replica is one."""
+        key = "queues:{default}"
+        node = self._cluster.node_of(key)
+        node.kill()
+        wait_until(lambda: self._cluster.node_of(key) is not node, "another master")
+        self._cluster.wait_until_ok()
+
+    def close(self) -> None:
+        """End all nodes."""
+        self._cluster.close()
+
+
+BACKENDS: dict[str, list[type[Backend]]] = {
+    "redis": [RedisBackend, SentinelBackend, ClusterBackend],
+    "database": [SqliteBackend],
+}
+"""The kinds of backend a driver can be tried on; a scenario takes the first with what it needs."""

@@ -1,0 +1,189 @@
+"""The jobs that run while things break; what each did is in the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from qframe import Queueable, dispatch
+from tests.support.ledger import Ledger
+
+ledger = Ledger(Path(os.environ.get("LEDGER", os.devnull)))
+
+
+class Noted(Queueable):
+    """Notes its start, does something, and notes its end as its last act."""
+
+    number: int
+
+    def handle(self) -> None:
+        """Do it, between two lines."""
+        ledger.note("S", self.number, self.attempts, os.getpid())
+        self.act()
+        ledger.note("D", self.number, self.attempts, os.getpid())
+
+    def act(self) -> None:
+        """Do what this kind of job is there for."""
+
+
+class Work(Noted):
+    """Takes some time, as often as it must."""
+
+    seconds: float = 0.0
+    tries = 0
+    timeout = 0
+
+    def act(self) -> None:
+        """Sleep, also through signals."""
+        time.sleep(self.seconds)
+
+
+class TriedTwice(Work):
+    """Takes some time, and may be started twice."""
+
+    tries = 2
+
+
+class Carries(Noted):
+    """Has a value of any kind."""
+
+    value: Any
+
+
+class Poison(Noted):
+    """Kills whoever runs it."""
+
+    tries = 3
+
+    def act(self) -> None:
+        """End the process at once."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(Noted):
+    """Raises in its first attempts."""
+
+    failures: int = 10**6
+    tries = 2
+
+    def act(self) -> None:
+        """Raise, or not."""
+        if self.attempts <= self.failures:
+            raise ValueError(f"attempt {self.attempts} of {self.number}")
+
+
+class StuckInC(Noted):
+    """Holds the interpreter lock for ever."""
+
+    tries = 2
+    timeout = 1
+
+    def act(self) -> None:
+        """Loop where no Python code runs and no signal handler either."""
+        all(itertools.repeat(1))
+
+
+class Swallows(Noted):
+    """Takes no `Exception` for an end."""
+
+    tries = 2
+    timeout = 0.5
+
+    def act(self) -> None:
+        """Sleep for ever, swallowing what it can."""
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.05)
+
+
+class Ends(Noted):
+    """Ends its process, or tries to, in one of many ways."""
+
+    how: str
+    tries = 2
+
+    def act(self) -> None:
+        """Do it."""
+        _ENDS[self.how]()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+_ENDS: dict[str, Any] = {
+    "os._exit(0)": lambda: os._exit(0),
+    "sys.exit(0)": lambda: sys.exit(0),
+    "os.abort()": os.abort,
+    "segfault": lambda: ctypes.string_at(0),
+    "SystemExit": lambda: _raise(SystemExit()),
+    "KeyboardInterrupt": lambda: _raise(KeyboardInterrupt()),
+    "GeneratorExit": lambda: _raise(GeneratorExit()),
+    "RecursionError": _recurse,
+    "MemoryError": lambda: bytearray(2**62),
+}
+WAYS_TO_END = tuple(_ENDS)
+
+
+class Leaks(Noted):
+    """Leaves something behind in its process."""
+
+    what: str
+    tries = 0
+
+    def act(self) -> None:
+        """Leave it."""
+        _LEAKS[self.what]()
+
+
+_kept: list[Any] = []
+
+_LEAKS: dict[str, Any] = {
+    "10 MB": lambda: _kept.append(os.urandom(10 * 1024 * 1024)),
+    "50 descriptors": lambda: _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(50)),
+    "a thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),
+    "closed descriptors": lambda: os.closerange(0, 21),
+}
+WAYS_TO_LEAK = tuple(_LEAKS)
+
+
+class Makes(Noted):
+    """Dispatches a few jobs, and notes each before and after."""
+
+    count: int
+    tries = 0
+
+    def act(self) -> None:
+        """Give them numbers that no others have."""
+        for place in range(self.count):
+            number = (self.number * 100 + self.attempts) * 100 + place + 10**6
+            ledger.note("P", number)
+            dispatch(Work(number=number)).on_queue("made").send()
+            ledger.note("E", number)
+
+
+class Dispatches(Queueable):
+    """Dispatches in a tight loop until its time is up."""
+
+    series: int
+    tries = 0
+
+    def handle(self) -> None:
+        """Note each job before and after it was sent."""
+        for count in itertools.count():
+            number = int(f"{self.series}{self.attempts:03}{count:05}")
+            ledger.note("P", number)
+            dispatch(Work(number=number)).on_queue("made").send()
+            ledger.note("E", number)

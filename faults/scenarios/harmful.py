@@ -1,0 +1,114 @@
+"""Jobs that harm whoever runs them."""
+
+from __future__ import annotations
+
+import time
+
+from faults import jobs
+from faults.scenario import scenario
+from faults.site import Site
+
+_ONE_LATE = 1.0
+"""The watchdog is moved about once a second."""
+
+
+def _fails_after(site: Site, numbers: list[int], attempts: int) -> None:
+    """Wait until these have failed, each after so many starts and none of them done."""
+    site.may_fail = set(numbers)
+    site.wait_for(lambda: site.dead().keys() >= set(numbers), 60)
+    dead = site.dead()
+    for number in numbers:
+        found = dead[number].attempts if number in dead else None
+        site.check(found == attempts, f"job {number} has failed after {found} attempts")
+        starts = site.starts(number)
+        site.check(starts == attempts, f"job {number} was started {starts} times")
+        site.check(not site.ends(number), f"job {number} counts as done")
+
+
+def _longest_run(site: Site, number: int) -> float:
+    """Give the longest time from a start of a job to the end of its process."""
+    longest = 0.0
+    for words in site.notes("S"):
+        if words[1] == str(number):
+            pid = int(words[3])
+            site.wait_for(lambda pid=pid: pid in site.ended_at, 20)  # type: ignore[misc]
+            longest = max(longest, site.ended_at[pid] - float(words[-1]))
+    return longest
+
+
+@scenario("F9", "a job stuck in C code")
+def stuck_in_c(site: Site) -> None:
+    """End jobs that no Python code can end; they fail after their tries, the others are done."""
+    stuck = [site.send(jobs.StuckInC) for _ in range(site.count(3, 1))]
+    for _ in range(40):
+        site.send(seconds=0.02)
+    site.expected_codes = {0, 1}
+    site.begin(2, "--grace", "1")
+    _fails_after(site, stuck, 2)
+    longest = max(_longest_run(site, number) for number in stuck)
+    site.check(longest <= 1 + 1 + _ONE_LATE + 1, f"a job was ended after {longest:.1f} s")
+    site.remark(f"timeout 1 + grace 1, ended after {longest:.1f} s")
+    site.finish()
+
+
+@scenario("F10", "a timeout that the job swallows")
+def swallowed(site: Site) -> None:
+    """Time out jobs that take every `Exception` for nothing."""
+    numbers = [site.send(jobs.Swallows) for _ in range(site.count(4, 1))]
+    for _ in range(40):
+        site.send(seconds=0.02)
+    site.expected_codes = {0, 1}
+    site.begin(2)
+    _fails_after(site, numbers, 2)
+    longest = max(_longest_run(site, number) for number in numbers)
+    site.check(longest <= 2, f"a job of a timeout of 0.5 s was ended after {longest:.1f} s")
+    site.remark(f"timeout 0.5, ended after {longest:.1f} s")
+    site.finish()
+
+
+@scenario("F11", "jobs that end their process")
+def ends(site: Site) -> None:
+    """Exit, abort, crash and raise what is no `Exception`: a failure each, never a success."""
+    numbers = [site.send(jobs.Ends, how=how) for how in jobs.WAYS_TO_END]
+    for _ in range(40):
+        site.send(seconds=0.02)
+    site.expected_codes = {0, -6, -11}
+    site.begin(2)
+    _fails_after(site, numbers, 2)
+    site.remark(f"ways {len(numbers)}")
+    site.finish()
+
+
+@scenario("F12", "jobs that leave things behind")
+def leaks(site: Site) -> None:
+    """Leak memory, descriptors and threads, and close what is not theirs: every job is done."""
+    for what in jobs.WAYS_TO_LEAK:
+        queue = what.replace(" ", "-")
+        # A job that closes its worker's own descriptors may harm that, but no job.
+        site.expected_codes = {0, 1, -15} if "closed" in what else {0, 12}
+        for _ in range(site.count(30, 12)):
+            site.send(jobs.Leaks, queue=queue, what=what)
+        site.begin(1, "--queue", queue, "--memory", "120", "--grace", "1")
+        began = time.monotonic()
+        site.check(
+            site.wait_for(lambda: site.left() == 0, 60), f"{what}: {site.left()} jobs are left"
+        )
+        ended = len(site.ended_at)
+        site.remark(f"{what} {time.monotonic() - began:.1f} s, workers {1 + ended}")
+        site.ended_at.clear()
+        site.end_workers()
+
+
+@scenario("F15", "a job that kills its worker")
+def poison(site: Site) -> None:
+    """Run poison: it fails after exactly its tries, and everything else is done."""
+    poisons = []
+    for number in range(site.count(90, 30)):
+        site.send(seconds=0.02)
+        if number % 30 == 10:
+            poisons.append(site.send(jobs.Poison))
+    site.expected_codes = {0, -9}
+    site.begin(2)
+    _fails_after(site, poisons, 3)
+    site.remark(f"poison {len(poisons)}")
+    site.finish()
