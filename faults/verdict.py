@@ -10,6 +10,10 @@ from faults.site import Site
 from tests.support.ledger import Account
 
 
+_DEATHS = {"outage", "reset", "emptied", "failover"}
+"""What a server, or a part of what it was told, does not survive."""
+
+
 @dataclass
 class Verdict:
     """The counts of one run; `violations` is empty where everything held."""
@@ -105,9 +109,12 @@ def _unexpected(site: Site, dead: set[str]) -> set[str]:
 def _repeated(site: Site, account: Account) -> set[str]:
     if site.may_repeat_attempts:
         return set()
-    again = account.pushed_again()
+    # A start is not waited for: a server that dies with it on its way has not counted it.
+    deaths = [fault for fault in site.faults if fault.kind in _DEATHS]
     return {
         name
-        for name, attempts in account.attempts.items()
-        if any(later <= earlier for earlier, later in pairwise(attempts)) and name not in again
-    }
+        for name, runs in account.runs.items()
+        for first, second in pairwise(runs)
+        if second.attempt <= first.attempt
+        and not any(fault.hit(first, second.begun) for fault in deaths)
+    } - account.pushed_again()

@@ -53,10 +53,12 @@ def stalled(site: Site) -> None:
     """Let the server sleep, and hold its clients back: a push that gave up is not done twice."""
     site.configure(timeout=1)
     with _under_load(site) as producer:
-        for _ in range(site.count(2, 1)):
+        for _ in range(site.count(3, 1)):
+            site.pause(0.5)
             with site.fault("stalled"):
                 site.redis.command("DEBUG", "SLEEP", site.count(5, 2))
             site.resumed(time.monotonic())
+            site.pause(0.5)
             with site.fault("stalled"):
                 site.redis.command("CLIENT", "PAUSE", site.count(3000, 1500), "ALL")
                 site.resumed(time.monotonic())
@@ -160,7 +162,6 @@ def full(site: Site) -> None:
 
 
 def _fail_over(site: Site) -> None:
-    site.may_repeat_attempts = True  # starts are not waited for until a replica has them
     with _under_load(site) as producer:
         site.pause(0.5)
         with site.fault("failover"):

@@ -163,11 +163,18 @@ class ClusterServer(Server):
                         **options,
                     )
                 except RedisClusterException as error:
-                    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-                    raise meaning(cause, self.shown()) from error
+                    raise meaning(_innermost(error), self.shown()) from error
                 known = [(str(node.host), int(node.port)) for node in self._map.get_nodes()]
                 self._nodes = list(dict.fromkeys([*self.settings.addresses(), *known]))
             return self._map
+
+
+def _innermost(error: BaseException) -> Exception:
+    """Give what a server said before redis-py put it into words of its own."""
+    said = error
+    while (behind := said.__cause__ or said.__context__) is not None:
+        said = behind
+    return said if isinstance(said, RedisError | OSError) else RedisError(str(error))
 
 
 def server_of(settings: RedisSettings) -> Server:

@@ -32,7 +32,7 @@ _UNUSABLE = {
     "unknown command": "it must be Redis 6.0.6 or newer, with no command renamed",
     "CROSSSLOT": "it is a cluster, set cluster = true",
     "MOVED": "it is a cluster, set cluster = true",
-    "Cluster mode is not enabled": "it is no cluster, remove cluster = true",
+    "cluster support disabled": "it is no cluster, remove cluster = true",
     "WRONGTYPE": "somebody else's key is in the way, rename or delete it",
     "certificate verify failed": "its certificate is not trusted",
 }

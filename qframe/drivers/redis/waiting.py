@@ -16,9 +16,6 @@ from qframe.drivers.redis.server import Server
 from qframe.drivers.redis.trouble import is_elsewhere, meaning
 from qframe.exceptions import BackendUnavailable
 
-_LATER = 0.5
-"""Seconds after our own end at which the server would end the pop, should we not."""
-
 
 class Listener:
     """A connection of its own, on which nothing but a blocking pop is ever sent.
@@ -34,10 +31,12 @@ class Listener:
         self._waits = False
 
     def listen(self, keys: Sequence[str], seconds: float) -> Any:  # noqa: ANN401 (any socket)
-        """Begin to wait, and give the socket that can be read when the wait is over."""
+        """Begin to wait, until the server ends it, and give the socket that is read then."""
         try:
             connection = self._sound() or self._connect()
-            connection.send_command("BLPOP", *keys, f"{seconds + _LATER:.3f}", check_health=False)
+            connection.send_command(
+                "BLPOP", *keys, f"{max(0.001, seconds):.3f}", check_health=False
+            )
         except BackendUnavailable:
             raise
         except (RedisError, OSError) as error:
@@ -117,13 +116,15 @@ class Listener:
 def until_one(
     listeners: Sequence[Listener], sockets: Sequence[Any], wake: int | None, seconds: float
 ) -> bool:
-    """Wait for the first of the answers, `wake` or the time; says whether there is an answer."""
-    if any(listener.answered() for listener in listeners):  # TLS reads ahead of the socket
-        return True
+    """Wait for the first of the answers, `wake` or the time; says whether it was an answer alone.
+
+    Whoever is woken may be about to stop: a token that came as well is somebody else's then.
+    """
+    told = any(listener.answered() for listener in listeners)  # TLS reads ahead of the socket
     poll = select.poll()
     for each in sockets:
         poll.register(each, select.POLLIN)
     if wake is not None:
         poll.register(wake, select.POLLIN)
-    ready = poll.poll(max(0.0, seconds) * 1000)
-    return any(number != wake for number, _ in ready)
+    ready = {number for number, _ in poll.poll(0 if told else max(0.0, seconds) * 1000)}
+    return (told or bool(ready)) and wake not in ready

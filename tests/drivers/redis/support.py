@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 import uuid as uuids
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,7 @@ from qframe.exceptions import BackendUnavailable
 from tests.support.process import Process, Project, wait_for
 from tests.support.redis_server import RedisServer
 
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "redis.md"
 SECRET = "s3same-open"
 """The password of every server that asks for one; no output may hold it."""
 
@@ -59,6 +62,22 @@ def lines_with(worker: Process, word: str) -> list[str]:
 def wait_for_line(worker: Process, word: str) -> str:
     """Wait until a worker has printed a line that holds a word, and give the first one."""
     return wait_for(lambda: lines_with(worker, word), f"{word!r} in the output")[0]
+
+
+# -- rights ------------------------------------------------------------------------------------
+
+
+def rights(extra: str = "") -> list[str]:
+    """Give the rights of an ACL user as docs/redis.md lists them, with our password.
+
+    `extra` is what is to be done, where a line lists further rights for that.
+    """
+    text = DOCUMENTATION.read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"ACL SETUSER qframe on (.*)", text)
+    if extra:
+        line += " " + re.findall(rf"^\| {extra} \| `(.*)` \|$", text, re.MULTILINE)[0]
+    words = line.replace("\\|", "|").replace("'", "").replace("`", "").split()
+    return [word.replace("PASSWORD", SECRET) for word in words]
 
 
 # -- jobs ---------------------------------------------------------------------------------------
@@ -121,7 +140,7 @@ def live(queue: BaseQueue, name: str = "emails") -> None:
     _live_through_its_end(queue, name)
     _live_in_groups(queue, name)
     _live_in_the_stores(queue)
-    queue.wait([name], 0.01)
+    _live_through_a_wait(queue, name)
     assert late
     assert queue.clear(name) == 2
     assert queue.queues() == []
@@ -151,6 +170,14 @@ def _live_through_its_end(queue: BaseQueue, name: str) -> None:
     assert failed.page(after=uuid) == []
     assert failed.forget(uuid)
     assert failed.flush() == 0
+
+
+def _live_through_a_wait(queue: BaseQueue, name: str) -> None:
+    """One that something else ends."""
+    told, tell = socket.socketpair()
+    with told, tell:
+        tell.send(b"x")
+        queue.wait([name], 60, told.fileno())
 
 
 def _live_in_groups(queue: BaseQueue, name: str) -> None:

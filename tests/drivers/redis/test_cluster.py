@@ -13,10 +13,11 @@ import pytest
 
 from qframe.contracts import Capability, Sizes
 from qframe.drivers.redis.queue import RedisQueue
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.drivers.redis.acts import ALL, Make
 from tests.drivers.redis.conftest import Command, Connect, MakeProject
 from tests.drivers.redis.support import (
+    SECRET,
     Producer,
     Waiting,
     begin,
@@ -27,6 +28,7 @@ from tests.drivers.redis.support import (
     lines_with,
     live,
     push,
+    rights,
     take_all,
 )
 from tests.support.process import wait_for
@@ -164,6 +166,28 @@ def test_real_workers_and_commands_on_a_cluster(
     assert worker.stop() == 0
     assert (worker.err, lines_with(worker, "gone")) == ("", [])
     assert all(app.empty(name) for name in names)
+
+
+def test_the_documented_rights_are_enough_in_a_cluster(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    try:
+        for node in cluster.nodes:
+            node.command("ACL", "SETUSER", "qframe", "on", *rights("Cluster"))
+        queue = connect(url=cluster.nodes[0].url_as("qframe", SECRET), cluster=True)
+        live(queue)
+        push(queue)
+        job = begin(queue)
+        with Move(cluster, "emails") as move:
+            move.move_keys(f"{key('emails')}:reserved".encode())
+            job.delete()
+        without = [right for right in rights("Cluster") if right != "+cluster|slots"]
+        cluster.nodes[0].command("ACL", "SETUSER", "qframe", "reset", "on", *without)
+        with pytest.raises(BackendUnusable, match=r"its ACL forbids this user .*cluster.slots"):
+            connect(url=cluster.nodes[0].url_as("qframe", SECRET), cluster=True).ping()
+    finally:
+        for node in cluster.nodes:
+            node.command("ACL", "DELUSER", "qframe")
 
 
 # -- slots that move ------------------------------------------------------------------------------

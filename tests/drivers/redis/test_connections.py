@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
 import socketserver
@@ -25,12 +24,11 @@ from tests.drivers.redis.support import (
     lines_with,
     live,
     push,
+    rights,
     wait_for_line,
 )
 from tests.support.process import Finished, wait_for
 from tests.support.redis_server import RedisCluster, RedisServer, free_port
-
-DOCUMENTATION = Path(__file__).parents[3] / "docs" / "redis.md"
 
 # -- ways to reach it -----------------------------------------------------------------------------
 
@@ -131,18 +129,6 @@ def test_every_key_begins_with_the_prefix(server: RedisServer, connect: Connect)
 
 
 # -- the rights of an ACL user ------------------------------------------------------------------
-
-
-def documented_rights(word: str) -> list[str]:
-    """Give the rights that docs/redis.md lists after `ACL SETUSER` and a word."""
-    text = DOCUMENTATION.read_text().replace("\\\n", " ")
-    (line,) = re.findall(rf"ACL SETUSER {word} (.*)", text)
-    return str(line).replace("\\|", "|").replace("'", "").split()
-
-
-def rights() -> list[str]:
-    """Give the rights of a worker's user as documented, with our password."""
-    return [right.replace("PASSWORD", SECRET) for right in documented_rights("qframe on")]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 import time
 import uuid as uuids
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
@@ -331,6 +332,27 @@ def test_starts_not_waited_for_outlive_forgotten_scripts(
     assert [job.attempts() for job in jobs] == [1] * 30
 
 
+@pytest.mark.parametrize("act", ["renew", "delete"])
+def test_a_start_forgotten_unheard_is_said_before_what_another_thread_does(
+    own_server: RedisServer, own_queue: RedisQueue, connect: Connect, act: str
+) -> None:
+    """As the thread that renews leases does, whose script somebody else has brought back."""
+    another = connect(url=own_server.url)
+    for name in ("emails", "emails", "reports"):
+        push(own_queue, name)
+    first, second = take_all(own_queue, 2)
+    assert own_queue.start(first)
+    foreign = begin(another, "reports")
+    another.sizes("reports")
+    own_server.command("SCRIPT", "FLUSH")
+    assert own_queue.start(second)
+    getattr(foreign, act)()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(getattr(second, act)).result()
+        thread.submit(own_queue.close).result()
+    assert not second.is_lost
+
+
 def test_a_push_by_a_forgotten_script_is_waited_for_by_the_replicas(
     own_server: RedisServer, connect: Connect, tmp_path: Path
 ) -> None:
@@ -595,17 +617,17 @@ def test_what_was_not_heard_of_is_done_once_the_server_takes_changes_again(
 
 
 def test_a_settle_that_was_refused_is_not_taken_for_done_when_the_lease_is_lost(
-    own_server: RedisServer, own_queue: RedisQueue, connect: Connect
+    saving: RedisServer, connect: Connect, tmp_path: Path
 ) -> None:
     """Refused is not unheard: whoever repeats the call learns that another worker has the job."""
-    queue = connect(url=own_server.url, retry_after=1)
+    queue, another = connect(url=saving.url, retry_after=1), connect(url=saving.url)
     push(queue)
     job = begin(queue)
     queue.sizes("emails")
-    with demoted(own_server), pytest.raises(BackendUnavailable):
+    with without_a_disk(saving, tmp_path / "gone"), pytest.raises(BackendUnavailable):
         job.delete()
-    (taken,) = wait_for(lambda: own_queue.reserve(["emails"]), "the job to come back")
+    (taken,) = wait_for(lambda: another.reserve(["emails"]), "the job to come back")
     with pytest.raises(LeaseLost):
         job.delete()
-    assert own_queue.start(taken)
+    assert another.start(taken)
     assert taken.attempts() == 2

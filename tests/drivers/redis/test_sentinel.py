@@ -12,6 +12,7 @@ from qframe.exceptions import BackendUnavailable
 from tests.drivers.redis.acts import WORK
 from tests.drivers.redis.conftest import Command, Connect, MakeProject
 from tests.drivers.redis.support import (
+    SECRET,
     Producer,
     check_all_done,
     cut_off,
@@ -80,6 +81,17 @@ def test_a_master_that_was_replaced_and_still_runs_is_left(
         delete.do()
     delete.check()
     live(queue)
+
+
+def test_sentinels_may_ask_for_a_user_of_their_own(group: SentinelGroup, connect: Connect) -> None:
+    for watcher in group.watchers:
+        user = ["qframe", "on", f">{SECRET}", "+sentinel|masters"]
+        watcher.command("ACL", "SETUSER", *user)
+    known = {"sentinel_username": "qframe", "sentinel_password": SECRET}
+    live(connect(**settings(group, **known)))
+    with pytest.raises(BackendUnavailable) as error:
+        connect(**settings(group, **known | {"sentinel_password": "wrong"})).ping()
+    assert SECRET not in str(error.value)
 
 
 def test_sentinels_that_do_not_answer_or_do_not_know_are_named(
