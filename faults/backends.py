@@ -182,6 +182,8 @@ class ClusterBackend(Failover):
 
 BACKENDS: dict[str, list[type[Backend]]] = {
     "redis": [RedisBackend, SentinelBackend, ClusterBackend],
+    "redis-sentinel": [SentinelBackend],
+    "redis-cluster": [ClusterBackend],
     "database": [SqliteBackend],
 }
-"""The kinds of backend a driver can be tried on; a scenario takes the first with what it needs."""
+"""What can be tried, and the kinds of each: a scenario takes the first with what it needs."""

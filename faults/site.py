@@ -74,7 +74,7 @@ class Site(Project):
         """Jobs that were lost together with the backend's data."""
         self.may_repeat_attempts = False
         """Whether starts are uncounted, so that an attempt's number comes twice."""
-        self.limit: float | None = lease + 3
+        self.limit: float | None = lease + self.patience(3)
         """Seconds a job may wait to be run again after a fault; None where nobody takes over."""
         self.ended_at: dict[int, float] = {}
         """When a worker was found to have ended by itself."""
@@ -83,6 +83,10 @@ class Site(Project):
         self._numbers = itertools.count(1)
         super().__init__(root)
         self.writing = Ledger(self.ledger)
+
+    def patience(self, seconds: float) -> float:
+        """Give a limit of time: a quick run is one of the tests, which share their machine."""
+        return 3 * seconds if self.quick else seconds
 
     def count(self, full: int, quick: int) -> int:
         """Give a number that depends on how thorough the run is."""

@@ -9,7 +9,6 @@ from itertools import pairwise
 from faults.site import Site
 from tests.support.ledger import Account
 
-
 _DEATHS = {"outage", "reset", "emptied", "failover"}
 """What a server, or a part of what it was told, does not survive."""
 

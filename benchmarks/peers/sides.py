@@ -72,6 +72,7 @@ _CELERY = (
     *("--without-gossip", "--without-mingle", "--without-heartbeat"),
 )
 _RQ = ("rq", "worker", "-q", "-c", "APP")
+_DRAMATIQ = ("dramatiq", "-p", "1", "-t", "8", "APP")
 _TASKIQ = ("taskiq", "worker", "-w", "1", "--log-level", "ERROR", "APP:broker")
 _JIT = ("opcache.enable_cli=1", "opcache.jit=tracing", "opcache.jit_buffer_size=64M")
 _PHP = ("php", *(word for setting in _JIT for word in ("-d", setting)))
@@ -83,10 +84,11 @@ PEERS = (
     _python("celery", "Celery, prefork 1", BEFORE, 900, *_CELERY, "-P", "prefork", first=False),
     _python("rq", "RQ, SimpleWorker", AFTER, 250, *_RQ, "-w", "rq.SimpleWorker", "default"),
     _python("rq", "RQ, a fork per job", AFTER, 50, *_RQ, "default", first=False),
+    _python("dramatiq", "Dramatiq, 8 threads", AFTER, 2000, *_DRAMATIQ),
     _python(
-        *("dramatiq", "Dramatiq, 8 threads", AFTER, 2000),
-        *("dramatiq", "-p", "1", "-t", "8", "APP"),
+        *("dramatiq", "Dramatiq, the same, prefetch 1,000", AFTER, 2500, *_DRAMATIQ),
         settings={"dramatiq_queue_prefetch": "1000"},
+        first=False,
     ),
     _python("huey", "Huey", NEVER, 4000, "huey_consumer", "-q", "-w", "1", "APP.huey"),
     _python("saq", "SAQ", AFTER, 1500, "saq", "APP.settings"),

@@ -104,9 +104,9 @@ def poison(site: Site) -> None:
     """Run poison: it fails after exactly its tries, and everything else is done."""
     poisons = []
     for number in range(site.count(90, 30)):
-        site.send(seconds=0.02)
-        if number % 30 == 10:
+        if number % 30 == 0:  # the very first also, of which the server knows no script yet
             poisons.append(site.send(jobs.Poison))
+        site.send(seconds=0.02)
     site.expected_codes = {0, -9}
     site.begin(2)
     _fails_after(site, poisons, 3)

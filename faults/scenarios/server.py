@@ -43,7 +43,7 @@ def kill_server(site: Site) -> None:
             if length > 1:
                 busiest = max(busiest, share)
     site.check(busiest < _IDLE, f"a worker used {busiest:.0%} of a core while there was no server")
-    site.check(slowest < _RESUME, f"it took {slowest:.1f} s until jobs ran again")
+    site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
     site.remark(f"outages {outages}, resumed in {slowest:.2f} s, CPU meanwhile {busiest:.1%}")
     site.finish()
 
@@ -79,7 +79,7 @@ def stopped_server(site: Site) -> None:
                 up = time.monotonic()
             slowest = max(slowest, site.resumed(up))
             site.pause(1)
-    site.check(slowest < _RESUME, f"it took {slowest:.1f} s until jobs ran again")
+    site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
     site.remark(f"resumed in {slowest:.2f} s")
     site.finish()
 
@@ -132,7 +132,9 @@ def loading(site: Site) -> None:
             took = time.monotonic() - began
         slowest = site.resumed(time.monotonic())
     site.check(took > 1, f"it loaded for {took:.1f} s only")
-    site.check(slowest < _RESUME + 1, f"it took {slowest:.1f} s until jobs ran again")
+    site.check(
+        slowest < site.patience(_RESUME + 1), f"it took {slowest:.1f} s until jobs ran again"
+    )
     site.remark(f"loading {took:.1f} s, resumed in {slowest:.2f} s")
     site.finish()
 
@@ -168,7 +170,9 @@ def _fail_over(site: Site) -> None:
             site.group.fail_over()
             slowest = site.resumed(time.monotonic())
             site.pause(2)  # for as long as an old master may go on by itself
-    site.check(slowest < _RESUME + 1, f"it took {slowest:.1f} s until jobs ran again")
+    site.check(
+        slowest < site.patience(_RESUME + 1), f"it took {slowest:.1f} s until jobs ran again"
+    )
     site.remark(f"resumed in {slowest:.2f} s, pushes refused {producer.refused}")
     site.limit = None  # it takes as long as another server takes to be in charge
     site.finish()
@@ -199,7 +203,7 @@ def read_only(site: Site) -> None:
                 up = time.monotonic()
             slowest = max(slowest, site.resumed(up))
             site.pause(0.3)
-    site.check(slowest < _RESUME, f"it took {slowest:.1f} s until jobs ran again")
+    site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
     site.remark(f"resumed in {slowest:.2f} s")
     site.finish()
 

@@ -109,7 +109,7 @@ def terminate(site: Site) -> None:
         site.end_workers()
         reserved = site.sizes().reserved
     site.check(reserved == 0, f"{reserved} jobs stayed reserved when all workers had ended")
-    site.check(slowest < _EXIT, f"a worker took {slowest:.1f} s to stop")
+    site.check(slowest < site.patience(_EXIT), f"a worker took {slowest:.1f} s to stop")
     site.remark(f"terms {terms}, slowest exit {slowest:.2f} s")
     site.begin(2)
     site.finish()

@@ -45,6 +45,7 @@ REDIS_PEERS = (
     "drain, RQ, SimpleWorker (acks after the job)",
     "drain, RQ, a fork per job (acks after the job)",
     "drain, Dramatiq, 8 threads (acks after the job)",
+    "drain, Dramatiq, the same, prefetch 1,000 (acks after the job)",
     "drain, Huey (acks nothing)",
     "drain, SAQ (acks after the job)",
     "drain, ARQ (acks after the job)",

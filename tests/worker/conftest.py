@@ -17,11 +17,13 @@ from tests.support.redis_server import RedisServer
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_redis_too: run on the embedded database and on Redis")
+    config.addinivalue_line("markers", "embedded_only: about the database's file")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     too = metafunc.definition.get_closest_marker("on_redis_too")
-    if too is not None and "project" in metafunc.fixturenames:
+    embedded = metafunc.definition.get_closest_marker("embedded_only")
+    if too and not embedded and "project" in metafunc.fixturenames:
         metafunc.parametrize("project", ["database", "redis"], indirect=True)
 
 

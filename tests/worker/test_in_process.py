@@ -141,7 +141,9 @@ def test_workers_in_two_threads_share_a_manager(project: Project) -> None:
 
     for number in range(20):
         project.push("nosuch.Job", {"number": number})
-    workers = [Worker(project.manager, WorkerOptions(stop_when_empty=True)) for _ in range(2)]
+    workers = [
+        Worker(project.manager, WorkerOptions(stop_when_empty=True, memory=0)) for _ in range(2)
+    ]
     codes: list[int] = []
     threads = [
         threading.Thread(target=lambda w=worker: codes.append(w.run())) for worker in workers

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
+pytestmark = pytest.mark.on_redis_too
+
 
 def test_a_long_job_runs_once_though_its_lease_is_short(project: Project) -> None:
     project.configure(retry_after=1)
@@ -75,8 +77,6 @@ def test_a_late_failure_or_release_is_refused(
 import time
 from pathlib import Path
 from jobs import Queueable, note
-
-pytestmark = pytest.mark.on_redis_too
 def wait_for(name):
     while not Path(name).exists():
         time.sleep(0.01)
@@ -167,6 +167,7 @@ def test_what_a_dead_worker_held_comes_back_uncounted(project: Project) -> None:
     assert {line[2] for line in project.notes("note")} == {"1"}
 
 
+@pytest.mark.embedded_only
 def test_a_settle_waits_for_a_locked_database(project: Project) -> None:
     """The backend is gone when the job ends: it is settled as soon as that answers."""
     import sqlite3
@@ -193,6 +194,7 @@ def test_a_settle_waits_for_a_locked_database(project: Project) -> None:
     assert "Traceback" not in worker.err
 
 
+@pytest.mark.embedded_only
 def test_a_lost_backend_ends_the_worker_with_69(project: Project) -> None:
     import sqlite3
 
@@ -208,6 +210,7 @@ def test_a_lost_backend_ends_the_worker_with_69(project: Project) -> None:
     assert "Traceback" not in worker.err
 
 
+@pytest.mark.embedded_only
 def test_a_database_that_turns_into_garbage_is_reported_once(project: Project) -> None:
     worker = project.idle(give_up_after=1.5)
     project.close()
@@ -220,6 +223,7 @@ def test_a_database_that_turns_into_garbage_is_reported_once(project: Project) -
     assert "Traceback" not in worker.err
 
 
+@pytest.mark.embedded_only
 def test_a_file_that_was_replaced_is_found_again(project: Project) -> None:
     """Gone once, back once; jobs of the new file run."""
     worker = project.idle(give_up_after=30)

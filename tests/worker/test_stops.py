@@ -120,7 +120,7 @@ def test_once_takes_a_job_that_comes_while_it_waits(project: Project) -> None:
 
 def test_stop_when_empty_leaves_delayed_and_leased_jobs(project: Project) -> None:
     project.push("Note", {"word": "later"}, delay=60)
-    project.push("Sleep", {"seconds": 3})
+    project.push("Sleep", {"seconds": 6})
     other = project.work()
     project.wait_for_note("start")
     project.push("Note", {"word": "ready"})

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.process import Finished, Project
 
+pytestmark = pytest.mark.on_redis_too
+
 CANARY = "from pathlib import Path\nPath({canary!r}).write_text(__name__)\n"
 JOB = """
 from qframe import Queueable
-
-pytestmark = pytest.mark.on_redis_too
 class Job(Queueable):
     def handle(self):
         Path({canary!r}).write_text("handled")
@@ -160,6 +160,7 @@ def test_it_ends_in_the_failed_store_with_its_bytes_and_a_reason(
     assert record.uuid
 
 
+@pytest.mark.embedded_only
 def test_unknown_jobs_are_tried_again_before_they_fail(project: Project) -> None:
     """The name may be newer than this worker: the module appears while the job waits."""
     project.write(

@@ -154,7 +154,7 @@ def _hardest(
     here = [peer for peer in peers if peer in bench.sides]
     if not here:
         return bench.absent(measure, *peers)
-    return min((row(f"{measure}: {peer.family}", peer) for peer in here), key=_ratio)
+    return min((row(f"{measure}: {peer.name}", peer) for peer in here), key=_ratio)
 
 
 def _ratio(row: Row) -> float:

@@ -169,7 +169,9 @@ class RedisJob(BaseJob):
             self.score = ""  # not known from here on, until the answer is there
             *_, renewed = link.ask(
                 *start, call("renew", (self.keys.reserved,), self.stored, score, lease),
-                again=[*start, call("renew", (self.keys.reserved,), self.stored, "", lease)],
+                again=lambda: [
+                    *start, call("renew", (self.keys.reserved,), self.stored, "", lease),
+                ],
             )  # fmt: skip
         self.start_sent = None
         if not renewed:

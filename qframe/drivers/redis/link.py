@@ -30,6 +30,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.names import one_line
 
 Reply = Any
+Again = Callable[[], Sequence["Command"]]
 Answered = Callable[[Reply, bool], None]
 """Hears a reply, which may be an error, and whether the command was sent twice."""
 
@@ -53,10 +54,10 @@ class Link:
         self._told: set[Script] = set()
         """The scripts told whole on this connection: the server knows them before it answers."""
 
-    def ask(self, *commands: Command, again: Sequence[Command] | None = None) -> list[Reply]:
+    def ask(self, *commands: Command, again: Again | None = None) -> list[Reply]:
         """Send commands in one go and give their replies.
 
-        Where the connection breaks in between, they, or `again` instead, are sent once more on a
+        Where the connection breaks in between, they, or what `again` gives, are sent once more on a
         new one. Raises `BackendUnavailable` or `BackendUnusable`.
         """
         self.repeated = False
@@ -68,7 +69,7 @@ class Link:
             pass  # nothing was done there
         except (RedisError, OSError):
             self.repeated = True
-            commands = commands if again is None else tuple(again)
+            commands = commands if again is None else tuple(again())
         try:
             return self._attempt(commands)
         except BackendUnavailable:

@@ -117,13 +117,17 @@ class RedisQueue(BaseQueue):
             stored = member.identified(raw, identity)
         keys = self.keys.of(queue)
         around = self._around(queue)
-        again = self._again(keys, delay, [(stored, identity)])
-        push = call("push", keys[:3], repr(delay), stored)
+
+        def again() -> list[Command]:
+            return [self._again(keys, delay, [(stored, identity)]), *around]
+
         if self._in_doubt and identity in self._in_doubt:
-            push = again
+            commands = again()
+        else:
+            commands = [call("push", keys[:3], repr(delay), stored), *around]
         try:
             with self.links.using(keys.ready) as link:
-                replies = link.ask(push, *around, again=[again, *around])
+                replies = link.ask(*commands, again=again)
             self._check_replicas(replies)
         except BackendUnavailable:
             self._in_doubt.append(identity)
@@ -140,18 +144,21 @@ class RedisQueue(BaseQueue):
             self._push_chunks(chunks)
 
     def _push_chunks(self, chunks: Sequence[Group]) -> None:
-        push, again, around = [], [], []
+        push, around = [], []
+        said = []
         for messages, queue, delay in chunks:
             keys = self.keys.of(queue)
             stored = [self._stored(raw, uuid) for raw, uuid in messages]
             push.append(call("push", keys[:3], repr(delay), *(raw for raw, _ in stored)))
-            again.append(self._again(keys, delay, stored))
+            said.append((keys, delay, stored))
             around += self._around(queue, replicated=False)
         around += self._replicated()
-        if len(chunks) > 1:
-            push, again = _together(push), _together(again)
+
+        def again() -> list[Command]:
+            return [*_together([self._again(*each) for each in said]), *around]
+
         with self.links.using(self.keys.of(chunks[0][1]).ready) as link:
-            replies = link.ask(*push, *around, again=[*again, *around])
+            replies = link.ask(*_together(push), *around, again=again)
         for reply in replies:
             if isinstance(reply, list):  # what came of each call of the transaction
                 self._check_calls(reply)
@@ -519,6 +526,8 @@ def _chunks(group: Group) -> Iterator[Group]:
 
 def _together(commands: list[Command]) -> list[Command]:
     """Make one transaction of several calls of a script, which the server is given first."""
+    if len(commands) == 1:
+        return commands
     script = commands[0].script
     text = b"" if script is None else script.text
     return [Command("SCRIPT", "LOAD", text), Command("MULTI"), *commands, Command("EXEC")]

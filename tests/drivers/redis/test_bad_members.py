@@ -182,7 +182,7 @@ def test_a_worker_does_not_start_on_a_key_of_the_wrong_type(
 def test_a_worker_that_meets_a_key_of_the_wrong_type_waits_until_it_is_gone(
     server: RedisServer, make_project: MakeProject
 ) -> None:
-    app = make_project(url=server.url)
+    app = make_project(url=server.url, block_for=0.5)
     worker = app.work("redis", "--queue", "good,bad")
     app.push("Note", queue="good")
     app.wait_for_note("note")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import socket
 import socketserver
@@ -14,10 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
+from qframe.config import ConnectionSettings, RedisSettings
 from qframe.contracts import Sizes
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 from tests.drivers.redis.conftest import Command, Connect, MakeProject
 from tests.drivers.redis.support import (
+    DOCUMENTATION,
     SECRET,
     RedisProject,
     drain,
@@ -251,13 +255,35 @@ def test_a_host_is_not_waited_for_longer_than_configured(connect: Connect) -> No
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        queue = connect(url=f"rediss://127.0.0.1:{silent.getsockname()[1]}", connect_timeout=0.3)
+        url = f"rediss://127.0.0.1:{silent.getsockname()[1]}"
+        queue = connect(url=url, connect_timeout=0.3, timeout=0.3)
         with pytest.raises(BackendUnavailable, match=r"does not answer: Timeout"):
             queue.ping()
         silent.setblocking(False)
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):  # it was not tried a second time
             silent.accept()
+
+
+OWN_SETTINGS = RedisSettings.model_fields.keys() - ConnectionSettings.model_fields.keys()
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    table = DOCUMENTATION.read_text().partition('| `url` | `"redis:')
+    rows = [line.split("|") for line in "".join(table[1:]).split("\n\n")[0].splitlines()]
+    found = {key.strip(" `"): default.split(",")[0].strip(" `") for _, key, default, *_ in rows}
+    assert found == {key: shown(RedisSettings.model_fields[key].default) for key in OWN_SETTINGS}
+
+
+def shown(default: object) -> str:
+    """Write a default as the page does."""
+    return "none" if default is None else json.dumps(default)
+
+
+def test_every_setting_is_named_among_all_settings() -> None:
+    text = DOCUMENTATION.with_name("configuration.md").read_text()
+    section = text.partition('### `driver = "redis"`')[2].partition("\n#")[0]
+    assert {f"`{key}`" for key in OWN_SETTINGS} <= set(re.findall("`[a-z_]+`", section))
 
 
 # -- servers that cannot be right -----------------------------------------------------------------

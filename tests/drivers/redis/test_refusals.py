@@ -21,6 +21,7 @@ from qframe.drivers.redis import scripts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.link import Link
 from qframe.drivers.redis.queue import RedisQueue
+from qframe.drivers.redis.waiting import Listener
 from qframe.exceptions import BackendUnavailable, BackendUnusable, LeaseLost
 from tests.drivers.redis.acts import ALL, PUSHES, STORE, WORK, Make
 from tests.drivers.redis.conftest import Connect, MakeProject
@@ -361,11 +362,18 @@ def test_a_push_by_a_forgotten_script_is_waited_for_by_the_replicas(
     queue = connect(url=own_server.url, min_replicas=1, replica_timeout=5)
     with replica:
         push(queue)
+        wait_until(lambda: has_heard_all(own_server), "the replica to have heard everything")
         queue.settings.replica_timeout = 0.1
         replica.pause()
         own_server.command("SCRIPT", "FLUSH")
         with pytest.raises(BackendUnavailable, match=r"only 0 of 1 replicas"):
             push(queue)
+
+
+def has_heard_all(server: RedisServer) -> bool:
+    """Whether the server knows of its replica that it has everything."""
+    state = server.info("replication")
+    return bool(state["slave0"]["offset"] == state["master_repl_offset"])
 
 
 # -- connections killed -------------------------------------------------------------------------
@@ -399,6 +407,35 @@ def test_a_worker_whose_connections_are_killed_while_it_waits_goes_on(
     assert worker.stop() == 0
     assert app.done() == ["0", "1", "2"]
     assert worker.err == ""
+
+
+def test_a_wait_can_be_ended_before_the_server_has_begun_it(
+    proxy: Proxy, through: RedisQueue, own_server: RedisServer, own_queue: RedisQueue
+) -> None:
+    """The command that ends it may overtake it, on its other connection."""
+    listener = Listener(through.links.server, own_queue.links.of(""))
+    listener.listen(["queues:emails:notify"], 0.01)
+    assert not listener.hear()
+    proxy.switch(Mode.DELAY, seconds=0.1)
+    assert ended_soon(own_server, listener)
+    listener.drop()
+
+
+def test_a_wait_on_a_server_that_is_not_asked_any_more_can_be_ended(
+    own_server: RedisServer, own_queue: RedisQueue, queue: RedisQueue
+) -> None:
+    """After a failover the wait may be on the old master still."""
+    listener = Listener(own_queue.links.server, queue.links.of(""))
+    assert ended_soon(own_server, listener)
+    wait_until(lambda: own_server.info("clients")["blocked_clients"] == 0, "nobody waiting")
+
+
+def ended_soon(server: RedisServer, listener: Listener) -> bool:
+    """Begin a long wait and end it at once; says whether that took less than two seconds."""
+    began = time.monotonic()
+    listener.listen(["queues:emails:notify"], 60)
+    listener.end([("queues:emails", "queues:emails:notify")])
+    return time.monotonic() - began < 2
 
 
 # -- answers that do not come ---------------------------------------------------------------------
@@ -600,18 +637,20 @@ def test_what_was_not_heard_of_is_done_once_the_server_takes_changes_again(
     saving: RedisServer, connect: Connect, tmp_path: Path
 ) -> None:
     """Starts and deletions that the server refused, unheard, are said again, not given up."""
-    queue = connect(url=saving.url)
+    queue = connect(url=saving.url, timeout=30)
     push(queue)
     push(queue)
     done, job = take_all(queue, 2)
     assert queue.start(done)
     queue.sizes("emails")
+    began = time.monotonic()
     with without_a_disk(saving, tmp_path / "gone"):
         assert queue.start(job, finished=done)
         for _ in range(2):
             with pytest.raises(BackendUnavailable, match="it cannot write to its disk"):
                 queue.sizes("emails")
     assert queue.sizes("emails") == Sizes(reserved=1)
+    assert time.monotonic() - began < 20  # no answer is waited for that has come before
     job.release()
     assert begin(queue).attempts() == 2
 

@@ -1,0 +1,193 @@
+"""The judge of the fault scenarios sees what it is there to see."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults import __main__ as command
+from faults import scenario
+from faults.site import Site
+from tests.support.ledger import Account, Fault, Ledger
+
+
+def _account(tmp_path: Path, *lines: str) -> Account:
+    file = tmp_path / "ledger"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return Account.of(file)
+
+
+def test_a_written_line_is_read_back(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    for line in (["U", 7], ["P", 1], ["E", 1], ["S", 1, 1, 7], ["D", 1, 1, 7]):
+        ledger.note(*map(str, line))
+    ledger.note("A", 1, "deleted", 1, 7)
+    account = Account.of(tmp_path / "ledger")
+    (run,) = account.runs["1"]
+    assert (run.attempt, run.pid) == (1, 7)
+    assert run.begun < run.done
+    assert account.lost(set()) == account.ghosts() == account.unknown() == set()
+    assert account.acknowledged == {"1": 1}
+
+
+def test_what_was_accepted_and_is_nowhere_is_lost(tmp_path: Path) -> None:
+    account = _account(tmp_path, "P 1 1.0", "E 1 1.1", "P 2 1.2", "P 3 1.3", "E 3 1.4")
+    assert account.lost({"3"}) == {"1"}
+
+
+def test_what_ran_unsent_is_a_ghost_and_what_ran_unheard_is_not(tmp_path: Path) -> None:
+    account = _account(tmp_path, "P 2 1.0", "S 1 1 7 1.1", "S 2 1 7 1.2")
+    assert account.ghosts() == {"1"}
+    assert account.unknown() == {"2"}
+
+
+TWICE = ("S 1 1 7 10.0", "D 1 1 7 10.1", "S 1 2 8 20.0", "D 1 2 8 20.1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "explains"),
+    [
+        (Fault("killed", 10.05, 10.06, 7), True),
+        (Fault("killed", 10.3, 10.3, 7), True),
+        (Fault("killed", 15.0, 15.1, 7), False),  # long after its job was settled
+        (Fault("killed", 10.05, 10.06, 8), False),  # another worker
+        (Fault("killed", 9.0, 9.5, 7), False),  # before it began
+        (Fault("outage", 9.0, 10.05), True),
+        (Fault("outage", 20.05, 21.0), False),
+    ],
+)
+def test_a_second_end_needs_a_fault_between_the_first_start_and_end(
+    tmp_path: Path, fault: Fault, explains: bool
+) -> None:
+    causes, unexplained = _account(tmp_path, *TWICE).duplicates([fault])
+    assert causes.total() == explains
+    assert unexplained == (set() if explains else {"1"})
+
+
+def test_runs_at_the_same_time_need_a_cause(tmp_path: Path) -> None:
+    lines = ("S 1 1 7 10.0", "S 1 2 8 11.0", "D 1 2 8 11.5", "D 1 1 7 12.0")
+    account = _account(tmp_path, *lines)
+    assert account.overlaps([])[1] == {"1"}
+    assert account.overlaps([Fault("stopped", 10.1, 11.9, 7)]) == ({"stopped": 1}, set())
+    one_after_the_other = _account(tmp_path, *TWICE)
+    assert one_after_the_other.overlaps([]) == ({}, set())
+    broken_off = _account(tmp_path, "S 1 1 7 10.0", "S 1 2 8 11.0", "D 1 2 8 11.5")
+    assert broken_off.overlaps([]) == ({}, set())
+
+
+def test_two_attempts_that_settle_one_job_are_told(tmp_path: Path) -> None:
+    settled = ("A 1 deleted 1 7 10.2", "A 1 failed 2 8 20.2")
+    account = _account(tmp_path, *TWICE, *settled)
+    assert account.settled_twice([]) == {"1"}
+    assert account.settled_twice([Fault("killed", 10.0, 10.1, 7)]) == {"1"}
+    assert account.settled_twice([Fault("stalled", 10.0, 12.0)]) == set()
+
+
+def test_a_settle_that_was_presumed_and_then_refused_counts_for_none(tmp_path: Path) -> None:
+    settled = ("A 1 deleted 1 7 10.2", "A 1 lost 1 7 10.3", "A 1 deleted 2 8 20.2")
+    assert _account(tmp_path, *TWICE, *settled).acknowledged_twice() == set()
+
+
+def test_a_push_said_again_explains_two_first_attempts(tmp_path: Path) -> None:
+    runs = ("S 1 1 7 10.0", "D 1 1 7 10.1", "S 1 1 8 10.3", "D 1 1 8 10.4")
+    assert _account(tmp_path, "P 1 9.9", "E 1 10.2", *runs).pushed_again() == {"1"}
+    assert _account(tmp_path, "P 1 9.8", "E 1 9.9", *runs).pushed_again() == set()
+
+
+def test_recovery_is_from_the_fault_to_the_next_start(tmp_path: Path) -> None:
+    account = _account(tmp_path, "S 1 1 7 10.0", "S 1 2 8 12.5", "D 1 2 8 12.6")
+    assert account.recovery([Fault("killed", 10.9, 11.0, 7)]) == pytest.approx(1.5)
+    assert account.recovery([Fault("killed", 10.9, 11.0, 9)]) == 0
+
+
+# -- whole runs ---------------------------------------------------------------------------------
+
+
+def _lose(site: Site) -> None:
+    site.writing.note("P", 1)
+    site.writing.note("E", 1)
+
+
+def _leave(site: Site) -> None:
+    site.send()
+    site.finish(seconds=0.1)
+
+
+def _run_a_ghost(site: Site) -> None:
+    site.writing.note("S", 1, 1, 7)
+
+
+def _raise(site: Site) -> None:
+    raise RuntimeError("the scenario's own fault")
+
+
+def _nothing(site: Site) -> None:
+    site.send()
+    site.begin(1)
+    site.finish()
+
+
+@pytest.mark.parametrize(
+    ("act", "violation"),
+    [
+        (_lose, "lost: jobs 1"),
+        (_leave, "1 jobs are left"),
+        (_run_a_ghost, "never sent, but run: jobs 1"),
+        (_raise, "the scenario's own fault"),
+    ],
+)
+def test_a_violation_is_told_and_the_ledger_kept(
+    act: Callable[[Site], None], violation: str
+) -> None:
+    broken = scenario.Scenario("F0", "broken", act, frozenset(), through_proxy=False, lease=1.0)
+    verdict, folder = scenario.run(broken, "database", 7, quick=True)
+    assert any(violation in each for each in verdict.violations), verdict.violations
+    assert verdict.line().startswith("F0 broken  seed 7: jobs ")
+    assert verdict.line().endswith("VIOLATED")
+    assert (folder / "project" / "ledger").exists()
+    shutil.rmtree(folder)
+
+
+def test_a_run_without_faults_holds_and_leaves_nothing_behind() -> None:
+    quiet = scenario.Scenario("F0", "quiet", _nothing, frozenset(), through_proxy=False, lease=1.0)
+    verdict, folder = scenario.run(quiet, "database", 7, quick=True)
+    assert verdict.line() == (
+        "F0 quiet  seed 7: jobs 1, lost 0, ghost 0, double settle 0, overlap 0, duplicates 0  ok"
+    )
+    assert not folder.exists()
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = scenario.Scenario("F0", "broken", _lose, frozenset(), through_proxy=False, lease=1.0)
+    needs = scenario.Scenario(
+        "F20", "server", _nothing, frozenset({"server"}), through_proxy=False, lease=1.0
+    )
+    monkeypatch.setattr(scenario, "table", lambda: {"F0": broken, "F20": needs})
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["faults", *arguments])
+        return command.main()
+
+    assert run("--list") == 0
+    assert capsys.readouterr().out == "F0   broken\nF20  server\n"
+    assert run("F20", "--driver", "database") == 0
+    assert "not run, database is no server" in capsys.readouterr().out
+    assert run("F0", "--driver", "database", "--seed", "5", "--rounds", "2") == 1
+    out = capsys.readouterr().out
+    assert "F0 broken  seed 5: " in out
+    assert "F0 broken  seed 6: " in out
+    for line in out.splitlines():
+        if "the ledger" in line:
+            shutil.rmtree(line.split()[-1])
+    with pytest.raises(SystemExit):
+        run("F99")
+    assert "no such scenario: F99" in capsys.readouterr().err
+
+
+def test_every_scenario_of_the_gate_is_there() -> None:
+    table = scenario.table()
+    assert list(table)[:3] == ["MIX", "F1", "F2"]
+    assert all(each.backend("redis") is not None for each in table.values())
