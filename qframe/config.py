@@ -90,8 +90,8 @@ def _redis_url(url: str) -> str:
         parts = urlsplit(url)
         number = parts.path.strip("/")
         _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"is not a URL: {error}") from None
+    except ValueError:  # whose words may hold the password
+        raise ValueError("is not a URL; write / # ? @ in a password as %2F %23 %3F %40") from None
     if parts.scheme not in {*_REDIS, "unix"}:
         raise ValueError(
             "must begin with redis://, rediss:// (TLS), unix://, valkey://, valkeys://"

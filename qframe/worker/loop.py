@@ -179,6 +179,8 @@ class Worker:
     def _turn(self) -> bool:
         """Run one job, or wait for one; says whether there was one."""
         self.control.look()
+        if self.control.restart:
+            return True
         if not self._may_work():
             self._stand_by()
             return bool(self.control.active) or self._found_more()

@@ -461,3 +461,9 @@ def test_a_worker_gives_up_after_the_time_configured(make_project: MakeProject) 
     assert worker.wait() == 69
     assert worker.err == ""
     assert "stopped (lost backend)" in worker.out
+
+
+def test_a_password_that_breaks_the_url_is_not_shown(connect: Connect) -> None:
+    with pytest.raises(ConfigurationError, match="%23") as refused:
+        connect(url=f"redis://:{SECRET}#x@127.0.0.1/0")
+    assert SECRET not in str(refused.value)

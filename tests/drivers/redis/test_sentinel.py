@@ -21,7 +21,7 @@ from tests.drivers.redis.support import (
     live,
     push,
 )
-from tests.support.redis_server import SentinelGroup
+from tests.support.redis_server import SentinelGroup, wait_until
 
 
 @pytest.fixture
@@ -76,7 +76,12 @@ def test_a_master_that_was_replaced_and_still_runs_is_left(
     group.watchers[0].command("SENTINEL", "FAILOVER", group.service)
     new = group.wait_for_other(old)
     old.command("REPLICAOF", *new.address)  # as the Sentinels tell it, a little later
-    delete.do()
+
+    def deleted() -> bool:
+        delete.do()
+        return True
+
+    wait_until(deleted, "the Sentinels to name the new one")
     delete.check()
     live(queue)
 
