@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 
 from faults import scenario
@@ -56,5 +57,10 @@ def _run(which: scenario.Scenario, driver: str, seed: int, *, quick: bool) -> bo
     return verdict.ok
 
 
+def _told_to_end(*_: object) -> None:
+    sys.exit(1)  # by which every server and worker is ended
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _told_to_end)
     sys.exit(main())

@@ -21,6 +21,11 @@ settings.register_profile(
 )
 settings.load_profile("qframe")
 
+# Processes under test, wherever the tests are started: what they print is read while they run, and
+# they write no byte code.
+os.environ.setdefault("PYTHONUNBUFFERED", "1")
+os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

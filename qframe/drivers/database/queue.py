@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import select
 import time
@@ -167,24 +168,27 @@ class DatabaseQueue(BaseQueue):
             version, due = self._outlook(queues)
             # Commits may be about other queues, thousands a second: do not follow each.
             left = min(end, due) - time.monotonic()
-            if left <= 0 or _readable(wake, min(self.database.look, left)):
+            if left <= 0 or _readable(
+                [] if wake is None else [wake], min(self.database.look, left)
+            ):
                 return
 
     def _committed(
         self, version: object, until: float, wake: int | None, writes: FileWatch | None
     ) -> bool:
         """Wait for a commit; false when the time is up or `wake` can be read before one."""
-        watched = [fd for fd in (wake, writes) if fd is not None]
+        written = None if writes is None else writes.fileno()
+        watched = [fd for fd in (wake, written) if fd is not None]
         suspicious = 0.0
         while (left := until - time.monotonic()) > 0:
             # A write whose commit is not seen yet may be waiting for the disk: look on for a while.
             patient = writes is not None and time.monotonic() > suspicious
             pause = left if patient else min(left, self.database.look)
-            ready = select.select(watched, [], [], pause)[0]
+            ready = _readable(watched, pause)
             if wake in ready:
                 return False
             looks = 1
-            if writes is not None and writes in ready:
+            if writes is not None and written in ready:
                 writes.forget()
                 suspicious = time.monotonic() + _SUSPICION
                 looks = _LOOKS_PER_WRITE
@@ -283,5 +287,12 @@ class DatabaseQueue(BaseQueue):
         self.database.close()
 
 
-def _readable(wake: int | None, seconds: float) -> bool:
-    return bool(select.select([] if wake is None else [wake], [], [], max(0.0, seconds))[0])
+def _readable(descriptors: Sequence[int], seconds: float) -> list[int]:
+    """Give those that can be read in time; `select` would refuse one of 1,024 or more."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    ready = poll.poll(max(0.0, seconds) * 1000)
+    if any(event & select.POLLNVAL for _, event in ready):
+        raise OSError(errno.EBADF, "a descriptor that is waited on was closed by somebody")
+    return [descriptor for descriptor, _ in ready]

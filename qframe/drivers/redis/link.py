@@ -109,7 +109,8 @@ class Link:
     def tell(self, command: Command, answered: Answered) -> None:
         """Send a command and return; `answered` hears what came of it when its reply is read.
 
-        Raises `BackendUnavailable` where it could not be sent.
+        Raises `BackendUnavailable` where it could not be sent; unless it is forgotten then, it is
+        said some time later.
         """
         if self._connection is None:
             self.ask()
@@ -126,13 +127,12 @@ class Link:
         except BaseException:
             self.drop()
             raise
-        try:
-            self.ask()  # which first says again what was not answered
-        except BackendUnavailable:
-            # Who asked is told: it must not be said some time later.
-            if self._unanswered and self._unanswered[-1][0] is command:
-                self._unanswered.pop()
-            raise
+        self.ask()  # which first says again what was not answered
+
+    def forget(self, command: Command) -> None:
+        """Say the last command no more, should it not have been answered."""
+        if self._unanswered and self._unanswered[-1][0] is command:
+            self._unanswered.pop()
 
     def _known(self, command: Command) -> Command:
         """Give the command so that a server which has forgotten its script does it all the same.

@@ -278,7 +278,8 @@ class RedisQueue(BaseQueue):
     def _start(self, job: RedisJob, done: RedisJob | None) -> bool:
         now = self.clock()
         stored, began = job.starting(now)
-        sure = now < job.sure_until and (done is None or now < done.sure_until)
+        sure_until = job.sure_until if done is None else min(job.sure_until, done.sure_until)
+        sure = now < sure_until
         score = repr(job.held_until + self._from_hold) if sure else ""
         reserved = job.keys.reserved
         command = call(
@@ -304,7 +305,10 @@ class RedisQueue(BaseQueue):
         job.start_sent, job.sent_on = command, link
         try:
             link.tell(command, lambda reply, twice: self._answered(job, done, reply, twice=twice))
+            if self.clock() >= sure_until:  # it was said so late that the answer must be heard
+                link.ask()
         except BackendUnavailable:
+            link.forget(command)
             job.has_not_started(*held)
             if done is not None:
                 done.mark("")

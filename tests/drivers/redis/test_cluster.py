@@ -160,7 +160,7 @@ def test_real_workers_and_commands_on_a_cluster(
     assert sorted(app.done()) == sorted(names)
     assert run(app, "retry", "all").code == 0
     app.wait_for_note("start", "flaky", count=2 * len(names))
-    wait_for(lambda: len(app.failed()) == len(names), "the jobs that failed again")
+    wait_for(lambda: len(app.failed()) == len(names), "the jobs that failed again", 60)
     assert run(app, "pause").code == 0
     assert run(app, "resume").code == 0
     assert worker.stop() == 0

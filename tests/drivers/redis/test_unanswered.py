@@ -244,6 +244,41 @@ def test_a_job_only_held_by_another_worker_is_not_run_either(
     theirs.delete()
 
 
+@pytest.mark.parametrize("with_done", [False, True])
+def test_a_worker_stopped_just_before_it_says_a_start_runs_no_lost_job(
+    server: RedisServer, queue: RedisQueue, connect: Connect, clock: Clock, with_done: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its look at the clock had told it that it may go unawaited."""
+    other = connect(url=server.url)
+    first, second = hold(queue, 2)
+    assert queue.start(first)
+    hear(queue)
+    tell = Link.tell
+    theirs = []
+
+    def stopped(link: Link, *arguments: Any) -> None:
+        theirs.extend(wait_for(lambda: other.reserve([QUEUE]), "the end of the hold"))
+        clock.now += HOLD
+        tell(link, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "tell", stopped)
+        assert not queue.start(second, finished=first if with_done else None)
+    assert second.is_lost
+    assert unanswered(queue) == 0
+    (job,) = theirs
+    assert job.uuid == second.uuid
+    assert other.start(job)
+    assert job.attempts() == 1
+    job.delete()
+    if not with_done:
+        first.delete()
+    assert first.is_deleted
+    assert queue.refused() == []
+    assert queue.sizes(QUEUE) == Sizes()
+
+
 # -- told later that it was not ours --------------------------------------------------------------
 
 
