@@ -30,6 +30,7 @@ demo: $(READY) ## Index the standard library through the queue (examples/stdlib_
 	@$(BIN)/python -m examples.stdlib_index
 
 test: $(READY) ## Run the tests; ARGS="tests/worker -k timeout" narrows
+	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(READY) ## ruff, mypy and import-linter, changing nothing

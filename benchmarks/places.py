@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.apps import TIMES, WRITTEN
+from benchmarks.apps import PIDS, TIMES, WRITTEN
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0
@@ -161,14 +161,14 @@ class Place:
         return float(json.loads(done.stdout))
 
     @contextlib.contextmanager
-    def working(self, *options: str) -> Iterator[Worker]:
+    def working(self, *options: str, **environment: str) -> Iterator[Worker]:
         """Run the side's worker."""
         output = self.folder / "worker.log"
         with output.open("ab") as log:
             process = subprocess.Popen(
                 [*self._command(self.side.worker), *options],
                 cwd=self.folder,
-                env=self._environment(),
+                env={**self._environment(), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -189,6 +189,10 @@ class Place:
             return (self.folder / WRITTEN).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def pids(self) -> list[int]:
+        """Give the processes that jobs noted."""
+        return [int(line) for line in (self.folder / PIDS).read_text().split()]
 
     def times(self) -> list[float]:
         """Give what the jobs noted, in seconds."""

@@ -23,6 +23,16 @@ class Plan:
     """How long about a peer drains, where they are too different for one number of jobs."""
     redis_few: int = 10_000
     redis_waiting: int = 1_000_000
+    burning: int = 400
+    """Jobs that burn 5 ms of processor time each."""
+    forks: int = 2_000
+    """Jobs that have a process of their own each."""
+    alone_at_a_time: int = 2_000
+    """Jobs with one key, of which two never run at once."""
+    lease: float = 2
+    """Seconds of `retry_after`, where a worker is killed."""
+    watched: float = 400
+    """Seconds in which a killed worker's job may be run again."""
     alone: bool = False
     """Whether peers that need an installation of their own are left out."""
 
@@ -42,4 +52,9 @@ class Plan:
             seconds=0.02,
             redis_few=200,
             redis_waiting=2_000,
+            burning=20,
+            forks=30,
+            alone_at_a_time=60,
+            lease=1,
+            watched=3,
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qframe.drivers.redis.scripts import script
+from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
 
@@ -25,6 +28,10 @@ class Backend(ABC):
 
     def proxy(self) -> Proxy:
         """Put a proxy in front of the server."""
+        raise NotImplementedError
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Give what the requests of a kind can be told by: the bytes they hold."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 (a file has nothing to end)
@@ -47,46 +54,7 @@ class SqliteBackend(Backend):
 class ServerBackend(Backend):
     """A server in a process of its own."""
 
-    @abstractmethod
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start it on its port, and wait until it answers."""
-
-    @abstractmethod
-    def pause(self) -> None:
-        """Let it stand still."""
-
-    @abstractmethod
-    def resume(self) -> None:
-        """Let it go on."""
-
-    def outage(self, seconds: float) -> None:
-        """Kill it, and start it again later."""
-        self.kill()
-        time.sleep(seconds)
-        self.start()
-
-
-class RedisBackend(ServerBackend):
-    """A Redis that writes an append-only file."""
-
-    features = frozenset({"server", "network", "redis"})
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = RedisServer(
-            folder / "redis",
-            fsync="everysec",
-            config=["enable-debug-command local", "loading-process-events-interval-bytes 1024"],
-        ).start()
-
-    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
-        """Give a connection to the server."""
-        url = self.server.url_at(proxy.port if proxy else 0)
-        return {"driver": "redis", "url": url, "block_for": 1}
+    server: RedisServer | BeanstalkdServer
 
     def proxy(self) -> Proxy:
         """Put a proxy in front of the server."""
@@ -97,7 +65,7 @@ class RedisBackend(ServerBackend):
         self.server.kill()
 
     def start(self) -> None:
-        """Start it on its port, and wait until it answers."""
+        """Start it on its port, and with what it wrote, and wait until it answers."""
         self.server.start()
 
     def pause(self) -> None:
@@ -111,6 +79,59 @@ class RedisBackend(ServerBackend):
     def close(self) -> None:
         """End it."""
         self.server.close()
+
+    def outage(self, seconds: float) -> None:
+        """Kill it, and start it again later."""
+        self.kill()
+        time.sleep(seconds)
+        self.start()
+
+
+class RedisBackend(ServerBackend):
+    """A Redis that writes an append-only file."""
+
+    features = frozenset({"server", "network", "points", "redis"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server: RedisServer = RedisServer(
+            folder / "redis",
+            fsync="everysec",
+            config=["enable-debug-command local", "loading-process-events-interval-bytes 1024"],
+        ).start()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the server."""
+        url = self.server.url_at(proxy.port if proxy else 0)
+        return {"driver": "redis", "url": url, "block_for": 1}
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Give the digests of the scripts."""
+        names = ("start", "delete", "release", "push", "reserve")
+        return {name: script(name).digest.encode() for name in names}
+
+
+class BeanstalkdBackend(ServerBackend):
+    """A beanstalkd that writes its log with an fsync for each change, and takes large jobs."""
+
+    features = frozenset({"server", "network", "points", "beanstalkd"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server: BeanstalkdServer = BeanstalkdServer(
+            folder / "beanstalkd", max_job=1_000_000
+        ).start()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the server."""
+        settings = self.server.settings
+        return {**settings, "port": proxy.port if proxy else settings["port"], "block_for": 1}
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Give the words of the protocol."""
+        return {
+            "delete": b"delete ", "release": b"release ", "push": b"put ", "reserve": b"reserve",
+        }  # fmt: skip
 
 
 class Failover(Backend):
@@ -184,6 +205,7 @@ BACKENDS: dict[str, list[type[Backend]]] = {
     "redis": [RedisBackend, SentinelBackend, ClusterBackend],
     "redis-sentinel": [SentinelBackend],
     "redis-cluster": [ClusterBackend],
+    "beanstalkd": [BeanstalkdBackend],
     "database": [SqliteBackend],
 }
 """What can be tried, and the kinds of each: a scenario takes the first with what it needs."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qframe import Queueable, dispatch
+from qframe.middleware import WithoutOverlapping
 from tests.support.ledger import Ledger
 
 ledger = Ledger(Path(os.environ.get("LEDGER", os.devnull)))
@@ -44,6 +45,26 @@ class Work(Noted):
     def act(self) -> None:
         """Sleep, also through signals."""
         time.sleep(self.seconds)
+
+
+LOCKED_FOR = 2.0
+"""Seconds after which a lock is free whose holder was killed."""
+
+
+class Alone(Work):
+    """Takes some time, in which no other of its kind runs."""
+
+    middleware = (WithoutOverlapping(lease=LOCKED_FOR),)
+
+
+class OnlyOne(Work):
+    """Takes some time, and has a lock of its own meanwhile."""
+
+    unique = True
+
+    def unique_id(self) -> int:
+        """Give its number."""
+        return self.number
 
 
 class TriedTwice(Work):
@@ -78,6 +99,12 @@ class Raises(Noted):
         """Raise, or not."""
         if self.attempts <= self.failures:
             raise ValueError(f"attempt {self.attempts} of {self.number}")
+
+
+class RaisesFreely(Raises):
+    """Does so, and may be started as often as it must."""
+
+    tries = 0
 
 
 class StuckInC(Noted):

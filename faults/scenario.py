@@ -62,9 +62,9 @@ def table() -> dict[str, Scenario]:
     return dict(sorted(_table.items(), key=lambda item: _place(item[0])))
 
 
-def _place(name: str) -> tuple[int, str]:
+def _place(name: str) -> tuple[bool, str, int, str]:
     digits = "".join(character for character in name if character.isdigit())
-    return int(digits or 0), name
+    return bool(digits), name[0], int(digits or 0), name
 
 
 def run(which: Scenario, driver: str, seed: int, *, quick: bool = False) -> tuple[Verdict, Path]:

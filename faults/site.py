@@ -18,11 +18,12 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from faults import jobs
-from faults.backends import Backend, Failover, RedisBackend, ServerBackend
+from faults.backends import Backend, BeanstalkdBackend, Failover, RedisBackend, ServerBackend
 from qframe import QueueManager, config
 from qframe.contracts import FailedJob
 from qframe.drivers.base import BaseQueue
 from qframe.exceptions import BackendUnavailable
+from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.ledger import Fault, Ledger
 from tests.support.process import Process, Project
 from tests.support.proxy import Proxy
@@ -74,6 +75,8 @@ class Site(Project):
         """Jobs that were lost together with the backend's data."""
         self.may_repeat_attempts = False
         """Whether starts are uncounted, so that an attempt's number comes twice."""
+        self.at_least_once: set[int] = set()
+        """Jobs that are pushed once more when a fault hits the worker, not theirs, that did it."""
         self.limit: float | None = lease + self.patience(3)
         """Seconds a job may wait to be run again after a fault; None where nobody takes over."""
         self.ended_at: dict[int, float] = {}
@@ -140,6 +143,19 @@ class Site(Project):
         """The Redis, where it is one."""
         assert isinstance(self.backend, RedisBackend)  # noqa: S101 (a scenario says it needs one)
         return self.backend.server
+
+    @property
+    def beanstalkd(self) -> BeanstalkdServer:
+        """The beanstalkd, where it is one."""
+        backend = self.backend
+        assert isinstance(backend, BeanstalkdBackend)  # noqa: S101 (a scenario says it needs one)
+        return backend.server
+
+    @property
+    def bad_network(self) -> Proxy:
+        """The proxy, where there is one."""
+        assert self.proxy is not None  # noqa: S101 (a scenario asks for one)
+        return self.proxy
 
     @property
     def queue(self) -> BaseQueue:

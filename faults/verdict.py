@@ -9,8 +9,8 @@ from itertools import pairwise
 from faults.site import Site
 from tests.support.ledger import Account
 
-_DEATHS = {"outage", "reset", "emptied", "failover"}
-"""What a server, or a part of what it was told, does not survive."""
+_DEATHS = {"outage", "reset", "emptied", "failover", "stalled"}
+"""What a server, or a part of what it was told, does not survive; or it is told too late."""
 
 
 @dataclass
@@ -68,9 +68,13 @@ def judge(site: Site, verdict: Verdict) -> None:
     verdict.jobs = len(account.pushing)
     verdict.lost = account.lost(dead) - gone
     verdict.ghosts = account.ghosts()
-    verdict.doubles = account.settled_twice(site.faults)
-    verdict.duplicates = account.duplicates(site.faults)
-    verdict.overlaps = account.overlaps(site.faults)
+    again = {str(number) for number in site.at_least_once} if site.faults else set()
+    verdict.doubles = account.settled_twice(site.faults) - again
+    faults = [*site.faults, *account.starved]
+    causes, unexplained = account.duplicates(faults)
+    verdict.duplicates = causes, unexplained - again
+    causes, unexplained = account.overlaps(faults)
+    verdict.overlaps = causes, unexplained - again
     if site.limit is not None:
         verdict.recovery = account.recovery(site.faults)
     verdict.remarks = site.remarks
@@ -88,7 +92,7 @@ def judge(site: Site, verdict: Verdict) -> None:
         "done twice without a cause": verdict.duplicates[1],
         "run at the same time without a cause": verdict.overlaps[1],
         "failed, but should not have": _unexpected(site, dead),
-        "started twice with one attempt's number": _repeated(site, account),
+        "started twice with one attempt's number": _repeated(site, account) - again,
     }.items():
         if numbers:
             say(f"{what}: jobs {', '.join(sorted(numbers)[:10])}")
@@ -108,7 +112,8 @@ def _unexpected(site: Site, dead: set[str]) -> set[str]:
 def _repeated(site: Site, account: Account) -> set[str]:
     if site.may_repeat_attempts:
         return set()
-    # A start is not waited for: a server that dies with it on its way has not counted it.
+    # A start is not waited for: a server that dies with it on its way has not counted it, nor has
+    # one that hears of it when the hold has ended.
     deaths = [fault for fault in site.faults if fault.kind in _DEATHS]
     return {
         name

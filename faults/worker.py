@@ -2,30 +2,59 @@
 
 `DIE_AT` in the environment is a point at which the process kills itself, as JSON:
 {"script": "start", "phase": "before" | "sent" | "answered", "count": 3} is the third time it is
-about to send, has sent, or has read the answer to that script. What the thread says that keeps the
-leases counts only for `renew`. Nothing of this is in qframe: the
+about to send, has sent, or has read an answer to that script of Redis'; with {"command": "delete",
+...} it is that word of beanstalkd's. What the thread says that keeps the leases counts only for
+`renew` and `touch`. With `UNRENEWED` set, no lease is renewed. Nothing of this is in qframe: the
 functions it calls are replaced here, before it begins.
+
+A thread beside notes when the machine gave the process no time: a lease it could not renew then is
+no defect.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from qframe import events
 from qframe.console.app import main
-from qframe.drivers.base import BaseJob
+from qframe.drivers.redis.scripts import script
+from qframe.drivers.reservation import BaseJob
 from qframe.exceptions import InvalidPayload
+from qframe.worker.leases import LeaseKeeper
 from tests.support.ledger import Ledger
+
+_PULSE = 0.05
+_STARVED = 0.2
+"""Seconds without a turn that are noted: a few of them end a lease of one second."""
+
+
+def note_stalls(ledger: Ledger) -> None:
+    """Note in the ledger, for ever, when this process had no turn of a processor."""
+    while True:
+        before = time.monotonic()
+        time.sleep(_PULSE)
+        stalled = time.monotonic() - before - _PULSE
+        if stalled > _STARVED:
+            ledger.note("G", os.getpid(), f"{stalled:.3f}")
 
 
 def note_settles(ledger: Ledger) -> None:
     """Note in the ledger that the worker is up, and how each reservation ended."""
-    events.listen(events.WorkerStarting)(lambda _event: ledger.note("U", os.getpid()))
+
+    def up(_event: object) -> None:
+        threading.Thread(target=note_stalls, args=(ledger,), daemon=True).start()
+        ledger.note("U", os.getpid())
+
+    events.listen(events.WorkerStarting)(up)
     mark = BaseJob.mark
 
     def marking(self: BaseJob, state: str) -> None:
@@ -40,58 +69,88 @@ def note_settles(ledger: Ledger) -> None:
 def name(job: BaseJob) -> str:
     """Give the number of a job of ours, the uuid of any other."""
     try:
+        if str(job.payload["job"]).startswith("qframe."):  # pushed whenever there is need of it
+            return f"{job.uuid}@{job.id}".replace(" ", "-")
         return str(int(job.payload["data"]["number"]))
     except (InvalidPayload, KeyError, TypeError, ValueError):
         return job.uuid.replace(" ", "-")
 
 
-def die_at(point: dict[str, Any]) -> None:
-    """Kill this process at a point of what it says to Redis."""
-    from redis.connection import AbstractConnection  # noqa: PLC0415 (only where it is asked for)
+class DieAt:
+    """Kills this process at a point of what it says to its backend, whoever of ours says it."""
 
-    from qframe.drivers.redis.scripts import script  # noqa: PLC0415
+    def __init__(self, point: dict[str, Any]) -> None:
+        self._wanted = re.compile(_marks(point))
+        self._from_anyone = point.get("script", point.get("command")) in {"renew", "touch"}
+        self._phase = point["phase"]
+        self._left = point["count"]
+        self._doomed: set[int] = set()
 
-    wanted = script(point["script"])
-    texts = (wanted.digest.encode(), wanted.text)
-    left = point["count"]
-    waiting: dict[int, list[bool]] = {}  # for each connection, whether a reply is the one
-    send: Any = AbstractConnection.send_packed_command
-    read: Any = AbstractConnection.read_response
+    def install(self) -> None:
+        """Replace the methods of every socket of this process."""
+        for name in ("send", "sendall"):
+            setattr(socket.socket, name, self._sending(getattr(socket.socket, name)))
+        for name in ("recv", "recv_into"):
+            setattr(socket.socket, name, self._reading(getattr(socket.socket, name)))
 
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def sending(self: Any, command: Any, *rest: Any, **options: Any) -> Any:
-        nonlocal left
-        raw = command if isinstance(command, bytes) else b"".join(command)
-        this = any(text in raw for text in texts) and (
-            point["script"] == "renew" or threading.current_thread() is threading.main_thread()
-        )
-        if this:
-            left -= 1
-        if this and not left and point["phase"] == "before":
-            die()
-        result = send(self, command, *rest, **options)
-        if this and not left and point["phase"] == "sent":
-            die()
-        replies = raw.count(b"EVALSHA\r\n") or 1
-        waiting.setdefault(id(self), []).extend([*[False] * (replies - 1), this and not left])
-        return result
-
-    def reading(self: Any, *rest: Any, **options: Any) -> Any:
-        try:
-            return read(self, *rest, **options)
-        finally:
-            queue = waiting.get(id(self), [])
-            if queue and queue.pop(0) and point["phase"] == "answered":
+    def _sending(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def send(connection: socket.socket, data: Any, *rest: Any) -> Any:
+            this = self._is_wanted(bytes(data))
+            self._left -= this
+            last = this and not self._left
+            if last and self._phase == "before":
                 die()
+            result = plain(connection, data, *rest)
+            if last and self._phase == "sent":
+                die()
+            if last:
+                self._doomed.add(connection.fileno())
+            return result
 
-    AbstractConnection.send_packed_command = sending  # type: ignore[method-assign]
-    AbstractConnection.read_response = reading  # type: ignore[method-assign]
+        return send
+
+    def _reading(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def read(connection: socket.socket, *rest: Any) -> Any:
+            result = plain(connection, *rest)
+            if result and connection.fileno() in self._doomed:
+                die()
+            return result
+
+        return read
+
+    def _is_wanted(self, raw: bytes) -> bool:
+        if not self._wanted.search(raw):
+            return False
+        return self._from_anyone or threading.current_thread() is threading.main_thread()
+
+
+def _marks(point: dict[str, Any]) -> bytes:
+    """Give the pattern of the requests that are meant."""
+    if "command" in point:
+        word = str(point["command"]).encode()
+        return rb"(?:^|\r\n)" + re.escape(word) + rb"[ \r-]"
+    wanted = script(point["script"])
+    return re.escape(wanted.digest.encode()) + b"|" + re.escape(wanted.text)
+
+
+def die() -> None:
+    """End this process as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def renew_nothing() -> None:
+    """Let every lease run out, as long as its job may take."""
+
+    def leave(self: LeaseKeeper) -> None:
+        del self
+
+    LeaseKeeper.look = leave  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
     note_settles(Ledger(Path(os.environ["LEDGER"])))
     if "DIE_AT" in os.environ:
-        die_at(json.loads(os.environ["DIE_AT"]))
+        DieAt(json.loads(os.environ["DIE_AT"])).install()
+    if "UNRENEWED" in os.environ:
+        renew_nothing()
     main()

@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING
 
 from qframe import events
+from qframe.batch import Batch, PendingBatch, batch, find_batch
+from qframe.chain import PendingChain, chain
+from qframe.contracts import Cancelling, JobStatus, State
 from qframe.dispatch import (
     PendingDispatch,
     bulk,
@@ -14,80 +17,116 @@ from qframe.dispatch import (
 from qframe.exceptions import (
     BackendUnavailable,
     BackendUnusable,
+    CannotDecrypt,
     ConfigurationError,
+    DirtyExit,
     DontHandle,
+    DuplicateJob,
     Interruption,
     InvalidArguments,
     InvalidJob,
     InvalidPayload,
     InvalidQueueName,
+    InvalidSignature,
     JobAlreadySettled,
+    JobCancelled,
     JobDefinitionError,
     JobFailedByHand,
     JobGivenBack,
     JobInterrupted,
     JobTimedOut,
     LeaseLost,
+    LimitReached,
     MaxAttemptsExceeded,
+    NotTracked,
     PayloadTooLarge,
     QframeError,
     SettleError,
     UnknownJob,
     Unsupported,
+    WaitTimedOut,
 )
 from qframe.foreign import foreign
 from qframe.functions import queueable
 from qframe.manager import QueueManager
 from qframe.queueable import Queueable
+from qframe.secret import Secret
 
 if TYPE_CHECKING:
+    from qframe.status import cancel, job_status, wait_for, wait_for_async
     from qframe.worker import Worker, WorkerOptions
 
 __all__ = [
     "BackendUnavailable",
     "BackendUnusable",
+    "Batch",
+    "Cancelling",
+    "CannotDecrypt",
     "ConfigurationError",
+    "DirtyExit",
     "DontHandle",
+    "DuplicateJob",
     "Interruption",
     "InvalidArguments",
     "InvalidJob",
     "InvalidPayload",
     "InvalidQueueName",
+    "InvalidSignature",
     "JobAlreadySettled",
+    "JobCancelled",
     "JobDefinitionError",
     "JobFailedByHand",
     "JobGivenBack",
     "JobInterrupted",
+    "JobStatus",
     "JobTimedOut",
     "LeaseLost",
+    "LimitReached",
     "MaxAttemptsExceeded",
+    "NotTracked",
     "PayloadTooLarge",
+    "PendingBatch",
+    "PendingChain",
     "PendingDispatch",
     "QframeError",
     "QueueManager",
     "Queueable",
+    "Secret",
     "SettleError",
+    "State",
     "UnknownJob",
     "Unsupported",
+    "WaitTimedOut",
     "Worker",
     "WorkerOptions",
+    "batch",
     "bulk",
+    "cancel",
+    "chain",
     "dispatch",
     "dispatch_if",
     "dispatch_sync",
     "dispatch_unless",
     "events",
+    "find_batch",
     "foreign",
+    "job_status",
     "queueable",
+    "wait_for",
+    "wait_for_async",
 ]
 
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of these
 
     def __getattr__(name: str) -> object:
-        """Import the worker when it is asked for: what only dispatches needs none."""
+        """Import what most programs that only dispatch do not need when it is asked for."""
         if name in {"Worker", "WorkerOptions"}:
             from qframe import worker  # noqa: PLC0415 (not before it is needed)
 
             return getattr(worker, name)
+        if name in {"cancel", "job_status", "wait_for", "wait_for_async"}:
+            from qframe import status  # noqa: PLC0415 (not before it is needed)
+
+            return getattr(status, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -11,18 +12,22 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveInt,
+    SecretStr,
     ValidationError,
     model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
+from qframe import sealing
 from qframe.exceptions import ConfigurationError
 from qframe.names import nearest, one_line, queue_name
 
@@ -40,7 +45,7 @@ class ConnectionSettings(BaseModel):
     of seconds without an answer after which a worker exits (0: never).
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     driver: str
     queue: QueueName = "default"
@@ -62,6 +67,9 @@ class NullSettings(ConnectionSettings):
     driver: Literal["null"] = "null"
 
 
+_TableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")]
+
+
 class DatabaseSettings(ConnectionSettings):
     """Jobs wait in an SQL database; a relative SQLite path counts from the project root.
 
@@ -71,9 +79,12 @@ class DatabaseSettings(ConnectionSettings):
 
     driver: Literal["database"] = "database"
     url: str = "sqlite:///qframe.sqlite3"
-    table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "jobs"
-    failed_table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "failed_jobs"
-    store_table: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")] = "qframe_store"
+    table: _TableName = "jobs"
+    failed_table: _TableName = "failed_jobs"
+    store_table: _TableName = "qframe_store"
+    status_table: _TableName = "qframe_status"
+    batch_table: _TableName = "job_batches"
+    batch_member_table: _TableName = "qframe_batch_members"
     synchronous: Literal["normal", "full", "extra"] = "normal"
     busy_timeout: Annotated[float, Field(gt=0, le=3600)] = 10
 
@@ -172,13 +183,66 @@ class RedisSettings(ConnectionSettings):
         return [(host.strip("[]"), int(port)) for host, _, port in split]
 
 
+class BeanstalkdSettings(ConnectionSettings):
+    """Jobs wait in beanstalkd, each queue in a tube of its name (`;` there for `:`).
+
+    It counts in whole seconds: delays and `retry_after`, the time to run of what is pushed here,
+    are rounded up. `host` may be the path of a unix socket. `max_payload` is bounded by the server
+    (65,535 bytes unless started with -z). `priority` is that of jobs which name none; 0 is first.
+
+    `on_failure` is what becomes of a job that failed for good: recorded and deleted, or recorded
+    and buried. `on_lost_connection` is what becomes of a job that runs when its connection, and so
+    its lease, is lost: `finish` lets it end, `interrupt` ends it at once, and the worker with it.
+
+    `block_for` is the number of seconds after which an idle worker looks for itself, `timeout` how
+    many an answer, and `connect_timeout` how many a connection may take.
+    """
+
+    driver: Literal["beanstalkd"] = "beanstalkd"
+    host: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 11300
+    retry_after: Annotated[float, Field(ge=1, le=2**32 - 1)] = 60
+    priority: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1024
+    on_failure: Literal["delete", "bury"] = "delete"
+    on_lost_connection: Literal["finish", "interrupt"] = "finish"
+    block_for: Annotated[float, Field(gt=0, le=3600)] = 5
+    timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+    connect_timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+
+
+_SHORTEST_KEY = 16
+
+
+def _listed(value: object) -> object:
+    """Take keys as a list, or as a text with commas, as in a variable of the environment."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.startswith("[") else value.split(",")
+
+
+def _encryption_key(key: SecretStr) -> SecretStr:
+    if not sealing.is_key(key.get_secret_value()):
+        raise ValueError("is no key: qframe key prints one")
+    return key
+
+
+def _signing_key(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < _SHORTEST_KEY:
+        raise ValueError(f"has fewer than {_SHORTEST_KEY} characters: qframe key prints a good one")
+    return key
+
+
+SigningKey = Annotated[SecretStr, AfterValidator(_signing_key)]
+EncryptionKey = Annotated[SecretStr, AfterValidator(_encryption_key)]
+
+
 class PlaceSettings(BaseModel):
     """Where the store, or the failed jobs, are kept: `auto` or a connection's name.
 
     Failed jobs may also be `null`: not kept.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     driver: str = "auto"
 
@@ -186,6 +250,7 @@ class PlaceSettings(BaseModel):
 BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "database": DatabaseSettings,
     "redis": RedisSettings,
+    "beanstalkd": BeanstalkdSettings,
     "sync": SyncSettings,
     "null": NullSettings,
 }
@@ -195,8 +260,13 @@ class Settings(BaseSettings):
     """All settings of a process. Give it to `QueueManager`, or let that load it.
 
     `jobs` names the only modules whose jobs a worker runs. `listeners` maps an event's name to
-    the `module:function`s that hear it. `unknown_job_delays` are the seconds after which a job
-    this worker does not know is tried again, before it is failed.
+    the `module:function`s that hear it. `middleware` names what every job that runs here goes
+    through, outermost first, as `module:name`. `unknown_job_delays` are the seconds after which a
+    job this worker does not know is tried again, before it is failed.
+
+    The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or else the first of
+    `signing_keys`, signs, all verify. `signing` says what becomes of payloads without a signature
+    where there is a signing key.
     """
 
     model_config = SettingsConfigDict(
@@ -206,7 +276,12 @@ class Settings(BaseSettings):
     default: str = "database"
     jobs: list[str] = []
     listeners: dict[str, list[str]] = {}
+    middleware: list[str] = []
     unknown_job_delays: list[Annotated[float, Field(ge=0)]] = [5, 15, 40]
+    encryption_keys: Annotated[list[EncryptionKey], NoDecode, BeforeValidator(_listed)] = []
+    signing_key: SigningKey | None = None
+    signing_keys: Annotated[list[SigningKey], NoDecode, BeforeValidator(_listed)] = []
+    signing: Literal["require", "accept-unsigned"] = "require"
     connections: dict[str, dict[str, Any]] = {}
     store: PlaceSettings = PlaceSettings()
     failed: PlaceSettings = PlaceSettings()

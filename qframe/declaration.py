@@ -7,6 +7,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from qframe import timing
@@ -20,6 +21,10 @@ def _text(value: object) -> bool:
 
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _priority(value: object) -> bool:
+    return _count(value) and value in _PRIORITIES
 
 
 def _duration(value: object) -> bool:
@@ -45,6 +50,18 @@ def _when(value: object) -> bool:
     return True
 
 
+def _kept(value: object) -> bool:
+    if isinstance(value, bool):
+        return True
+    return not isinstance(value, datetime) and _when(value) and bool(value)
+
+
+def _bounded(value: object) -> bool:
+    if isinstance(value, timedelta):
+        return value > timedelta()
+    return _duration(value) and bool(value)
+
+
 def _queue(value: object) -> bool:
     return isinstance(value, str) and bool(queue_name(value))
 
@@ -53,10 +70,19 @@ def _texts(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset) and all(_text(each) for each in value)
 
 
+def _middleware(value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return all(callable(each) and not isinstance(each, type) for each in value)
+
+
+_PRIORITIES = range(2**32)
+
 _OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
     "connection": (_text, "the name of a connection"),
     "queue": (_queue, "the name of a queue"),
     "delay": (_when, "seconds, a timedelta or an aware datetime"),
+    "priority": (_priority, "a whole number from 0, the first, to 4294967295"),
     "tries": (_count, "a whole number, 0 or more"),
     "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
     "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
@@ -64,13 +90,27 @@ _OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
     "fail_on_timeout": (lambda v: isinstance(v, bool), "True or False"),
     "retry_until": (_when, "seconds, a timedelta, an aware datetime, or a method"),
     "expires": (_when, "seconds, a timedelta or an aware datetime"),
+    "track": (_kept, "True, or for how many seconds, as a number or timedelta"),
+    "unique": (lambda v: isinstance(v, bool), "True or False"),
+    "unique_id": (lambda v: _text(v) or _count(v), "a text, a whole number, or a method"),
+    "unique_for": (_bounded, "more than 0 seconds, or a timedelta"),
+    "unique_until": (lambda v: v in ("handled", "started"), "'handled' or 'started'"),
+    "debounce": (_bounded, "more than 0 seconds, or a timedelta"),
+    "encrypted": (lambda v: isinstance(v, bool), "True or False"),
     "job_name": (_text, "a name"),
     "display_name": (_text, "a name, or a method"),
     "tags": (_texts, "a list of names, or a method"),
+    "middleware": (
+        _middleware,
+        "a list of middleware (each callable, and no class), or a method",
+    ),
 }
-_METHODS = {"backoff", "retry_until", "display_name", "tags"}
+_METHODS = {"backoff", "retry_until", "display_name", "tags", "middleware", "unique_id"}
 _HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
-_NEVER_NONE = {"delay", "fail_on_timeout", "tags"}
+_NEVER_NONE = {
+    "delay", "encrypted", "fail_on_timeout", "middleware", "tags", "track", "unique", "unique_for",
+    "unique_until",
+}  # fmt: skip
 
 
 def options() -> list[str]:
@@ -131,8 +171,6 @@ def check_option(owner: str, name: str, value: object) -> None:
 
 def _check_stray(cls: type, name: str, value: object) -> None:
     """Refuse what was meant as an option, hook or field but is none."""
-    if name == "middleware":
-        raise JobDefinitionError(f"{cls.__name__}.middleware: this version has no job middleware")
     if isinstance(value, types.FunctionType):
         if (meant := _near_hook(cls, name)) is not None:
             raise JobDefinitionError(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Generator, Iterable
+from datetime import timedelta
 from typing import Any, Self
 
-from qframe import events, guard, host, manager, tracebacks
+from qframe import events, guard, host, manager, tracebacks, tracking
+from qframe.commits import when_committed
+from qframe.declaration import check_option
+from qframe.drivers import base
 from qframe.drivers.base import BaseQueue
 from qframe.drivers.sync import SyncQueue
-from qframe.exceptions import BackendUnavailable, InvalidJob
+from qframe.exceptions import BackendUnavailable, InvalidJob, JobDefinitionError
 from qframe.foreign import Dispatchable, Foreign
 from qframe.names import queue_name
 from qframe.payload import Envelope
@@ -56,8 +60,9 @@ def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | N
 def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
     """Queue many jobs at once and give their ids in order.
 
-    Those of one connection go together, all or none where the backend can. Raises `InvalidJob`
-    before anything is pushed, or `BackendUnavailable`.
+    Those of one connection go together, all or none where the backend can; unique and debounced
+    jobs each for itself, after the others. A duplicate has the id of the job that is there in its
+    place. Raises `InvalidJob` before anything is pushed, or `BackendUnavailable`.
     """
     refuse_while_importing()
     ids: list[str] = []
@@ -68,9 +73,13 @@ def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
         envelope = connection.envelope(job)
         groups.setdefault(connection, []).append((job, envelope))
         ids.append(envelope.uuid)
+    others: dict[str, str] = {}
     for connection, made in groups.items():
-        connection.push_envelopes(made, queue)
-    return ids
+        given = connection.push_envelopes(made, queue)
+        for (_, envelope), uuid in zip(made, given, strict=True):
+            if uuid != envelope.uuid:
+                others[envelope.uuid] = uuid
+    return [others.get(uuid, uuid) for uuid in ids] if others else ids
 
 
 class PendingDispatch:
@@ -83,29 +92,35 @@ class PendingDispatch:
     After a call that raised, nothing is pushed behind the caller's back.
     """
 
-    __slots__ = ("__weakref__", "_draft", "_finalizer")
+    __slots__ = ("_draft",)
 
     def __init__(self, job: Dispatchable) -> None:
         _check(job)
         refuse_while_importing()
-        self._draft = _Draft(job)
-        self._finalizer = weakref.finalize(self, _send_dropped, self._draft)
+        self._draft = draft = _Draft(job)
+        _unsent[id(draft)] = draft
+
+    def __del__(self) -> None:
+        """Push it, if nobody has."""
+        draft = getattr(self, "_draft", None)  # a bad job has none
+        if draft is not None and _unsent.pop(id(draft), None) is not None:
+            _send_dropped(draft)
 
     def on_connection(self, name: str) -> Self:
         """Use another connection than the job's own; raises `ConfigurationError`."""
-        with _Disarming(self._finalizer):
+        with _Disarming(self._draft):
             self._draft.use(manager.default().connection(name))
         return self
 
     def on_queue(self, name: str) -> Self:
         """Use another queue than the job's own; raises `InvalidQueueName`."""
-        with _Disarming(self._finalizer):
+        with _Disarming(self._draft):
             self._draft.queue = queue_name(name)
         return self
 
     def delay(self, delay: When) -> Self:
         """Make the job ready after `delay`: seconds, timedelta or aware datetime."""
-        with _Disarming(self._finalizer):
+        with _Disarming(self._draft):
             try:
                 seconds_until(delay)
             except (TypeError, ValueError) as error:
@@ -113,23 +128,76 @@ class PendingDispatch:
             self._draft.delay = delay
         return self
 
+    def track(self, ttl: float | timedelta | None = None) -> Self:
+        """Keep the job's status, for `job_status`, `wait_for` and `qframe status`.
+
+        It is kept for `ttl` seconds (default: a day, or what the class says) after it was last
+        written. Raises `InvalidJob` for a job that Laravel runs.
+        """
+        with _Disarming(self._draft):
+            try:
+                seconds = tracking.seconds(
+                    ttl if ttl is not None else self._draft.job.track or True
+                )
+            except (TypeError, ValueError) as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.keep_status(seconds)
+        return self
+
+    def priority(self, priority: int) -> Self:
+        """Give the job another priority than its class's: 0 is first, the last is 4294967295.
+
+        Only beanstalkd has priorities; elsewhere it is ignored.
+        """
+        with _Disarming(self._draft):
+            try:
+                check_option("dispatch", "priority", priority)
+            except JobDefinitionError as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.prioritize(priority)
+        return self
+
+    def after_commit(self, transaction: object) -> Self:
+        """Push the job when the transaction that is open now has been committed, else never.
+
+        `transaction` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a
+        function that takes a function to call then, as Django's `transaction.on_commit`. Without
+        an open transaction it is pushed at once. Nothing can be raised after a commit: a push that
+        fails is tried again and then reported, as that of a dropped dispatch; what dies between the
+        commit and the push loses it. `send()` and `.id` give the id and push nothing.
+        """
+        with _Disarming(self._draft):
+            draft = self._draft
+            draft.waits = True
+            _unsent.pop(id(draft), None)
+            when_committed(transaction, lambda: _send_committed(draft))
+        return self
+
     def send(self) -> str:
         """Push the job and give its id; a second call gives the same id.
+
+        The id of a duplicate of a unique job is that of the one that is there.
 
         Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection what the job
         raised.
         """
-        self._finalizer.detach()
-        return self._draft.send()
+        draft = self._draft
+        _unsent.pop(id(draft), None)
+        return draft.send()
 
     @property
     def id(self) -> str:
         """The job's id; pushes the job as `send` does."""
         return self.send()
 
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether a unique job of its kind was there; pushes the job, if there was none."""
+        return self.send() != self._draft.envelope.uuid
+
     def __await__(self) -> Generator[Any, None, str]:
         """Push the job without blocking the event loop and give its id."""
-        self._finalizer.detach()
+        _unsent.pop(id(self._draft), None)
         return asyncio.to_thread(self._draft.send).__await__()
 
     def __repr__(self) -> str:
@@ -138,9 +206,11 @@ class PendingDispatch:
 
 
 class _Draft:
-    """What is to be pushed; apart from `PendingDispatch`, whose finalizer must not hold it."""
+    """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope."""
 
-    __slots__ = ("connection", "delay", "envelope", "id", "job", "pid", "queue")
+    __slots__ = (
+        "connection", "delay", "envelope", "id", "job", "pid", "queue", "rank", "track", "waits",
+    )  # fmt: skip
 
     def __init__(self, job: Dispatchable) -> None:
         self.job = job
@@ -148,13 +218,36 @@ class _Draft:
         self.queue: str | None = None
         self.delay: When = job.delay
         self.id = ""
+        self.track = 0.0
+        self.waits = False
+        """Whether it is pushed when a transaction is committed, and not before."""
+        self.rank: int | None = None
         self.use(manager.default().connection(job.connection))
 
     def use(self, connection: BaseQueue) -> None:
         self.connection = connection
         self.envelope = connection.envelope(self.job)
+        if self.track:
+            connection.track(self.envelope, self.track)
+        if self.rank is not None:
+            self.prioritize(self.rank)
+
+    def prioritize(self, priority: int | None) -> None:
+        self.rank = priority
+        self.envelope.payload["priority"] = priority
+        self.envelope.encode()
+
+    def keep_status(self, seconds: float) -> None:
+        if isinstance(self.job, Foreign):
+            raise InvalidJob(
+                f"{self.job.name} runs in another program, which keeps no status of it"
+            )
+        self.track = seconds
+        self.connection.track(self.envelope, seconds)
 
     def send(self) -> str:
+        if self.waits:
+            return self.envelope.uuid
         if not self.id:
             if self.pid != host.pid():
                 raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
@@ -166,21 +259,21 @@ class _Draft:
 class _Disarming:
     """Disarms a pending dispatch when what it surrounds raises."""
 
-    __slots__ = ("_finalizer",)
+    __slots__ = ("_draft",)
 
-    def __init__(self, finalizer: weakref.finalize[Any, Any]) -> None:
-        self._finalizer = finalizer
+    def __init__(self, draft: _Draft) -> None:
+        self._draft = draft
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self._finalizer.detach()
+            _unsent.pop(id(self._draft), None)
 
 
 def _check(job: object) -> None:
-    if not isinstance(job, Queueable | Foreign):
+    if not isinstance(job, (Queueable, Foreign)):
         shown = job.__name__ if isinstance(job, type) else type(job).__name__
         hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
         raise InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
@@ -189,16 +282,49 @@ def _check(job: object) -> None:
 # -- dropped dispatches ---------------------------------------------------------------------------
 
 
+_unsent: dict[int, _Draft] = {}
+"""What is pushed when it goes out of scope."""
+
+
+def unsent() -> list[_Draft]:
+    """Give the dispatches that are pushed when they go out of scope."""
+    return list(_unsent.values())
+
+
+def send_unsent(draft: _Draft) -> None:
+    """Push a dispatch as if it had gone out of scope, if nobody has."""
+    if _unsent.pop(id(draft), None) is not None:
+        _send_dropped(draft)
+
+
+@atexit.register
+def send_dropped() -> None:
+    """Push now whatever is unsent: the process ends."""
+    while _unsent:
+        _send_dropped(_unsent.popitem()[1])
+
+
+def _send_committed(draft: _Draft) -> None:
+    """Push a dispatch that waited for a commit."""
+    draft.waits = False
+    _send_dropped(draft)
+
+
 def _send_dropped(draft: _Draft) -> None:
     """Push a dispatch that went out of scope, wherever the garbage collector happens to run."""
     if draft.pid != host.pid():
         return
     if guard.busy():
         guard.postpone(lambda: _send_dropped(draft))
-    elif _on_a_running_loop():
+    elif _on_a_running_loop() and not _is_taken(draft):
         threading.Thread(target=_push_dropped, args=(draft,), name="qframe-dispatch").start()
     else:
         _push_dropped(draft)
+
+
+def _is_taken(draft: _Draft) -> bool:
+    """Whether a fake takes the job, for which no loop has to wait."""
+    return base.stand_in is not None and base.stand_in(draft.connection, draft.job) is not None
 
 
 def _push_dropped(draft: _Draft) -> None:

@@ -14,9 +14,10 @@ names Laravel's event of the same meaning where the name differs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qframe.exceptions import Interruption
@@ -42,7 +43,7 @@ class JobQueueing(Event):
     connection: str
     queue: str
     job: Any
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     delay: float
 
 
@@ -54,8 +55,21 @@ class JobQueued(Event):
     queue: str
     id: str
     job: Any
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobDuplicate(Event):
+    """A unique job was not pushed: the one with the uuid `id` waits or runs.
+
+    Laravel: UniqueJobSkipped.
+    """
+
+    connection: str
+    queue: str
+    job: Any
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,7 @@ class JobDispatchFailed(Event):
     connection: str
     queue: str
     job: Any
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)
     delay: float
     error: BaseException
 
@@ -88,14 +102,28 @@ class JobPopping(Event):
     queues: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class JobPopped(JobEvent):
     """A job was reserved."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
+class JobForking(JobEvent):
+    """The worker is about to fork the process of an isolated job. php-resque: beforeFork."""
+
+    __slots__ = ()
+
+
+class JobForked(JobEvent):
+    """The first thing in the process of an isolated job. php-resque: afterFork."""
+
+    __slots__ = ()
+
+
 class JobProcessing(JobEvent):
     """An attempt starts."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +135,11 @@ class JobProcessed(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobSkipped(JobEvent):
-    """The job ended without running or failing: it raised `DontHandle`, or had expired."""
+    """The job ended without running or failing.
+
+    It raised `DontHandle`, had expired, a middleware did not call on, or it was debounced: a later
+    dispatch took its place.
+    """
 
     reason: str
 
@@ -158,6 +190,13 @@ class JobAttempted(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobCancelled(JobEvent):
+    """`qframe cancel --running` ended the running job: neither done nor failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobGivenBack(JobEvent):
     """The job went back to its queue uncounted.
 
@@ -167,9 +206,10 @@ class JobGivenBack(JobEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class LeaseLost(JobEvent):
     """A job this worker ran or held had passed to another; what it tried was not applied."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,29 +232,34 @@ class WorkerEvent(Event):
     queues: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerStarting(WorkerEvent):
     """The worker is about to enter its loop."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class Looping(WorkerEvent):
     """The worker is about to reserve. A listener that returns False makes it wait instead."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class WorkerIdle(WorkerEvent):
     """There was no job; the worker waits."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class WorkerPaused(WorkerEvent):
     """The worker takes no more jobs: SIGUSR2 or `qframe pause`. Laravel: WorkerPausing."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class WorkerResumed(WorkerEvent):
     """The worker takes jobs again. Laravel: WorkerResuming."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +344,17 @@ def forget(listener: Callable[[Any], object]) -> None:
     _heard.clear()
 
 
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Have the listeners there are, and no others, when the block is left."""
+    before = list(_listeners)
+    try:
+        yield
+    finally:
+        _listeners[:] = before
+        _heard.clear()
+
+
 def listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
     """Give the listeners an event of `kind` has, in the order they were added."""
     found = _heard.get(kind)
@@ -326,6 +382,53 @@ def fire(kind: type[Event], *fields: object) -> bool:
         except BaseException:
             log.exception("a listener of %s raised", kind.__name__)
     return willing
+
+
+# -- the process of an isolated job -----------------------------------------------------------
+
+
+_IN_CHILD = (JobForked, JobProcessing)
+
+
+def tell_own(kind: type[Event], *fields: object) -> None:
+    """Tell only listeners of qframe itself: the application hears of it in the job's process."""
+    own = [listener for listener in listeners_of(kind) if _is_own(listener)]
+    if own:
+        event = kind(*fields)
+        for listener in own:
+            listener(event)
+
+
+def hand_over(parent: Callable[[JobEvent], object]) -> None:
+    """Share the work with the process this one was forked from, the worker.
+
+    What becomes of the job is told to the listeners there were before by `parent`, where they
+    are. Here, they hear of what happens only here: the beginning of the attempt, and what the job
+    dispatches. Listeners added from now on hear everything that happens here.
+    """
+    before = list(_listeners)
+
+    def tell_parent(event: JobEvent) -> object:
+        if isinstance(event, _IN_CHILD) or not any(isinstance(event, kind) for kind, _ in before):
+            return None
+        return parent(event)
+
+    _listeners[:] = [(kind, _here(listener)) for kind, listener in before if not _is_own(listener)]
+    _listeners.append((JobEvent, tell_parent))
+    _heard.clear()
+
+
+def _here(listener: Callable[[Any], object]) -> Callable[[Any], object]:
+    def hear(event: Event) -> object:
+        if isinstance(event, JobEvent) and not isinstance(event, _IN_CHILD):
+            return None
+        return listener(event)
+
+    return hear
+
+
+def _is_own(listener: Callable[[Any], object]) -> bool:
+    return str(getattr(listener, "__module__", "")).startswith("qframe.")
 
 
 def kinds() -> dict[str, type[Event]]:

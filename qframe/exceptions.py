@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class QframeError(Exception):
     """Base of every error qframe raises, apart from the interruptions of a running job."""
@@ -23,6 +25,10 @@ class InvalidJob(QframeError, ValueError):
     """A job was refused at dispatch: nothing was queued."""
 
 
+class DuplicateJob(QframeError):
+    """A failed unique job was not queued again: another one of its kind waits or runs."""
+
+
 class PayloadTooLarge(InvalidJob):
     """The encoded payload is larger than the connection's `max_payload`."""
 
@@ -37,6 +43,14 @@ class UnknownJob(QframeError, LookupError):
 
 class InvalidArguments(QframeError, ValueError):
     """A payload's data does not fit the fields of its job class as deployed here."""
+
+
+class InvalidSignature(QframeError, ValueError):
+    """A payload was not signed with a key that is configured here, for the queue it is in."""
+
+
+class CannotDecrypt(QframeError, ValueError):
+    """The arguments of an encrypted job cannot be read here: no key, a wrong one, or changed."""
 
 
 class BackendUnavailable(QframeError, ConnectionError):
@@ -67,8 +81,38 @@ class JobFailedByHand(QframeError):
     """The job called `self.fail()` without naming an error."""
 
 
+class LimitReached(QframeError):
+    """A middleware would have the job wait, where it cannot: `sync`, `dispatch_sync`.
+
+    `retry_after` is in how many seconds it may be tried again.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class MaxAttemptsExceeded(QframeError):
     """The job was started as often as it may be; the message tells how each attempt ended."""
+
+
+class DirtyExit(QframeError):
+    """The process of an isolated job ended without saying how the job did; php-resque's DirtyExit.
+
+    The message names the signal or the exit code.
+    """
+
+
+class NotTracked(QframeError, LookupError):
+    """There is no status of this job: it was not tracked, or its status has expired."""
+
+
+class WaitTimedOut(QframeError, TimeoutError):
+    """A tracked job had not come to its end in time; `status` is where it was."""
+
+    def __init__(self, message: str, status: Any) -> None:  # noqa: ANN401 (a JobStatus, which is above this)
+        super().__init__(message)
+        self.status = status
 
 
 class DontHandle(QframeError):
@@ -92,6 +136,10 @@ class JobTimedOut(Interruption):
 
 class JobInterrupted(Interruption):
     """The worker got SIGUSR1 while the job ran; the job is retried by its tries."""
+
+
+class JobCancelled(Interruption):
+    """`qframe cancel --running` named the job: it ends here, neither done nor failed."""
 
 
 class JobGivenBack(Interruption):

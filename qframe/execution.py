@@ -7,20 +7,36 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from qframe.exceptions import DontHandle, Interruption
+from qframe.pipeline import Passage
 from qframe.queueable import Queueable
 
 log = logging.getLogger("qframe")
 
 
-def perform(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+def perform(job: Queueable, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
     """Call `set_up`, `handle` and, whatever came of them, `tear_down`; give what `handle` gave.
 
-    Raises what they raise; an error of `tear_down` is chained to the one before it.
+    Raises what they raise; an error of `tear_down` is chained to the one before it. All of it goes
+    through the middleware in `outer`, then the class's own, and gives what they give; `DontHandle`
+    is raised where one has the job skipped.
     """
+    if outer or type(job).middleware:
+        return Passage(job, outer, _hooks, _hooks_on_loop, _finish).go()
+    return _hooks(job)
+
+
+def perform_bare(job: Queueable, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
+    """Run the job without any middleware, for a test of the job alone."""
+    del outer
+    return _hooks(job)
+
+
+def _hooks(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+    """Perform a job that has come through its middleware."""
     try:
         if type(job).set_up is not Queueable.set_up:
             _finish(job.set_up())
@@ -31,6 +47,20 @@ def perform(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
         if type(job).tear_down is not Queueable.tear_down:
             _finish(job.tear_down())
     return result
+
+
+async def _hooks_on_loop(job: Queueable) -> Any:  # noqa: ANN401 (what the job returns)
+    """Do so on the event loop of a middleware."""
+    try:
+        await _awaited(job.set_up())
+        result = await _awaited(job.handle())
+    finally:
+        await _awaited(job.tear_down())
+    return result
+
+
+async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
+    return await result if inspect.isawaitable(result) else result
 
 
 def tell(job: Queueable, hook: str, *args: object) -> None:

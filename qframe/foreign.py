@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         connection: str | None
         queue: str | None
         delay: timing.When
+        priority: int | None
         tries: int | None
         max_exceptions: int | None
         backoff: int | Sequence[int] | None
@@ -40,6 +41,7 @@ _OPTIONS = (
     "connection",
     "queue",
     "delay",
+    "priority",
     "tries",
     "max_exceptions",
     "backoff",
@@ -61,6 +63,11 @@ class Foreign:
     """
 
     expires = None
+    track = False  # who runs it keeps no status
+    encrypted = False  # ... and has no key
+    secret_fields = ()
+    in_clear = False
+    unique_rule = None  # ... and would free no lock
 
     def __init__(self, name: str, data: object, options: ForeignOptions) -> None:
         self.name = _checked_name(name)
@@ -69,6 +76,7 @@ class Foreign:
         self.connection = options.get("connection")
         self.queue = options.get("queue")
         self.delay = options.get("delay", 0)
+        self.priority = options.get("priority")
         self.tries = options.get("tries")
         self.max_exceptions = options.get("max_exceptions")
         self.timeout = _whole(options.get("timeout"), f"{self.name}: timeout")
@@ -110,6 +118,10 @@ class Foreign:
     def expiry(self) -> None:
         """Laravel has no such thing."""
 
+    def kept_for(self) -> float:
+        """Laravel keeps no status."""
+        return 0
+
     def wire_tags(self) -> list[str]:
         """Give the tags, as Laravel's Horizon writes them."""
         return list(self.tags)
@@ -121,6 +133,11 @@ class Foreign:
     # -- checks ---------------------------------------------------------------------------------
 
     def _check(self, option: str, value: object) -> None:
+        if option == "debounce" or option.startswith("unique"):
+            raise InvalidJob(
+                f"{self.name}: {option} is for jobs that qframe runs: Laravel would not free the "
+                "lock; let the Laravel job be unique"
+            )
         if option not in _OPTIONS:
             raise InvalidJob(
                 f"{self.name}: Laravel's jobs have no option {one_line(option, 60)!r}"
@@ -211,7 +228,7 @@ def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> 
     Laravel worker: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
     `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
     `display_name` (default: the part before `@`), `tags`; and where it goes: `connection`,
-    `queue`, `delay`.
+    `queue`, `delay`, `priority` (beanstalkd's).
 
     Raises `InvalidJob` for what JSON or PHP would change, naming the place: NaN, infinities, keys
     that are no text, lone surrogates, integers beyond 64 bits, objects of any other type.

@@ -16,9 +16,10 @@ from qframe.queueable import Queueable, made
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
-    from typing import TypedDict
+    from typing import Literal, TypedDict
 
     from qframe.dispatch import PendingDispatch
+    from qframe.middleware.base import Middleware
     from qframe.timing import When
 
     class Options(TypedDict, total=False):
@@ -34,9 +35,17 @@ if TYPE_CHECKING:
         fail_on_timeout: bool
         retry_until: float | timedelta | datetime
         expires: float | timedelta | datetime
+        track: bool | float | timedelta
+        encrypted: bool
+        unique: bool
+        unique_id: str | int
+        unique_for: float | timedelta
+        unique_until: Literal["handled", "started"]
+        debounce: float | timedelta
         job_name: str
         display_name: str
         tags: Sequence[str]
+        middleware: Sequence[Middleware]
 
 
 P = ParamSpec("P")

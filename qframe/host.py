@@ -1,9 +1,11 @@
-"""Who this process is: host name, pid, and a token no other process has."""
+"""Who this process is: host name, pid, a token no other process has; and whether one still is."""
 
 from __future__ import annotations
 
 import os
 import socket
+from functools import cache
+from pathlib import Path
 
 NAME = socket.gethostname()
 
@@ -19,6 +21,34 @@ def token() -> str:
 def pid() -> int:
     """Give this process's id, without asking the system, which costs more than it seems."""
     return _pid
+
+
+@cache
+def place() -> str:
+    """Name where pids are counted: this boot of this system, this container; "" where unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def born(pid: int) -> str:
+    """Give when a process here was started, in ticks since boot: a pid may be used again.
+
+    "" where there is no such process, or it has ended and waits for its parent, or where that
+    cannot be known.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return ""
+    state, *fields = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[_STARTED]
+
+
+_STARTED = 18
+"""Place of the start among the fields behind a process's name and state."""
 
 
 def _renew() -> None:

@@ -11,11 +11,13 @@ from typing import Any
 
 from qframe import config, events, project
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
-from qframe.contracts import Capability, FailedStore, Store
+from qframe.contracts import BatchStore, Capability, FailedStore, StatusStore, Store
 from qframe.drivers.base import BaseQueue
 from qframe.exceptions import ConfigurationError
 from qframe.names import nearest, one_line
 from qframe.registry import Registry
+from qframe.sealing import Keyring
+from qframe.signing import Signer
 
 log = logging.getLogger("qframe")
 
@@ -39,10 +41,14 @@ class QueueManager:
             self.settings = config.load(**settings) if settings is not None else config.load()
         project.set_root(self.settings.root)
         self.registry = Registry(self.settings.jobs)
+        self.keyring = Keyring([key.get_secret_value() for key in self.settings.encryption_keys])
+        self.signer = _signer(self.settings)
+        """Signs and checks payloads; None where no signing key is configured."""
         self._drivers: dict[str, Factory] = {}
         self._connections: dict[str, BaseQueue] = {}
         self._lock = threading.RLock()
         self._listening = False
+        self._middleware: tuple[Any, ...] | None = None
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -83,7 +89,14 @@ class QueueManager:
         model = getattr(factory, "settings_model", ConnectionSettings)
         queue = factory(name, config.validated(model, values, name))
         self._listen()
+        queue.keyring, queue.signer = self.keyring, self.signer
         queue.failed_store = self._failed_store(queue)
+        queue.find_statuses = lambda: self.statuses(name)
+        queue.find_batches = lambda: self.batches(name)
+        queue.shared_store = lambda: self.store(name)
+        queue.find_middleware = self.middleware
+        if self.settings.store.driver not in {"auto", name}:
+            queue.noting = False
         return queue
 
     def _factory(self, driver: str, connection: str) -> Factory:
@@ -119,6 +132,28 @@ class QueueManager:
             raise ConfigurationError(f"store: the connection {place!r} cannot hold a store")
         return own
 
+    def statuses(self, connection: str | None = None) -> StatusStore:
+        """Give where the statuses of tracked jobs are: beside the store of the connection."""
+        queue = self.connection(connection)
+        place = self.settings.store.driver
+        own = queue.own_statuses() if place == "auto" else self.connection(place).own_statuses()
+        if own is None and place == "auto":
+            own = self.connection("database").own_statuses()
+        if own is None:
+            raise ConfigurationError(f"store: the connection {place!r} cannot hold statuses")
+        return own
+
+    def batches(self, connection: str | None = None) -> BatchStore:
+        """Give where the batches of a connection are: beside its store."""
+        queue = self.connection(connection)
+        place = self.settings.store.driver
+        own = queue.own_batches() if place == "auto" else self.connection(place).own_batches()
+        if own is None and place == "auto":
+            own = self.connection("database").own_batches()
+        if own is None:
+            raise ConfigurationError(f"store: the connection {place!r} cannot hold batches")
+        return own
+
     def failed_store(self, connection: str | None = None) -> FailedStore:
         """Give the failed store of a connection: its own backend's, or the one configured."""
         store = self.connection(connection).failed_store
@@ -145,6 +180,17 @@ class QueueManager:
         if own is None:
             raise ConfigurationError(f"failed: the connection {place!r} cannot hold failed jobs")
         return own
+
+    # -- middleware -----------------------------------------------------------------------------
+
+    def middleware(self) -> tuple[Any, ...]:
+        """Give the configured middleware, which all jobs that run here go through.
+
+        Imported at the first call; a class is made an instance, once. Raises `ConfigurationError`.
+        """
+        if self._middleware is None:
+            self._middleware = tuple(_middleware(path) for path in self.settings.middleware)
+        return self._middleware
 
     # -- listeners ------------------------------------------------------------------------------
 
@@ -175,6 +221,18 @@ class QueueManager:
         ]
 
 
+def _signer(settings: Settings) -> Signer | None:
+    given = [*([settings.signing_key] if settings.signing_key else []), *settings.signing_keys]
+    if given:
+        keys = list(dict.fromkeys(key.get_secret_value() for key in given))
+        return Signer(keys, require=settings.signing == "require")
+    if "signing" in settings.model_fields_set:
+        raise ConfigurationError(
+            f"signing = {settings.signing!r} needs a signing_key: qframe key prints one"
+        )
+    return None
+
+
 def _built_in(driver: str) -> Factory:
     """Import a driver, and with it its client, when it is first used."""
     module = importlib.import_module(f"qframe.drivers.{driver}")
@@ -182,15 +240,36 @@ def _built_in(driver: str) -> Factory:
     return factory
 
 
-def _function(path: str) -> Callable[[Any], object]:
+def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is a layer above)
+    found = _imported("middleware", path, "module:name")
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigurationError(
+                f"middleware: {one_line(path, 100)!r} cannot be made without arguments; "
+                f"name an instance of it: {one_line(str(error), 200)}"
+            ) from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"middleware: {one_line(path, 100)!r} cannot be called with a job and call_next"
+        )
+    return found
+
+
+def _imported(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (whatever is there)
     module, _, name = path.partition(":")
     project.put_on_path()
     try:
-        found = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except Exception as error:
         raise ConfigurationError(
-            f"listeners: {one_line(path, 100)!r} cannot be loaded (module:function): {error}"
+            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {error}"
         ) from error
+
+
+def _function(path: str) -> Callable[[Any], object]:
+    found = _imported("listeners", path, "module:function")
     if not callable(found):
         raise ConfigurationError(f"listeners: {one_line(path, 100)!r} is not a function")
     listener: Callable[[Any], object] = found
@@ -208,6 +287,11 @@ def default() -> QueueManager:
         with _making:
             if _default is None:
                 _default = QueueManager()
+    return _default
+
+
+def current() -> QueueManager | None:
+    """Give the process's manager if there is one yet."""
     return _default
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from qframe.exceptions import InvalidQueueName
 
@@ -13,10 +14,15 @@ _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 def queue_name(name: object) -> str:
     """Give `name` back when it may name a queue; raises `InvalidQueueName` when not."""
-    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
-        shown = printable(repr(name), 60)
-        raise InvalidQueueName(f"{shown} is not a queue name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
-    return name
+    if type(name) is str and _is_queue_name(name):
+        return name
+    shown = printable(repr(name), 60)
+    raise InvalidQueueName(f"{shown} is not a queue name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
+
+
+@lru_cache(maxsize=1024)
+def _is_queue_name(name: str) -> bool:
+    return _QUEUE.fullmatch(name) is not None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

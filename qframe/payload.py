@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from qframe import secret
 from qframe.exceptions import InvalidJob, InvalidPayload
 from qframe.names import one_line
 
 if TYPE_CHECKING:
     from qframe.foreign import Foreign
     from qframe.queueable import Queueable
+    from qframe.sealing import Keyring
+
+log = logging.getLogger("qframe")
 
 PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 _METHODS = {"", "handle", "fire"}
 
 
-def create(job: Queueable | Foreign) -> dict[str, Any]:
-    """Build the payload of a job; raises `InvalidJob` naming what cannot be sent."""
+def create(job: Queueable | Foreign, keys: Keyring | None = None) -> dict[str, Any]:
+    """Build the payload of a job; raises `InvalidJob` naming what cannot be sent.
+
+    The data of an encrypted job is encrypted with `keys`; raises `ConfigurationError` without.
+    """
     identity = _uuid4()
     payload: dict[str, Any] = {
         "uuid": identity,
@@ -37,11 +46,54 @@ def create(job: Queueable | Foreign) -> dict[str, Any]:
         "attempts": 0,
         "delay": None,
     }
+    if job.unique_rule is not None:
+        lock, _ = job.unique_rule.lock(job, payload["job"], payload["data"], identity)
+        add(payload, {"unique": lock.wire()})
+    if job.track:
+        track(payload, job.kept_for())
+    if job.priority is not None:
+        payload["priority"] = job.priority
     if job.expires is not None:
         payload["expiresAt"] = job.expiry()
     if job.tags:
         payload["tags"] = job.wire_tags()
+    if job.secret_fields:
+        add(payload, {secret.KEY: list(job.secret_fields)})
+        if job.in_clear and payload["job"] not in _warned:
+            _warned.add(payload["job"])
+            log.warning(
+                "%s has secrets (%s) that can be read in the backend: set encrypted = True, or "
+                "False to say that this is meant",
+                payload["job"],
+                ", ".join(job.secret_fields),
+            )
+    if job.encrypted:
+        payload["data"] = _sealed(payload, keys)
     return payload
+
+
+_warned: set[str] = set()
+
+
+def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
+    name = payload["job"]
+    if keys is None:
+        raise InvalidJob(f"{name} is encrypted: only a connection can build its payload")
+    inside = {"displayName": payload["displayName"], "job": name, "data": payload["data"]}
+    return keys.sealed(name, encode(inside))
+
+
+def track(payload: dict[str, Any], seconds: float) -> None:
+    """Have the status of a job kept, for so long after it was last written."""
+    add(payload, {"track": seconds, "trackedSince": round(time.time(), 6)})
+
+
+def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add keys, before those that drivers look for at the end."""
+    at_the_end = ("attempts", "delay")  # where drivers look for them
+    last = {key: payload.pop(key) for key in at_the_end if key in payload}
+    payload.update(more)
+    payload.update(last)
 
 
 def _uuid4() -> str:
@@ -51,25 +103,119 @@ def _uuid4() -> str:
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
+_END = b'"attempts":0,"delay":null}'
+"""How the payload of a job ends that is about to be pushed."""
+
+
 class Envelope:
     """A payload about to be pushed, and its bytes."""
 
-    __slots__ = ("payload", "raw", "uuid")
+    __slots__ = ("_payload", "lock", "raw", "uuid")
 
-    def __init__(self, payload: dict[str, Any]) -> None:
-        self.payload = payload
-        self.uuid = str(payload["uuid"])
-        self.encode()
+    def __init__(
+        self, payload: dict[str, Any] | None, uuid: str = "", raw: bytes | None = None
+    ) -> None:
+        self._payload = payload
+        self.uuid = uuid if payload is None else str(payload["uuid"])
+        self.lock: object = None
+        """The lock of a unique job, where it is known without reading the payload."""
+        self.raw = encode(self.payload) if raw is None else raw
+
+    @classmethod
+    def of(cls, job: Queueable | Foreign, keys: Keyring | None = None) -> Envelope:
+        """Build the payload of a job; raises `InvalidJob` naming what cannot be sent.
+
+        What its class has in common is encoded once. `keys` are for an encrypted job.
+        """
+        if job.encrypted or job.secret_fields:
+            return cls(create(job, keys))
+        plain = not job.tags and job.expires is None and not job.track and job.priority is None
+        if plain and job.retry_deadline() is None:
+            try:
+                return cls._alike(job)
+            except (TypeError, ValueError, RecursionError):
+                pass  # said better by what follows
+        return cls(create(job))
+
+    @classmethod
+    def _alike(cls, job: Queueable | Foreign) -> Envelope:
+        common = (
+            job.shown_name(), job.wire_name(), job.tries, job.max_exceptions,
+            bool(job.fail_on_timeout), job.wire_backoff(), job.timeout,
+        )  # fmt: skip
+        head = _heads.get(common)
+        if head is None:
+            head = _heads[common] = _head(*common)
+        identity = _uuid4()
+        fields = job.to_data()
+        data = "".join(_encoded(fields, 0))
+        more, lock = "", None
+        if job.unique_rule is not None:
+            lock, said = job.unique_rule.lock(job, common[1], fields, identity)
+            more = f'"unique":{said},'
+        text = (
+            f'{{"uuid":"{identity}",{head},"data":{data},"createdAt":{int(time.time())},'
+            f'"id":"{identity}",{more}'
+        )
+        envelope = cls(None, identity, text.encode() + _END)
+        envelope.lock = lock
+        return envelope
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload; what is changed in it is sent once it is encoded anew."""
+        if self._payload is None:
+            self._payload = parse(self.raw)
+        return self._payload
+
+    def add(self, more: Mapping[str, Any]) -> None:
+        """Add keys to the payload and its bytes."""
+        if self._payload is None and self.raw.endswith(_END):
+            text = _ENCODER.encode(more)[1:-1].encode()
+            self.raw = b"%b%b,%b" % (self.raw[: -len(_END)], text, _END)
+        else:
+            add(self.payload, more)
+            self.encode()
 
     def encode(self) -> None:
         """Make the bytes anew, after the payload has changed."""
         self.raw = encode(self.payload)
 
 
+_heads: dict[tuple[object, ...], str] = {}
+_MOST_HEADS = 1000
+
+
+def _head(
+    shown: str,
+    name: str,
+    tries: int | None,
+    max_exceptions: int | None,
+    fails: bool,
+    backoff: str | None,
+    timeout: float | None,
+) -> str:
+    if len(_heads) >= _MOST_HEADS:  # a display name for each job
+        _heads.clear()
+    text = _ENCODER.encode(
+        {
+            "displayName": shown,
+            "job": name,
+            "maxTries": tries,
+            "maxExceptions": max_exceptions,
+            "failOnTimeout": fails,
+            "backoff": backoff,
+            "timeout": timeout,
+            "retryUntil": None,
+        }
+    )
+    return text[1:-1]
+
+
 def encode(payload: dict[str, Any]) -> bytes:
     """Encode a payload as JSON bytes; raises `InvalidJob` where JSON or UTF-8 cannot carry it."""
     try:
-        return _ENCODER.encode(payload).encode()
+        return "".join(_encoded(payload, 0)).encode()
     except UnicodeEncodeError as error:
         raise InvalidJob(
             f"{_unencodable_field(payload)} holds a lone surrogate "
@@ -82,6 +228,23 @@ def encode(payload: dict[str, Any]) -> bytes:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def encoder(*, sort_keys: bool = False) -> Callable[[object, int], Iterable[str]]:
+    """Give what `_ENCODER` makes anew for each call, where the interpreter has it."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        slow = json.JSONEncoder(
+            ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+        )
+        return lambda value, _level: slow.iterencode(value)
+    text = json.encoder.encode_basestring
+    made: Callable[[object, int], Iterable[str]]
+    made = make(None, _ENCODER.default, text, None, ":", ",", sort_keys, False, False)
+    return made
+
+
+_encoded = encoder()
 
 
 def _unencodable_field(payload: dict[str, Any]) -> str:

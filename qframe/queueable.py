@@ -7,18 +7,18 @@ import copy
 import dataclasses
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
-from qframe import project, timing
+from qframe import project, sealing, secret, timing, tracking
 from qframe.declaration import annotations_of, check_declaration
 from qframe.exceptions import (
     InvalidArguments,
@@ -28,10 +28,13 @@ from qframe.exceptions import (
 )
 from qframe.fidelity import first_fault, plain, same, with_other_empties
 from qframe.names import one_line
+from qframe.unique import DEFAULT_FOR, Rule, rule_of
 
 if TYPE_CHECKING:
+    from qframe.batch import Batch, Caught
     from qframe.contracts import Job
     from qframe.dispatch import PendingDispatch
+    from qframe.middleware.base import Middleware
 
 log = logging.getLogger("qframe")
 
@@ -61,6 +64,8 @@ class Queueable:
 
     - `connection`, `queue`: where it is dispatched; default: the configured ones.
     - `delay`: seconds, timedelta or aware datetime before it is ready; default 0.
+    - `priority`: on beanstalkd, from 0, which comes first, to 4294967295; default: the
+      connection's. Other backends have no priorities and ignore it: use queues.
     - `tries`: how often it may be started, 0 without limit; default: the worker's `--tries`.
       Attempts the job ended by releasing itself do not count.
     - `max_exceptions`: how many attempts may raise before it is failed; default: no limit.
@@ -71,8 +76,19 @@ class Queueable:
     - `retry_until`: it is tried again until then, whatever `tries` says (seconds or timedelta
       after dispatch, an aware datetime, or a method giving one).
     - `expires`: not started by then (as `retry_until`), it is skipped.
+    - `track`: keep its status (`job_status`, `qframe status`): True for a day after it was last
+      written, or seconds, or a timedelta; default: no.
+    - `unique`: while one waits or runs, another dispatch of the same job queues nothing.
+      `unique_id` says which are the same: a text, a number, or a method giving one; default: those
+      with equal fields. `unique_until`: "handled", its final end (default), or "started".
+      `unique_for`: seconds or a timedelta after which it ends in any case; default 3600.
+    - `debounce`: seconds, or a timedelta, that each dispatch waits for a later one of the same job
+      (by `unique_id`), which takes its place.
+    - `encrypted`: its fields travel encrypted, with the configured `encryption_keys`.
     - `job_name`: its name on the wire; default: module and class.
     - `display_name`, `tags`: how people see it; may be methods.
+    - `middleware`: what its run goes through, outermost first; may be a method. See
+      `qframe.middleware`.
 
     `set_up`, `handle` and `tear_down` are called in this order, `tear_down` also after a failure
     (php-resque's setUp, perform, tearDown); `succeeded()` after a success and `failed(error)`
@@ -82,6 +98,7 @@ class Queueable:
     connection: ClassVar[str | None] = None
     queue: ClassVar[str | None] = None
     delay: ClassVar[timing.When] = 0
+    priority: ClassVar[int | None] = None
     tries: ClassVar[int | None] = None
     max_exceptions: ClassVar[int | None] = None
     backoff: ClassVar[Backoff | None] = None
@@ -89,12 +106,31 @@ class Queueable:
     fail_on_timeout: ClassVar[bool] = False
     retry_until: ClassVar[Deadline | None] = None
     expires: ClassVar[Seconds | timedelta | datetime | None] = None
+    track: ClassVar[bool | Seconds | timedelta] = False
+    unique: ClassVar[bool] = False
+    unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
+    unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
+    unique_until: ClassVar[Literal["handled", "started"]] = "handled"
+    debounce: ClassVar[Seconds | timedelta | None] = None
+    encrypted: ClassVar[bool] = False
     job_name: ClassVar[str | None] = None
     display_name: ClassVar[str | Callable[..., str] | None] = None
     tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
+    middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
 
+    unique_rule: ClassVar[Rule | None] = None
+    """What the options say of a lock."""
+    secret_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that are or hold a `Secret`."""
+    in_clear: ClassVar[bool] = False
+    """Whether it has such fields and says nothing of `encrypted`."""
+    _incomplete: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
     _reserved: Job | None = None
+    _growths: int = 0
+    """How often this attempt has added to its batch."""
+    _own_backoff: Backoff | None = None
+    """What a middleware wants instead of the class's, for this attempt."""
 
     def __init_subclass__(cls, **options: object) -> None:
         """Check the declaration and make the class a pydantic dataclass."""
@@ -102,8 +138,12 @@ class Queueable:
         check_declaration(cls, Queueable)
         _copy_mutable_defaults(cls)
         cls.__pydantic_config__ = _config(cls)  # type: ignore[attr-defined] # pydantic's own name
+        if cls.encrypted and "__repr__" not in vars(cls):
+            cls.__repr__ = _hiding_repr  # type: ignore[assignment, method-assign] # the dataclass keeps it
         pydantic.dataclasses.dataclass(cls, kw_only=True)
         cls._adapter = TypeAdapter(cls)
+        _find_secrets(cls)
+        cls.unique_rule = rule_of(cls)
         if cls.is_runnable():
             _refuse_taken_name(cls)
             index[cls.own_name()] = cls
@@ -169,9 +209,12 @@ class Queueable:
         """How often the job was started, this attempt included; 1 outside of a worker."""
         return self._reserved.attempts() if self._reserved is not None else 1
 
-    def release(self, delay: timing.When = 0) -> None:
-        """Put the job back, ready after `delay`; this attempt does not count against `tries`."""
-        self.job.release(timing.seconds_until(delay))
+    def release(self, delay: timing.When = 0, *, priority: int | None = None) -> None:
+        """Put the job back, ready after `delay`; this attempt does not count against `tries`.
+
+        On beanstalkd it keeps its priority unless it is given another one.
+        """
+        self.job.release(timing.seconds_until(delay), priority=priority)
 
     def delete(self) -> None:
         """End the job as done."""
@@ -180,6 +223,41 @@ class Queueable:
     def fail(self, error: BaseException | str | None = None) -> None:
         """End the job as failed, whatever tries are left."""
         self.job.fail(QframeError(error) if isinstance(error, str) else error)
+
+    def progress(self, done: float, text: str = "") -> None:
+        """Say how far a tracked job is, from 0 to 1, with a few words.
+
+        It is kept about ten times a second, and the last one in any case. Nothing happens where the
+        job is not tracked. Raises `ValueError` or `TypeError` for what is no such number.
+        """
+        tracking.checked_progress(done, text)
+        if self._reserved is not None:
+            self._reserved.progress(done, text)
+
+    def batch(self) -> Batch | None:
+        """Give the batch the job belongs to, as member or as what follows it; None in none."""
+        from qframe.batch import batch_of  # noqa: PLC0415 (a door to the layer above)
+
+        return batch_of(self)
+
+    @property
+    def caught(self) -> Caught | None:
+        """Which job failed, in a job that was given to `catch`; else None."""
+        from qframe.batch import caught_by  # noqa: PLC0415 (a door to the layer above)
+
+        return caught_by(self)
+
+    def append_to_chain(self, job: Queueable) -> None:
+        """Put a job at the end of the chain this one is a link of; raises `QframeError` in none."""
+        from qframe.chain import extend  # noqa: PLC0415 (a door to the layer above)
+
+        extend(self, job, first=False)
+
+    def prepend_to_chain(self, job: Queueable) -> None:
+        """Put a job right behind this one in its chain; raises `QframeError` in none."""
+        from qframe.chain import extend  # noqa: PLC0415 (a door to the layer above)
+
+        extend(self, job, first=True)
 
     # -- for qframe itself ----------------------------------------------------------------------
 
@@ -210,6 +288,9 @@ class Queueable:
     @classmethod
     def check_reachable(cls) -> None:
         """Refuse a class a worker could not find: one defined inside a function or class."""
+        if cls._incomplete:
+            cls._adapter.rebuild(raise_errors=False)
+            _find_secrets(cls)
         if not cls.job_name and "." in cls.__qualname__:
             raise InvalidJob(
                 f"{cls.__qualname__} is not at the top level of its module, so no worker could "
@@ -227,7 +308,7 @@ class Queueable:
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
         """Give the backoff seconds as the class is deployed now; None where it says nothing."""
-        backoff = type(self).backoff
+        backoff = type(self).backoff if self._own_backoff is None else self._own_backoff
         if callable(backoff):
             backoff = backoff(self, *_wanted(backoff, attempt, error))
         if backoff is None:
@@ -247,6 +328,10 @@ class Queueable:
         expires = type(self).expires
         return None if expires is None else timing.moment(expires, "expires")
 
+    def kept_for(self) -> float:
+        """Give the seconds the status of a tracked job is kept."""
+        return tracking.seconds(type(self).track)
+
     def shown_name(self) -> str:
         """Give the display name."""
         shown = type(self).display_name
@@ -261,24 +346,46 @@ class Queueable:
 
     def to_data(self) -> dict[str, Any]:
         """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
+        if not self.field_names():
+            return {}
         name = type(self).__name__
         try:
-            data: dict[str, Any] = self._adapter.dump_python(self, mode="json", warnings="error")
+            data: dict[str, Any] = self._adapter.serializer.to_python(
+                self, mode="json", warnings="error", context=secret.TRAVELS
+            )
         except (PydanticSerializationError, ValueError, RecursionError) as error:
-            raise InvalidJob(f"{_unsendable(self)}: {one_line(str(error), 500)}") from None
+            why = type(error).__name__ if self._hides() else one_line(str(error), 500)
+            raise InvalidJob(f"{_unsendable(self)}: {why}") from None
         try:
-            back = self._adapter.validate_python(data)
+            back = self._validated(data)
         except (ValidationError, RecursionError) as error:
             raise InvalidJob(f"{name}: {first_fault(error)}") from None
         for key in data:
             sent = getattr(self, key)
             if not same(sent, getattr(back, key)):
                 what = "validating it again changes" if plain(sent) else "JSON would change"
+                shown = "it" if self._hides() else one_line(repr(sent), 80)
                 raise InvalidJob(
-                    f"{name}.{key} would not arrive as it is: {what} {one_line(repr(sent), 80)}; "
+                    f"{name}.{key} would not arrive as it is: {what} {shown}; "
                     "give the field a type that pydantic can restore"
                 )
         return data
+
+    @classmethod
+    def _hides(cls) -> bool:
+        """Whether messages about the class's values must not show them."""
+        return cls.encrypted or bool(cls.secret_fields)
+
+    @classmethod
+    def opens(cls, data: dict[str, Any]) -> bool:
+        """Whether this data is to be decrypted: the one key it then has is no field's.
+
+        A class that is encrypted takes what is not as it is: jobs that were dispatched before it
+        was. One that no longer is takes the encrypted ones that still wait.
+        """
+        return data.keys() == {sealing.KEY} and (
+            cls.encrypted or sealing.KEY not in cls.field_names()
+        )
 
     @classmethod
     def field_names(cls) -> AbstractSet[str]:
@@ -316,7 +423,7 @@ class Queueable:
 
     @classmethod
     def _validated(cls, data: dict[str, Any]) -> Self:
-        job: Self = cls._adapter.validate_python(data)
+        job: Self = cls._adapter.validator.validate_python(data)
         return job
 
 
@@ -357,7 +464,29 @@ def _copy_mutable_defaults(cls: type[Queueable]) -> None:
 def _config(cls: type[Queueable]) -> ConfigDict:
     own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
     ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
+    if cls.encrypted or "Secret" in str(annotations_of(cls)):
+        ours["hide_input_in_errors"] = True
     return ConfigDict(**{**ours, **own})
+
+
+def _find_secrets(cls: type[Queueable]) -> None:
+    """Note which fields hold secrets; pydantic's errors then never show what was given."""
+    schema = cls._adapter.core_schema
+    cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
+    cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
+    said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Queueable)
+    cls.in_clear = bool(cls.secret_fields) and not said
+    config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
+    if (cls.secret_fields or cls._incomplete) and "hide_input_in_errors" not in config:
+        config["hide_input_in_errors"] = True
+        if not cls._incomplete:
+            pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), force=True)
+            cls._adapter = TypeAdapter(cls)
+
+
+def _hiding_repr(job: Queueable) -> str:
+    """Show an encrypted job without its fields."""
+    return f"{type(job).__qualname__}({', '.join(f'{name}=...' for name in job.field_names())})"
 
 
 def _unsendable(job: Queueable) -> str:

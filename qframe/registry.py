@@ -14,6 +14,9 @@ from qframe.functions import QueueableFunction
 from qframe.names import nearest, one_line
 from qframe.queueable import Queueable
 
+_OWN = "qframe.onward."
+"""How the names of qframe's own jobs begin, which every worker runs."""
+
 _importing = False
 
 
@@ -27,6 +30,7 @@ class Registry:
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._modules = tuple(modules)
+        self._is_loaded = not modules
         self._found: dict[str, type[Queueable]] = {}
 
     def load(self) -> None:
@@ -42,10 +46,13 @@ class Registry:
                 raise ConfigurationError(
                     f"jobs: {name!r} cannot be imported: {tracebacks.brief(error)}"
                 ) from error
+        self._is_loaded = True
 
     def known(self, name: str) -> type[Queueable] | None:
         """Give the class of a job whose module is already imported; None where it is not."""
         found = self._found.get(name)
+        if found is None and name.startswith(_OWN):
+            return own_job(name)
         if found is None:
             found = queueable.index.get(name) or self._defined_in_main(name)
             if found is None or not self._allowed(found):
@@ -54,10 +61,26 @@ class Registry:
         return found
 
     def find(self, name: str) -> type[Queueable]:
-        """Give the class of a job, importing its module; raises `UnknownJob` where none may run."""
+        """Give the class of a job, importing its module; raises `UnknownJob` where none may run.
+
+        Where `load` was not called, it is for a name that no module can be told by.
+        """
         found = self.known(name)
         if found is not None:
             return found
+        try:
+            return self._by_module(name)
+        except UnknownJob:
+            if self._is_loaded:
+                raise
+        try:
+            self.load()
+        except ConfigurationError as error:
+            raise UnknownJob(str(error)) from error
+        return self.known(name) or self._by_module(name)
+
+    def _by_module(self, name: str) -> type[Queueable]:
+        """Import the module that the name begins with."""
         module_name, _, attribute = name.rpartition(".")
         file = project.source_of(module_name) if module_name else None
         if not self._may_import(module_name):
@@ -98,6 +121,15 @@ class Registry:
 
     def _shown(self, name: str) -> str:
         return one_line(name, 200)
+
+
+def own_job(name: str) -> type[Queueable] | None:
+    """Give one of qframe's own jobs."""
+    module, _, attribute = name.rpartition(".")
+    found = (
+        getattr(importlib.import_module(module), attribute, None) if module == _OWN[:-1] else None
+    )
+    return found if isinstance(found, type) and issubclass(found, Queueable) else None
 
 
 def refuse_while_importing() -> None:

@@ -18,6 +18,8 @@ def seconds_until(value: When, what: str = "delay") -> float:
     `ValueError` for negative or infinite numbers, naive datetimes and more than 100 years, and
     `TypeError` for anything else.
     """
+    if value == 0 and type(value) is not bool:
+        return 0.0
     if isinstance(value, datetime):
         return max(0.0, _epoch(value, what) - time.time())
     if isinstance(value, timedelta):

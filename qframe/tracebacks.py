@@ -13,7 +13,8 @@ _LONGEST_TRACEBACK = 32_000
 def full(error: BaseException) -> str:
     """Give the traceback with its causes, capped in the middle; never the local variables."""
     try:
-        text = "".join(traceback.format_exception(error))
+        elsewhere = getattr(error, "traceback_elsewhere", None)  # of an error in a child process
+        text = str(elsewhere or "".join(traceback.format_exception(error)))
     except Exception as trouble:  # noqa: BLE001 (an exception whose own __str__ raises)
         text = f"{type(error).__name__} (its text could not be made: {type(trouble).__name__})\n"
     text = text.encode("utf-8", "backslashreplace").decode()

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests of the server-backed drivers run, where it is missing.
+# Installs what the tests of the server-backed drivers run, where it is missing: servers, PHP, and the
+# compiler that makes what sets beanstalkd's clock forward.
 #
 # Nothing is started: the tests start each server themselves, in a temporary folder and on a
 # free port, so the machine's own services and their standard ports are left alone.
@@ -15,6 +16,8 @@ is_there() {
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;
         beanstalkd) command -v beanstalkd ;;
         php-cli) command -v php ;;
+        gcc) command -v cc ;;
+        libc6-dev) [ -e /usr/include/dlfcn.h ] ;;
         php-redis) php -r 'exit(extension_loaded("redis") ? 0 : 1);' ;;
         *) [ "$(dpkg-query -W -f '${Status}' "$1")" = "install ok installed" ] ;;
     esac >/dev/null 2>&1
@@ -46,7 +49,7 @@ install() {
 
 missing=
 for package in redis-server postgresql mariadb-server beanstalkd \
-    php-cli php-redis php-laravel-framework php-pda-pheanstalk; do
+    php-cli php-redis php-laravel-framework php-pda-pheanstalk gcc libc6-dev; do
     is_there "$package" || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 from qframe import QueueManager, events, manager, project
 from qframe.queueable import index
+from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.redis_server import RedisServer
 
 # How fast an example runs says something of the machine; none are kept between runs.
 settings.register_profile(
@@ -25,6 +27,33 @@ settings.load_profile("qframe")
 # they write no byte code.
 os.environ.setdefault("PYTHONUNBUFFERED", "1")
 os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-backend", action="store_true", help="run each worker test on all its backends"
+    )
+
+
+@pytest.fixture(scope="session")
+def beanstalkd_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeanstalkdServer]:
+    """Give the private beanstalkd all tests of this process share, as it was left."""
+    with BeanstalkdServer(tmp_path_factory.mktemp("beanstalkd")) as server:
+        yield server
+
+
+@pytest.fixture
+def beanstalkd_server(beanstalkd_running: BeanstalkdServer) -> BeanstalkdServer:
+    """Give the private beanstalkd all tests of this process share, emptied."""
+    beanstalkd_running.empty()
+    return beanstalkd_running
+
+
+@pytest.fixture
+def own_beanstalkd(tmp_path: Path) -> Iterator[BeanstalkdServer]:
+    """Give a private beanstalkd of the test's own, to be broken."""
+    with BeanstalkdServer(tmp_path / "beanstalkd") as server:
+        yield server
 
 
 @pytest.fixture
@@ -66,3 +95,23 @@ def _is_under(folder: Path, name: str) -> bool:
     module = sys.modules[name]
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
     return any(str(place).startswith(str(folder)) for place in places)
+
+
+@pytest.fixture(scope="session")
+def redis_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Give a private Redis for tests that are no driver's own, as it was left."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["database", "redis", "beanstalkd"])
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Give the settings of a connection to each backend on which jobs wait, emptied."""
+    connection: dict[str, Any] = {"driver": request.param}
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_running")
+        server.command("FLUSHALL")
+        connection["url"] = server.url
+    if request.param == "beanstalkd":
+        connection["port"] = request.getfixturevalue("beanstalkd_server").port
+    return connection

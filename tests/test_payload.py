@@ -25,9 +25,11 @@ from qframe import (
     Queueable,
     QueueManager,
     dispatch,
+    foreign,
     manager,
     payload,
 )
+from qframe.foreign import Foreign
 
 
 class Holds(Queueable):
@@ -95,6 +97,69 @@ def test_the_payload_is_laravels_key_by_key_and_in_its_order(
 
 def test_each_payload_has_a_uuid_of_its_own() -> None:
     assert len({payload.create(Holds())["uuid"] for _ in range(1000)}) == 1000
+
+
+class Named(Queueable):
+    name: str = "x"
+    timeout = 2.5
+
+    def display_name(self) -> str:
+        return f'name "{self.name}" \u2028é'
+
+    def handle(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Holds(),
+        Holds(value={"a": [1, 2**60, 0.1, None, 'é😀\u2028\\"'], "": {}}),
+        SendWelcome(user_id=7),
+        Everything(),
+        Named(),
+        Named(name="y"),
+        Named(name="\x00"),
+        foreign("App\\Import@handle", []),
+        foreign("App\\Import@handle", {"n": 1.0}, tries=3, retry_until=60, tags=["t"]),
+    ],
+)
+def test_an_envelope_has_the_bytes_of_its_payload(
+    job: Queueable | Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload, "_uuid4", lambda: "one")
+    monkeypatch.setattr(time, "time", lambda: 1732060800.75)
+    for _ in range(2):  # the second time with what was kept from the first
+        envelope = payload.Envelope.of(job)
+        assert envelope.raw == payload.encode(payload.create(job))
+        assert envelope.payload == payload.create(job)
+        assert envelope.uuid == "one"
+
+
+def test_options_changed_on_a_class_are_in_its_next_envelope(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert payload.Envelope.of(Named()).payload["timeout"] == 2.5
+    monkeypatch.setattr(Named, "timeout", 7)
+    assert payload.Envelope.of(Named()).payload["timeout"] == 7
+
+
+def test_envelopes_of_many_names_are_not_kept_for_ever() -> None:
+    for number in range(payload._MOST_HEADS + 5):
+        name = f"n{number}"
+        assert (
+            payload.Envelope.of(Named(name=name))
+            .payload["displayName"]
+            .startswith(f'name "{name}"')
+        )
+    assert len(payload._heads) <= payload._MOST_HEADS
+
+
+def test_an_envelope_names_the_field_that_cannot_be_sent() -> None:
+    with pytest.raises(InvalidJob, match=r"Holds\.value"):
+        payload.Envelope.of(Holds(value="\ud800"))
+    with pytest.raises(InvalidJob, match=r"Holds\.value"):
+        payload.Envelope.of(Holds(value=math.nan))
 
 
 def test_every_option_is_in_the_payload() -> None:

@@ -25,10 +25,12 @@ from qframe.queueable import index
 pytestmark = pytest.mark.usefixtures("fresh")
 
 OPTIONS = [
-    *("connection", "queue", "delay", "tries", "max_exceptions", "backoff", "timeout"),
-    *("fail_on_timeout", "retry_until", "expires", "job_name", "display_name", "tags"),
+    *("connection", "queue", "delay", "priority", "tries", "max_exceptions", "backoff", "timeout"),
+    *("fail_on_timeout", "retry_until", "expires", "track"),
+    *("unique", "unique_id", "unique_for", "unique_until", "debounce", "encrypted"),
+    *("job_name", "display_name", "tags", "middleware"),
 ]
-MAY_BE_METHODS = ["backoff", "retry_until", "display_name", "tags"]
+MAY_BE_METHODS = ["backoff", "retry_until", "display_name", "tags", "middleware"]
 
 
 def declared(annotations: dict[str, Any] | None = None, /, **body: Any) -> Any:
@@ -76,6 +78,7 @@ RIGHT: dict[str, list[Any]] = {
     "connection": ["redis", None],
     "queue": ["emails", "a.b:c-d_e", None],
     "delay": [0, 1.5, timedelta(minutes=1), datetime(2026, 1, 1, tzinfo=UTC)],
+    "priority": [0, 1024, 2**32 - 1, None],
     "tries": [0, 1, 100, None],
     "max_exceptions": [1, 3, None],
     "backoff": [0, 0.5, [1, 5, 10], (1, 2.5), None],
@@ -83,31 +86,49 @@ RIGHT: dict[str, list[Any]] = {
     "fail_on_timeout": [True, False],
     "retry_until": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
     "expires": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
+    "track": [True, False, 60, 0.5, timedelta(hours=1)],
+    "unique": [True, False],
+    "unique_id": ["of all", 7, None],
+    "unique_for": [60, 0.5, timedelta(hours=1)],
+    "unique_until": ["handled", "started"],
+    "debounce": [5, 0.5, timedelta(minutes=1), None],
+    "encrypted": [True, False],
     "job_name": ["App\\Jobs\\Declared", None],
     "display_name": ["shown", None],
     "tags": [(), ["a"], ("a", "b"), {"a"}],
+    "middleware": [(), [lambda job, call_next: call_next(job)], (print,)],
 }
 WRONG: dict[str, list[Any]] = {
     "connection": ["", " ", 7, ["redis"]],
     "queue": ["", "a b", "a\n", "q" * 129, 7, ["a"]],
     "delay": [-1, math.inf, math.nan, True, "10", None, timedelta(-1), datetime(2026, 1, 1)],  # noqa: DTZ001
+    "priority": [-1, 1.5, "5", True, 2**32],
     "tries": [-1, 1.5, "5", True, math.inf],
     "max_exceptions": [0, -1, 1.0, "1", True],
     "backoff": [-1, "1,5,10", [], [1, -1], ["1"], [True], math.inf, timedelta(1), {1: 2}],
     "timeout": [-1, "60", True, math.inf, math.nan, timedelta(1)],
     "fail_on_timeout": [1, 0, "yes", None],
+    "unique": [1, 0, "yes", None],
+    "unique_id": ["", -1, 1.5, True, ["a"]],
+    "unique_for": [0, -1, "60", None, math.inf, True, timedelta(0)],
+    "unique_until": ["done", 7, None],
+    "debounce": [0, -1, "5", math.inf, True, timedelta(0)],
+    "encrypted": [1, 0, "yes", None],
     "retry_until": [-1, "tomorrow", True, datetime(2026, 1, 1)],  # noqa: DTZ001
     "expires": [-1, "tomorrow", True, datetime(2026, 1, 1), lambda self: 5],  # noqa: DTZ001
+    "track": [0, -1, "yes", None, math.inf, timedelta(0), datetime(2030, 1, 1, tzinfo=UTC)],
     "job_name": ["", 7, lambda self: "x"],
     "display_name": ["", 7],
     "tags": ["a", [7], None, [""]],
+    "middleware": ["a", [7], None, [str], {print}],
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_right_values_of_each_option_are_taken(option: str) -> None:
     for value in RIGHT[option]:
-        assert vars(declared(**{option: value}))[option] == value
+        needed = {"unique": True} if option.startswith("unique_") else {}
+        assert vars(declared(**needed, **{option: value}))[option] == value
 
 
 @pytest.mark.parametrize("option", OPTIONS)

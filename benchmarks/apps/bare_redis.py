@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import redis.connection
 from pydantic import BaseModel
 
-from benchmarks.apps import effects
+from benchmarks.apps import effects, payloads
 
 _AHEAD = 50
 _LEASE = 60
@@ -32,25 +32,6 @@ _RESERVED = f"{_READY}:reserved"
 _NEW = b'"attempts":0,'
 _STARTED = b'"attempts":1,'
 _HISTORY = b'%s,"qframe":{"history":"{\\"starts\\":[[1,\\"host\\",%d,%.6f]]}","sent":"0"}}'
-_PAYLOAD = json.dumps(
-    {
-        "uuid": "0b9c2f3e-6c1a-4d6b-9a53-0f6f1d2c3b4a",
-        "displayName": "benchmarks.apps.qframe_jobs.Append",
-        "job": "benchmarks.apps.qframe_jobs.Append",
-        "maxTries": None,
-        "maxExceptions": None,
-        "failOnTimeout": False,
-        "backoff": None,
-        "timeout": None,
-        "retryUntil": None,
-        "data": {},
-        "createdAt": 1795219200,
-        "id": "0b9c2f3e-6c1a-4d6b-9a53-0f6f1d2c3b4a",
-        "attempts": 0,
-        "delay": None,
-    },
-    separators=(",", ":"),
-)
 
 
 def _connected() -> Any:  # noqa: ANN401 (redis-py's has few types)
@@ -136,10 +117,10 @@ def _check(reply: Any) -> None:  # noqa: ANN401
 def push(count: int) -> float:
     """Append a payload with redis-py's client, again and again; give the rate."""
     client = redis.Redis.from_url(os.environ["BENCH_REDIS"])
-    client.rpush("bare", _PAYLOAD)
+    client.rpush("bare", payloads.APPEND)
     began = time.perf_counter()
     for _ in range(count):
-        client.rpush("bare", _PAYLOAD)
+        client.rpush("bare", payloads.APPEND)
     rate = count / (time.perf_counter() - began)
     client.delete("bare")
     return rate

@@ -1,20 +1,33 @@
-"""What the jobs do, the same on every side: one byte, or one line, appended to a file."""
+"""What the jobs do, the same on every side: one byte, or one line, appended to a file.
+
+With `BENCH_SLEEPS` in the environment a job notes its process too, and goes on for so many seconds.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from benchmarks.apps import TIMES, WRITTEN
+from benchmarks.apps import PIDS, TIMES, WRITTEN
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _written = os.open(WRITTEN, _FLAGS)
 _times = os.open(TIMES, _FLAGS)
 
 
-def write_byte() -> None:
-    """Append one byte: the whole effect of a no-op job."""
+def _write_byte() -> None:
     os.write(_written, b".")
+
+
+def _write_byte_and_sleep() -> None:
+    with open(PIDS, "a") as file:  # noqa: PTH123 (in the folder jobs run in, as the others)
+        file.write(f"{os.getpid()}\n")
+    os.write(_written, b".")
+    time.sleep(float(os.environ["BENCH_SLEEPS"]))
+
+
+write_byte = _write_byte_and_sleep if os.environ.get("BENCH_SLEEPS") else _write_byte
+"""Append one byte: the whole effect of a no-op job."""
 
 
 def write_since(moment: float) -> None:
@@ -22,3 +35,10 @@ def write_since(moment: float) -> None:
     now = time.time()
     os.write(_times, f"{now - moment:.6f}\n".encode())
     write_byte()
+
+
+def burn(seconds: float) -> None:
+    """Use so much processor time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass

@@ -24,6 +24,15 @@ class Since(Queueable):
         effects.write_since(self.moment)
 
 
+class Burn(Queueable):
+    """A job that needs 5 ms of processor time."""
+
+    def handle(self) -> None:
+        """Count until they are used, then append one byte."""
+        effects.burn(0.005)
+        effects.write_byte()
+
+
 class Tomorrow(Append):
     """A no-op job that is not due while anything is measured."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.apps.producing import Producer
-from benchmarks.apps.qframe_jobs import Append, Since, Tomorrow
+from benchmarks.apps.qframe_jobs import Append, Burn, Since, Tomorrow
 from qframe import bulk, dispatch
 
 _BATCH = 10_000
@@ -28,6 +28,11 @@ class QframeProducer(Producer):
         began = time.perf_counter()
         bulk(Append() for _ in range(count))
         return count / (time.perf_counter() - began)
+
+    def burning(self, count: int) -> float:
+        """Queue jobs that need processor time."""
+        bulk(Burn() for _ in range(count))
+        return 0
 
     def fill(self, delayed: int, waiting: int) -> float:
         """Queue a backlog: delayed jobs, not due for a day, then waiting ones."""

@@ -1,4 +1,4 @@
-"""kill -9 at every point of what a worker says to Redis."""
+"""kill -9 at every point of what a worker says to its backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PHASES = ("before", "sent", "answered")
 
 @dataclass(frozen=True)
 class Point:
-    """Where a worker dies: the `count`th time it runs a script, and how far it got."""
+    """Where a worker dies: the `count`th time it asks for something, and how far it got."""
 
     script: str
     phase: str
@@ -45,28 +45,51 @@ class Point:
         """Whether a start was counted that no job noted."""
         return (self.script, self.phase) == ("start", "sent")
 
+    def said(self) -> dict[str, object]:
+        """Give what `faults.worker` has to know."""
+        return {"script": self.script, "phase": self.phase, "count": self.count}
+
+
+class Command(Point):
+    """The same for beanstalkd, where a reservation counts."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether a reservation was counted whose job nobody noted."""
+        return self.script == "stats-job" or (self.script == "reserve" and self.phase != "before")
+
+    def said(self) -> dict[str, object]:
+        """Give what `faults.worker` has to know."""
+        word = {"fail": "delete", "renew": "touch", "push": "put"}.get(self.script, self.script)
+        return {"command": word, "phase": self.phase, "count": self.count}
+
 
 _COUNTS = {
     "reserve": 2, "start": 2, "delete": 1, "release": 1, "renew": 2, "fail": 1, "push": 3,
 }  # fmt: skip
-POINTS = [Point(script, phase, count) for script, count in _COUNTS.items() for phase in _PHASES]
+_COMMANDS = {
+    "reserve": 2, "stats-job": 2, "delete": 1, "release": 1, "renew": 2, "fail": 1, "push": 3,
+}  # fmt: skip
 
 
-@scenario("F2", "kill -9 at each point of an exchange", "redis")
-def each_point(site: Site) -> None:
-    """Kill workers before they send, when they have sent, and when they have read an answer."""
+def _points(site: Site) -> list[Point]:
+    if "beanstalkd" in site.backend.features:
+        return [Command(word, phase, n) for word, n in _COMMANDS.items() for phase in _PHASES]
     for name in _COUNTS:  # what a server has to ask for first is done a moment later
         site.redis.command("SCRIPT", "LOAD", script(name).text)
+    return [Point(name, phase, n) for name, n in _COUNTS.items() for phase in _PHASES]
+
+
+@scenario("F2", "kill -9 at each point of an exchange", "points")
+def each_point(site: Site) -> None:
+    """Kill workers before they send, when they have sent, and when they have read an answer."""
+    points = _points(site)
     site.queue_names.add("made")
-    dying = {point: _send_for(site, point) for point in POINTS}
+    dying = {point: _send_for(site, point) for point in points}
     began, site.limit = time.monotonic(), None
     workers = {
-        point: site.worker(
-            "--queue",
-            point.queue,
-            DIE_AT=json.dumps({"script": point.script, "phase": point.phase, "count": point.count}),
-        )
-        for point in POINTS
+        point: site.worker("--queue", point.queue, DIE_AT=json.dumps(point.said()))
+        for point in points
     }
     for point, worker in workers.items():
         code = worker.wait(60)
@@ -80,11 +103,11 @@ def each_point(site: Site) -> None:
     for point, numbers in dying.items():
         twice = sum(account.done[str(number)] > 1 for number in numbers)
         site.check(twice <= point.again, f"{point.queue}: {twice} jobs were done twice")
-        if point.script in {"reserve", "start"}:
+        if point.script in {"reserve", "start", "stats-job"}:
             _check_attempts(site, account, point, numbers)
-    site.remark(f"points {len(POINTS)}")
+    site.remark(f"points {len(points)}")
     site.may_fail = {
-        number for point in POINTS if point.script == "fail" for number in dying[point]
+        number for point in points if point.script == "fail" for number in dying[point]
     }
     site.check(site.dead().keys() == site.may_fail, f"failed: {sorted(site.dead())}")
     site.check(

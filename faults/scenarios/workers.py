@@ -77,7 +77,7 @@ def zombie_owner(site: Site) -> None:
     stops, owners, wanted = 0, 0, site.count(10, 1)
     site.begin(3)
     with Producer(site, 0.15, seconds=(0.3, 0.4)):
-        while owners < wanted and stops < 5 * wanted:
+        while owners < wanted and stops < 5 * wanted + 10:
             stops += 1
             worker = site.victim(within=0.05)
             site.stop_for(worker, site.lease * site.chance.uniform(1.3, 2.2))

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from qframe.console import failed, jobs, queues, setup, work
+from qframe.console import batches, failed, jobs, queues, restart, setup, status, work, workers
 from qframe.console.text import say_error
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob, QframeError
 from qframe.worker.options import USAGE, StopReason
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for group in (work, queues, failed, jobs, setup):
+for group in (work, restart, workers, queues, status, failed, batches, jobs, setup):
     group.add_to(app)
 
 

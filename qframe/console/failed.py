@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
 from typing import Annotated, Any
 
 import typer
 
+from qframe import payload, secret
 from qframe.console.common import (
     Config,
     Connection,
@@ -19,7 +21,7 @@ from qframe.console.common import (
 )
 from qframe.console.text import say, say_error, say_json, say_rows
 from qframe.contracts import FailedJob, FailedStore
-from qframe.exceptions import ConfigurationError, QframeError
+from qframe.exceptions import ConfigurationError, InvalidPayload, QframeError
 from qframe.failed import search
 from qframe.failed.retry import retry as requeue
 from qframe.manager import QueueManager
@@ -193,6 +195,15 @@ def _row(record: FailedJob) -> dict[str, Any]:
     }
 
 
+def _without_secrets(raw: bytes) -> bytes:
+    """Give a payload with its secrets as stars, everything else as it is."""
+    try:
+        hidden = secret.redacted(payload.parse(raw))
+    except InvalidPayload:
+        return raw
+    return raw if hidden is None else json.dumps(hidden, separators=(",", ":")).encode()
+
+
 def _show(record: FailedJob, *, as_json: bool) -> None:
     ran = [
         {
@@ -206,7 +217,7 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         for attempt in record.history.attempts
     ]
     if as_json:
-        text = record.payload.decode("utf-8", "backslashreplace")
+        text = _without_secrets(record.payload).decode("utf-8", "backslashreplace")
         say_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
         return
     for key, value in _row(record).items():

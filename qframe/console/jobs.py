@@ -25,6 +25,7 @@ def dispatch(
     *,
     queue: QueueOption = None,
     delay: Annotated[float, typer.Option(help="Seconds before it is ready.")] = 0,
+    track: Annotated[bool, typer.Option("--track", help="Keep its status.")] = False,
     connection: Connection = None,
     config: Config = None,
 ) -> None:
@@ -32,6 +33,7 @@ def dispatch(
 
     \b
       qframe dispatch app.jobs.SendWelcome '{"user_id": 7}' --queue high --delay 10
+      qframe status $(qframe dispatch app.jobs.Import '{}' --track) --follow
     """  # noqa: D301 (\b keeps typer from folding the examples)
     queues = configured(config)
     queues.registry.load()
@@ -60,4 +62,6 @@ def dispatch(
         pending.on_queue(queue)
     if delay:
         pending.delay(delay)
+    if track:
+        pending.track()
     say(pending.send())

@@ -69,17 +69,17 @@ class Output:
         self._write(f"  stopped ({reason}): {told} in {duration(seconds)}")
 
     def _gone(self, event: events.BackendLost) -> None:
-        self._notice("gone", f"{event.connection} gone: {one_line(str(event.error))}", "red")
+        self.notice("gone", f"{event.connection} gone: {one_line(str(event.error))}", "red")
 
     def _back(self, event: events.BackendRestored) -> None:
         text = f"{event.connection} back after {duration(event.seconds)}"
-        self._notice("back", text, "green")
+        self.notice("back", text, "green")
 
     def _paused(self, event: events.WorkerPaused) -> None:
-        self._notice("paused", f"{event.connection}: paused", "yellow")
+        self.notice("paused", f"{event.connection}: paused", "yellow")
 
     def _resumed(self, event: events.WorkerResumed) -> None:
-        self._notice("resumed", f"{event.connection}: resumed", "yellow")
+        self.notice("resumed", f"{event.connection}: resumed", "yellow")
 
     # -- jobs -----------------------------------------------------------------------------------
 
@@ -171,9 +171,10 @@ class Output:
             message=words or None,
         )
 
-    def _notice(self, status: str, text: str, colour: str) -> None:
+    def notice(self, status: str, text: str, colour: str, **fields: object) -> None:
+        """Say in a line what is out of the ordinary; `fields` go into a JSON line only."""
         if self.as_json:
-            self._write_json(status, message=text)
+            self._write_json(status, message=text, **fields)
         else:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             self._write(f"  {stamp} {typer.style(text, fg=colour) if self.coloured else text}")

@@ -1,8 +1,7 @@
-"""Commands about whole queues and workers: size, monitor, clear, kick, pause, resume, restart."""
+"""Commands about whole queues: size, monitor, clear, kick, pause, resume."""
 
 from __future__ import annotations
 
-import secrets
 from typing import Annotated, Any
 
 import typer
@@ -22,33 +21,17 @@ from qframe.drivers.base import BaseQueue
 from qframe.exceptions import ConfigurationError
 from qframe.names import queue_name
 from qframe.timing import seconds_until
-from qframe.worker.control import RESTART, pause_key
+from qframe.worker.control import pause_key
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("restart")(restart)
     app.command("pause")(pause)
     app.command("resume")(resume)
     app.command("size")(size)
     app.command("monitor")(monitor)
     app.command("clear")(clear)
     app.command("kick")(kick)
-
-
-def restart(*, connection: Connection = None, config: Config = None) -> None:
-    """Ask every worker to exit after its current job; what supervises them starts new ones.
-
-    \b
-      qframe restart
-      qframe restart --connection database
-    """  # noqa: D301 (\b keeps typer from folding the examples)
-    queues = configured(config)
-    token = secrets.token_hex(8)
-    done = each_answering(
-        queues, connection, lambda queue: queues.store(queue.name).set(RESTART, token)
-    )
-    say(f"workers of {_names(done)} exit after their current job")
 
 
 def pause(

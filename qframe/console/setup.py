@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe import config as configuration
+from qframe import sealing
 from qframe.console.common import Config, Json, configured
 from qframe.console.text import say, say_error, say_json
 from qframe.contracts import Capability
@@ -63,6 +64,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("init")(init)
     app.command("check")(check)
+    app.command("key")(key)
 
 
 def init(
@@ -91,11 +93,20 @@ def init(
     say("now: python jobs.py, then: qframe work")
 
 
+def key() -> None:
+    """Print a new random key, for encryption_keys, signing_key or signing_keys.
+
+    \b
+      qframe key
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    say(sealing.new_key())
+
+
 def check(*, as_json: Json = False, config: Config = None) -> int:
     """Say what is configured, whether each backend answers, and what is unsafe about it.
 
-    Exit 1 when a connection does not answer or a module of `jobs` cannot be imported; one that is
-    there without being configured may be silent.
+    Exit 1 when a connection does not answer, or a module of `jobs` or a middleware cannot be
+    imported; a connection that is there without being configured may be silent.
 
     \b
       qframe check
@@ -106,6 +117,7 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     trouble = ""
     try:
         queues.registry.load()
+        queues.middleware()
     except ConfigurationError as error:
         trouble = str(error)
     if as_json:
@@ -154,6 +166,8 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
     say(f"root     {settings.root}")
     say(f"default  {settings.default}")
     say(f"jobs     {', '.join(settings.jobs) or 'any job defined under the root'}")
+    if queues.signer is not None and not queues.signer.require:
+        say("warning  signing: payloads without a signature are accepted (accept-unsigned)")
     for row in rows:
         if row["error"]:
             say(f"FAIL     {row['connection']}: {row['error']}")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from qframe.names import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def say_error(message: str, code: int) -> int:
@@ -34,17 +38,29 @@ def say_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty
     if not rows:
         say(empty)
         return
-    from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    screen().print(table(rows, columns))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        numeric = all(isinstance(row[column], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(str(row[column]), 200)) for column in columns))
+
+def screen() -> Console:
+    """Give what a table is printed on; wide where it is no terminal."""
+    from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)
+
     console = Console(soft_wrap=False)
     if not console.is_terminal:
         console.width = 200
-    console.print(table)
+    return console
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """Give a table of the columns of the rows."""
+    from rich.table import Table  # noqa: PLC0415 (as above)
+    from rich.text import Text  # noqa: PLC0415
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = all(isinstance(row[column], int | float) for row in rows)
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=numeric)
+    for row in rows:
+        made.add_row(*(Text(one_line(str(row[column]), 200)) for column in columns))
+    return made

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import TYPE_CHECKING
 
-from qframe import events
+if TYPE_CHECKING:
+    from qframe.worker import Worker
+    from qframe.worker.roster import Entry
 
 _LONGEST = 200
 
 
-def show(queues: str) -> None:
-    """Keep the title of this process up to date; nothing where setproctitle is not installed."""
+def say(what: str) -> None:
+    """Give this process a title that stays; nothing where setproctitle is not installed."""
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle  # noqa: PLC0415 (an extra)
+
+        setproctitle(f"qframe: {what}"[:_LONGEST])
+
+
+def show(worker: Worker) -> None:
+    """Keep the title of this process up to date; nothing where setproctitle is not installed.
+
+    It follows about a second behind, so no job costs anything.
+    """
     try:
         from setproctitle import setproctitle  # noqa: PLC0415 (an extra)
     except ImportError:
         return
+    shown = ""
 
-    def busy(event: events.JobProcessing) -> None:
-        since = time.strftime("%H:%M:%S")
-        setproctitle(f"qframe: {event.job.queue} {event.job.name} since {since}"[:_LONGEST])
+    def follow(entry: Entry) -> None:
+        nonlocal shown
+        title = said(entry)
+        if title != shown:
+            shown = title
+            setproctitle(title)
 
-    def idle(_event: events.WorkerIdle) -> None:
-        setproctitle(f"qframe: {queues} idle"[:_LONGEST])
+    worker.told = follow
+    setproctitle(f"qframe: {worker.queue.name}:{','.join(worker.queues)} starting"[:_LONGEST])
 
-    def paused(_event: events.WorkerPaused) -> None:
-        setproctitle(f"qframe: {queues} paused"[:_LONGEST])
 
-    events.listen(events.JobProcessing)(busy)
-    events.listen(events.WorkerIdle)(idle)
-    events.listen(events.WorkerPaused)(paused)
-    setproctitle(f"qframe: {queues} starting"[:_LONGEST])
+def said(entry: Entry) -> str:
+    """Say what a worker is doing."""
+    if entry.job is None:
+        text = f"{entry.connection}:{','.join(entry.queues)} {entry.state}"
+    else:
+        since = time.strftime("%H:%M:%S", time.localtime(entry.job.since))
+        text = f"{entry.connection}:{entry.job.queue} running {entry.job.name} since {since}"
+    return f"qframe: {text}"[:_LONGEST]

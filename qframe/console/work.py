@@ -13,22 +13,27 @@ from typing import Annotated
 
 import typer
 
-from qframe.console import title
+from qframe.console import pool, title
 from qframe.console.common import Config, configured
+from qframe.console.pool import PoolOptions
 from qframe.exceptions import ConfigurationError
 from qframe.worker import Worker, WorkerOptions
+from qframe.worker.member import Member
 
+_SWITCH = 0.0005
+"""Seconds a thread that wants to run waits for one that does: a job that came, for the thread that
+keeps leases, or tells of the worker."""
 _EXAMPLES = """Work the queues of a connection until told to stop.
 
 \b
   qframe work                                   the default connection and queue
   qframe work database --queue high,default     strictly high first
   qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
-  qframe work --timeout 60 --tries 5 --backoff 1,5,10
+  qframe work --tries 5 --backoff 1,5,10 --workers 4
 
-Signals: TERM, INT, QUIT finish the job and stop, a second one gives it back; USR1 ends the job;
-USR2 pauses, CONT resumes. Exit codes: 0 asked to stop, 1 a job timed out, 2 wrong usage,
-12 memory limit, 69 the backend was gone too long.
+\b
+Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
+Exit codes: 0 stopped, 1 timed out, 2 usage, 12 memory, 69 backend gone.
 """
 
 
@@ -42,11 +47,11 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     *,
     queue: Annotated[str, typer.Option(help="Queues or patterns in order, by commas.")] = "",
     timeout: Annotated[float, typer.Option(help="Seconds a job may take; 0: no limit.")] = 60,
-    tries: Annotated[int, typer.Option(help="Starts of a job before it fails; 0: no limit.")] = 1,
+    tries: Annotated[int, typer.Option(help="Starts of a job; 0: no limit.")] = 1,
     backoff: Annotated[str, typer.Option(help="Seconds before retries: 1,5,10.")] = "0",
     sleep: Annotated[float, typer.Option(help="Seconds an idle worker waits.")] = 3,
     rest: Annotated[float, typer.Option(help="Seconds between two jobs.")] = 0,
-    memory: Annotated[float, typer.Option(help="MB after which it stops; 0: no limit.")] = 256,
+    memory: Annotated[float, typer.Option(help="MB after which it stops; 0: none.")] = 256,
     max_jobs: Annotated[int, typer.Option(help="Jobs after which it stops.")] = 0,
     max_time: Annotated[float, typer.Option(help="Seconds after which it stops.")] = 0,
     once: Annotated[bool, typer.Option("--once", help="Run one job, then stop.")] = False,
@@ -54,16 +59,30 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         bool, typer.Option("--stop-when-empty", help="Stop when nothing is ready.")
     ] = False,
     grace: Annotated[float, typer.Option(help="Seconds a timed-out job has to end.")] = 5,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Run each job in a process of its own.")
+    ] = False,
+    preload: Annotated[
+        bool, typer.Option("--preload", help="Import the modules of `jobs` before --isolate forks.")
+    ] = False,
     name: Annotated[str, typer.Option(help="The worker's name.")] = "default",
     force: Annotated[bool, typer.Option("--force", help="Work although all is paused.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="So many at once, kept running.", show_default=False)
+    ] = None,
+    stop_timeout: Annotated[float, typer.Option(help="Seconds jobs have when --workers ends.")] = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Replace workers when source files change.")
+    ] = False,
     config: Config = None,
 ) -> int:
     """Run the worker and give its exit code."""
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
+    member = Member.joined()
     options = WorkerOptions(
         connection=connection,
         queues=tuple(part.strip() for part in queue.split(",")) if queue else (),
@@ -80,40 +99,51 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         once=once,
         stop_when_empty=stop_when_empty,
         force=force,
+        isolate=isolate,
+        preload=preload,
     )
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="  %(asctime)s %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )
+    asked = PoolOptions.of(workers, stop_timeout, watch=watch)
+    if asked is not None and member is None:
+        return pool.run(asked, options, config, as_json=as_json, quiet=quiet)
     worker = Worker(configured(config), options)
+    worker.member = member
     return _run(worker, as_json=as_json, quiet=quiet, verbose=verbose)
 
 
 def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
     from qframe.console.output import Output  # noqa: PLC0415 (only a worker prints like this)
 
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="  %(asctime)s %(levelname)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
     options = worker.options
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    named = {} if options.name == "default" else {"name": options.name}
-    output.header(
-        f"{worker.queue.name} ({worker.queue.described()})",
-        **named,
-        queues=",".join(worker.queues),
-        timeout=f"{options.timeout:g}s",
-        tries=options.tries,
-        pid=os.getpid(),
-    )
-    title.show(f"{worker.queue.name} {','.join(worker.queues)}")
+    if worker.member is None:  # else the pool says it for all
+        named = {} if options.name == "default" else {"name": options.name}
+        output.header(
+            f"{worker.queue.name} ({worker.queue.described()})",
+            **named,
+            queues=",".join(worker.queues),
+            timeout=f"{options.timeout:g}s",
+            tries=options.tries,
+            pid=os.getpid(),
+        )
+    title.show(worker)
     _leave_quietly(worker)
-    worker.manager.registry.load()
+    worker.load()
     gc.collect()
     gc.freeze()  # what is there now stays: collecting the garbage of jobs need not look at it
+    sys.setswitchinterval(_SWITCH)
     code = worker.run()
     for name in _TOLD:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     if worker.stop_reason is not None:
-        output.closing(worker.stop_reason)
+        if worker.member is None:
+            output.closing(worker.stop_reason)
+        else:
+            worker.member.slip.farewell(worker.stop_reason, output.totals)
     _leave_in_time(code, options.grace)
     return code
 

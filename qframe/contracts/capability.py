@@ -34,9 +34,13 @@ class Capability(Flag):
     """Jobs can be counted."""
     CLEAR = auto()
     """Waiting jobs can be deleted."""
+    CANCEL = auto()
+    """A waiting job can be found by its uuid and removed."""
     HISTORY = auto()
     """Where each attempt ran, and its error, is kept beside the job."""
     ATOMIC_FAIL = auto()
     """Recording a failure in the backend's own failed store and removing the job is one step."""
+    TAKE_UP = auto()
+    """A job whose worker died can be settled by another process of its host, by its ticket."""
     DURABLE = auto()
     """What was pushed survives the death of every process of ours."""

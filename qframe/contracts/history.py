@@ -13,8 +13,8 @@ KEPT = 10
 class Attempt:
     """One start of a job's handler.
 
-    `ended` is empty while it runs, and stays so when its worker died; then one of `error`,
-    `released`, `timed out`, `interrupted`.
+    `ended` is empty while it runs, and stays so when its worker died and nobody saw it; then one
+    of `error`, `released`, `timed out`, `interrupted`, `worker died`.
     """
 
     number: int

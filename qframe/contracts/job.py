@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qframe.contracts.history import History
+    from qframe.contracts.status import State
 
 
 class Job(ABC):
@@ -40,6 +41,14 @@ class Job(ABC):
     def payload(self) -> dict[str, Any]:
         """The decoded payload; raises `InvalidPayload` when it is none."""
 
+    def data_for(self, job_class: Any) -> Any:  # noqa: ANN401 (a job class, which is above this)
+        """Give the payload's data, decrypted where it is; raises `CannotDecrypt`.
+
+        Also raises `InvalidPayload` where there is no payload.
+        """
+        del job_class  # who has no keys gives the data as it came
+        return self.payload.get("data")
+
     @property
     @abstractmethod
     def history(self) -> History:
@@ -54,8 +63,12 @@ class Job(ABC):
         """Remove the job: it is done."""
 
     @abstractmethod
-    def release(self, delay: float = 0) -> None:
-        """Make the job ready again after `delay` seconds; 0 is at once. Attempts are kept."""
+    def release(self, delay: float = 0, *, priority: int | None = None) -> None:
+        """Make the job ready again after `delay` seconds; 0 is at once. Attempts are kept.
+
+        `priority` is its new one, 0 first, for a backend that has priorities (beanstalkd); else it
+        keeps the one it has.
+        """
 
     @abstractmethod
     def retry(self, delay: float, how: str, error: str) -> None:
@@ -89,6 +102,62 @@ class Job(ABC):
     @abstractmethod
     def confirm(self) -> None:
         """Make sure that a start which was not waited for has been counted; does it else."""
+
+    # -- of a tracked job; of another one, nothing happens --------------------------------------
+
+    def progress(self, done: float, text: str = "") -> None:  # noqa: B027 (most jobs are not tracked)
+        """Note how far the job is, from 0 to 1, with a few words; about ten times a second."""
+
+    def keep_result(self, result: Any) -> None:  # noqa: ANN401, B027 (whatever the job gave)
+        """Keep what the job gave, for the note of its end."""
+
+    def ends_as(self, state: State, remark: str) -> None:  # noqa: B027
+        """Say that the deletion which follows is no success."""
+
+    def note_start(self) -> None:  # noqa: B027
+        """Note the start, where the queue has not (`Queue.noting`).
+
+        Of a unique job, free the lock that lasts until then.
+        """
+
+    def note_end(self) -> None:  # noqa: B027
+        """Note the deletion with another job's start, where the queue has not.
+
+        Of a unique job, free the lock.
+        """
+
+    def catch_up(self) -> None:  # noqa: B027
+        """Write a progress that was held back; from another thread, while the job runs.
+
+        Prolong the lock of a unique job.
+        """
+
+    def is_replaced(self) -> bool:
+        """Whether a later dispatch has taken the place of this debounced job."""
+        return False
+
+    def is_over(self) -> bool:
+        """Whether the chain of this link has gone on from it: it was done, and comes again."""
+        return False
+
+    @property
+    def defers(self) -> bool:
+        """Whether its deletion may come with the start of the next job; else it is not put off."""
+        return True
+
+    def ticket(self) -> bytes | None:
+        """Name this started reservation for `Queue.take_up`; None where that cannot be."""
+        return None
+
+    def recollect(self) -> None:  # noqa: B027 (most have nothing to look for)
+        """Look for a moment whether it has become known how the last attempt ended.
+
+        For a job that is only held, of a backend where that is kept apart from it.
+        """
+
+    def recover(self, how: str, error: str) -> None:
+        """Retry at once the job of a dead worker: in its old place, or before the others."""
+        self.retry(0, how, error)
 
     @property
     @abstractmethod

@@ -5,14 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from qframe.contracts.batch import BatchStore
     from qframe.contracts.capability import Capability
     from qframe.contracts.failed import FailedJob, FailedStore
     from qframe.contracts.job import Job
+    from qframe.contracts.status import StatusStore
     from qframe.contracts.store import Store
 
 
@@ -31,6 +34,17 @@ class Sizes:
         return self.ready + self.delayed + self.reserved
 
 
+class Cancelling(Enum):
+    """What became of the wish to cancel a job."""
+
+    ABSENT = auto()
+    """There is none of that uuid."""
+    REMOVED = auto()
+    HELD = auto()
+    """A worker holds it and is about to start it, or to give it back within a second."""
+    RUNNING = auto()
+
+
 class Queue(ABC):
     """A configured, named connection to a backend that holds any number of queues.
 
@@ -39,7 +53,8 @@ class Queue(ABC):
     - Two pushes of identical bytes are two jobs. The payload is opaque to the backend and comes
       back byte for byte.
     - Every move of a job between states is one atomic step by the backend's clock.
-    - Within a queue, jobs come in the order in which they became ready.
+    - Within a queue, jobs come in the order in which they became ready, unless the backend has an
+      order of its own (beanstalkd: by priority, then in the order they were pushed).
     - Whatever goes wrong on the way to the backend raises `BackendUnavailable`.
     - Safe to use from several threads, and in a forked child.
     """
@@ -53,9 +68,25 @@ class Queue(ABC):
     """Seconds a started job's lease lasts unless it is renewed."""
     look_every: float = 1.0
     """Seconds between two looks of an idle worker at its store: what restart and pause wait for."""
+    ends_lost_jobs: bool = False
+    """Whether a job that runs is ended, and its worker with it, when its lease is found lost."""
     confirm_within: float = 0.0
     """Seconds after which a start that was not waited for is confirmed; 0 where all are waited for.
     """
+    noting: bool = False
+    """Whether the very steps that move the jobs write the statuses of tracked ones.
+
+    And take and free the locks of unique ones.
+    """
+    notes_starts: bool = False
+    """Whether the step that starts a tracked job notes that it runs, too.
+
+    Where it does not, only of a job that lasts is it noted: most are over before anybody looks.
+    """
+
+    def middleware(self) -> Sequence[Any]:
+        """Give what every job that runs for this connection goes through, outermost first."""
+        return ()
 
     @abstractmethod
     def push(self, job: Any, queue: str | None = None) -> str:  # noqa: ANN401 (a Queueable)
@@ -99,6 +130,23 @@ class Queue(ABC):
         """
 
     @abstractmethod
+    def take_up(self, ticket: bytes) -> Job | None:
+        """Give the started job of a worker that died, to be settled in its place.
+
+        None when it was settled or its lease has passed to another. Only for a worker that is
+        known to be dead: nothing tells the two apart. Raises `Unsupported`.
+        """
+
+    def explain(self, ticket: bytes, how: str, error: str) -> bool:
+        """Keep for its next start how the attempt of a dead worker ended.
+
+        For a backend without `Capability.TAKE_UP`, which gives the job back by itself. False where
+        that came too late, or there is nowhere to keep it.
+        """
+        del ticket, how, error
+        return False
+
+    @abstractmethod
     def refused(self) -> list[Job]:
         """Name, once, the finished jobs whose lease had passed to another worker."""
 
@@ -107,8 +155,13 @@ class Queue(ABC):
         """Return when `reserve` may find a job.
 
         Or after `timeout` seconds, or as soon as the file descriptor `wake` can be read,
-        whichever is first. May return early.
+        whichever is first. May return early. Where waiting is taking, `reserve` gives the job, or
+        `let_go` gives it back.
         """
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Give back, uncounted, what a `wait` of this thread may have taken."""
 
     @abstractmethod
     def sizes(self, queue: str | None = None) -> Sizes:
@@ -134,6 +187,14 @@ class Queue(ABC):
         """Make the buried jobs of a queue ready; gives how many there were."""
 
     @abstractmethod
+    def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
+        """Remove a job that waits, is delayed or buried; noted as cancelled where it is `noting`.
+
+        It is looked for in `queue`, or else everywhere. A job that is just being moved may be
+        missed: who is sure that there is one asks again.
+        """
+
+    @abstractmethod
     def requeue(self, record: FailedJob, payload: bytes, store: FailedStore) -> bool:
         """Push a failed job's `payload` anew and remove its record.
 
@@ -148,6 +209,14 @@ class Queue(ABC):
     @abstractmethod
     def own_failed_store(self) -> FailedStore | None:
         """Give the failed store kept in this very backend, or None where it can hold none."""
+
+    @abstractmethod
+    def own_statuses(self) -> StatusStore | None:
+        """Give the statuses kept in this very backend, or None where it can hold none."""
+
+    def own_batches(self) -> BatchStore | None:
+        """Give the batches kept in this very backend, or None where it can hold none."""
+        return None
 
     @abstractmethod
     def ping(self) -> str:

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 
 from qframe import events, execution, manager, tracebacks
 from qframe.contracts import Capability, Job
@@ -16,12 +17,16 @@ from qframe.exceptions import (
     SettleError,
 )
 from qframe.manager import QueueManager
-from qframe.worker import memory
+from qframe.worker import memory, roster
 from qframe.worker.ahead import Ahead
+from qframe.worker.cancellation import Cancellation
 from qframe.worker.control import EVERY, Control
+from qframe.worker.member import Member
 from qframe.worker.options import StopReason, WorkerOptions
+from qframe.worker.presence import Presence, Sight
 from qframe.worker.runner import Outcome, Runner
 from qframe.worker.selection import Selection
+from qframe.worker.sentinel import Sentinel
 from qframe.worker.signals import Signals
 
 log = logging.getLogger("qframe")
@@ -39,6 +44,9 @@ class Worker:
     Raises `ConfigurationError` for a connection that is unknown, holds no jobs, or cannot list its
     queues where one is to be matched by a pattern.
     """
+
+    heeds_signals = True
+    """False in a program, such as a test, whose signals are its own; then there are no timeouts."""
 
     def __init__(
         self, queues: QueueManager | None = None, options: WorkerOptions | None = None
@@ -60,14 +68,22 @@ class Worker:
             )
         self.jobs = 0
         self.stop_reason: StopReason | None = None
+        self.told: Callable[[roster.Entry], None] | None = None
+        """Hears, from another thread and within about a second, what the worker is doing."""
+        self.member: Member | None = None
+        """The pool this worker belongs to."""
         self._held: deque[Job] = deque()
         self._ahead = Ahead()
         self._idle = False
+        self._job_began = 0.0
         self._paused = False
         self._answered = False
         self._lost_since = 0.0
         self._lost_pause = _FIRST_PAUSE
         self._memory_seen = 0.0
+        self._too_big = False
+        options = self.options
+        self._ends_by_itself = bool(options.once or options.max_time or options.max_jobs)
         self._signals: Signals | None = None
         self._stop_asked = False
 
@@ -77,14 +93,29 @@ class Worker:
         if self._signals is not None:
             self._signals.tell_to_stop()
 
+    def load(self) -> None:
+        """Import the modules of `jobs`, in this process unless each job has one of its own.
+
+        Raises `ConfigurationError` naming one that cannot be.
+        """
+        if self.options.isolate:
+            from qframe.worker import isolation  # noqa: PLC0415 (only a worker that forks needs it)
+
+            isolation.preload(self.manager, self.options)
+        else:
+            self.manager.registry.load()
+
     def run(self) -> int:
         """Work, and give the exit code that says why it stopped."""
         manager.use(self.manager)
-        self.manager.registry.load()
-        with Signals() as signals:
+        self.load()
+        with Signals(raising=not self.options.isolate, heard=self.heeds_signals) as signals:
             self._begin(signals)
-            if Capability.RENEW in self.queue.capabilities:
+            if Capability.RENEW in self.queue.capabilities and not self.options.isolate:
                 self.runner.leases.begin()
+            if signals.on_main_thread and not self.options.isolate:
+                self.runner.sentinel = Sentinel()
+            self.presence.begin(threaded=not self.options.isolate)
             try:
                 with execution.kept_event_loop():
                     reason = self._loop()
@@ -102,15 +133,17 @@ class Worker:
         self._signals = self.signals = signals
         if self._stop_asked:  # before it ran
             signals.tell_to_stop()
-        if not signals.on_main_thread:
+        if self.heeds_signals and not signals.on_main_thread:
             log.warning("the worker is not on the main thread: no signals, no timeouts")
-        self.runner = Runner(
+        self.runner = self._runner()(
             self.queue,
             self.manager.registry,
             self.options,
             signals,
             self.manager.settings.unknown_job_delays,
         )
+        self.manager.keyring.prepare()
+        self.runner.signer = self.manager.signer
         store = self.manager.store(self.queue.name)
         self.control = Control(
             store,
@@ -119,10 +152,40 @@ class Worker:
             force=self.options.force,
             find=self.selection.find if self.selection.patterns else None,
         )
+        self.presence = Presence(
+            store,
+            roster.introduced(self.options.name, self.queue.name, self.queues),
+            self.runner.tally,
+            lambda: Sight(self.runner.leases.job, self._job_began, self._paused),
+            close=self.manager.close,
+            told=self.told,
+        )
+        self.runner.beat = self.presence.beat
+        self.runner.cancellation = Cancellation(store, signals, self.runner.leases)
+        self.runner.leases.watch = self.runner.cancellation.look
         self._first_look()
+        if self.member is not None:
+            self._join(self.member, signals)
         self._began = time.monotonic()
         self._once_until = self._began + self.options.sleep
         events.fire(events.WorkerStarting, self.queue.name, self.queues)
+
+    def _join(self, member: Member, signals: Signals) -> None:
+        """Tell the pool that signals are heard; one for a pause may have come too early for it."""
+        signals.heed_hang_up()
+        self.runner.slip = member.slip
+        member.follow(self.stop)
+        member.slip.ready()
+        signals.paused = signals.paused or member.slip.paused
+
+    def _runner(self) -> type[Runner]:
+        if not self.options.isolate:
+            return Runner
+        if not self.signals.on_main_thread:
+            raise ConfigurationError("isolate forks, which only the main thread may: run it there")
+        from qframe.worker.isolation import IsolatingRunner  # noqa: PLC0415 (as in `load`)
+
+        return IsolatingRunner
 
     def _first_look(self) -> None:
         """Read restart and pause before anything else.
@@ -144,11 +207,13 @@ class Worker:
             self._give_back_held()
         except BackendUnavailable as error:
             log.warning("what is held comes back when its lease ends: %s", error)
-        self.runner.leases.end()
+        self.runner.close()
+        self.presence.end()
         self._signals = None
         self._stop_asked = False
 
     def _give_back_held(self) -> None:
+        self.queue.let_go()
         while self._held:
             job = self._held.pop()
             try:
@@ -185,12 +250,12 @@ class Worker:
             self._stand_by()
             return bool(self.control.active) or self._found_more()
         job = self._next_job()
-        self._backend_answers()
+        if self._lost_since or not self._answered:
+            self._backend_answers()
         if job is None:
             self._wait_for_work()
             return self._found_more()
         self._run(job)
-        self.control.look()
         return True
 
     def _may_work(self) -> bool:
@@ -203,6 +268,8 @@ class Worker:
 
     def _stand_by(self) -> None:
         """Paused or vetoed: hold nothing, and wait."""
+        if self.options.isolate:
+            self.presence.beat()
         self.runner.at_rest()
         self.runner.flush()
         self._give_back_held()
@@ -234,17 +301,23 @@ class Worker:
 
     def _run(self, job: Job) -> None:
         self._idle = False
-        began = time.monotonic()
+        began = self._job_began = time.monotonic()
         outcome = self.runner.run(job)
         self._ahead.ran(time.monotonic() - began)
         if outcome is not Outcome.LOST:
             self.jobs += 1
+            runner = self.runner
+            tally = runner.tally
+            ended = (runner.ran, job.queue, outcome._value_)
+            tally[ended] = tally.get(ended, 0) + 1
         if self.options.rest and not self.signals.quit:
             self.runner.at_rest()
             self.runner.flush()
             self.signals.wait(self.options.rest)
 
     def _wait_for_work(self) -> None:
+        if self.options.isolate:
+            self.presence.beat()
         self.runner.at_rest()
         if not self._idle:
             self._idle = True
@@ -261,8 +334,11 @@ class Worker:
         if not self.control.active:
             self.signals.wait(timeout)
             return
+        if self._is_too_big():
+            return
         self.queue.wait(self.control.active, max(0.0, timeout), self.signals.fileno())
         self.signals.drain()
+        self._memory_seen = time.monotonic()  # what comes now is not to wait for a look at it
 
     def _found_more(self) -> bool:
         """Whether there are queues, new to a worker about to end, that a pattern matches."""
@@ -273,6 +349,14 @@ class Worker:
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
         """Give the first reason there is, in Laravel's order."""
         now = time.monotonic()
+        calm = ran and not self._ends_by_itself and now - self._memory_seen < _MEMORY_EVERY
+        if calm and not (
+            self.signals.quit
+            or self.control.restart
+            or self._lost_since
+            or self.runner.ended_by is not None
+        ):
+            return None
         return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
 
     def _told_to_stop(self) -> StopReason | None:
@@ -285,7 +369,7 @@ class Worker:
         return StopReason.INTERRUPTED
 
     def _worn_out(self, now: float) -> StopReason | None:
-        if now - self._memory_seen >= _MEMORY_EVERY and self._too_big(now):
+        if self._is_too_big():
             return StopReason.MEMORY
         if self.control.restart:
             return StopReason.RESTART
@@ -308,11 +392,17 @@ class Worker:
         return {
             "JobTimedOut": StopReason.TIMED_OUT,
             "JobInterrupted": StopReason.JOB_INTERRUPTED,
+            "JobCancelled": StopReason.JOB_INTERRUPTED,
         }.get(kind, StopReason.INTERRUPTED)
 
-    def _too_big(self, now: float) -> bool:
-        self._memory_seen = now
-        return bool(self.options.memory) and memory.resident() > self.options.memory
+    def _is_too_big(self) -> bool:
+        """Whether it has grown too big for good, looked at now and then."""
+        now = time.monotonic()
+        if now - self._memory_seen >= _MEMORY_EVERY:
+            self._memory_seen = now
+            limit = self.options.memory
+            self._too_big = bool(limit) and memory.resident() > limit
+        return self._too_big
 
     # -- a backend that is gone -----------------------------------------------------------------
 

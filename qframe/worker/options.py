@@ -61,6 +61,8 @@ class WorkerOptions:
     - `max_jobs`, `max_time`: after which it ends; 0 is no limit.
     - `once`: one job, then it ends. `stop_when_empty`: it ends when nothing is ready.
     - `force`: it works although the whole connection is paused.
+    - `isolate`: each job runs in a process of its own, forked for it. `preload`: what this process
+      imports before, so that each child has it: True is the modules of `jobs`, or names.
     """
 
     connection: str | None = None
@@ -78,6 +80,8 @@ class WorkerOptions:
     once: bool = False
     stop_when_empty: bool = False
     force: bool = False
+    isolate: bool = False
+    preload: bool | tuple[str, ...] = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -95,6 +99,8 @@ class WorkerOptions:
             _not_negative("backoff", value)
         if self.queues:
             selection.parse(self.queues)
+        if self.preload and not self.isolate:
+            raise ConfigurationError("preload is for isolate: without it, all is in one process")
 
 
 def _not_negative(option: str, value: object) -> None:

@@ -8,12 +8,17 @@ from typing import Any
 
 from qframe import payload, tracebacks
 from qframe.contracts import Attempt, History, Job
+from qframe.contracts.history import KEPT
 from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
 from qframe.queueable import Queueable
 from qframe.timing import iso
 from qframe.worker.options import WorkerOptions
 
 log = logging.getLogger("qframe")
+
+TIMED_OUT = "timed out"
+DIED = "worker died"
+"""How an attempt ended, in the history."""
 
 
 class Limits:
@@ -26,20 +31,30 @@ class Limits:
         self._message = message
         self._options = options
 
-        own_tries = job_class.tries if job_class is not None else None
-        own_timeout = job_class.timeout if job_class is not None else None
-        self.tries = (
-            own_tries if own_tries is not None else int(self._sent("maxTries", options.tries))
-        )
+        tries = timeout = None
+        if job_class is not None:
+            tries, timeout = job_class.tries, job_class.timeout
+        if tries is None:
+            tries = int(self._sent("maxTries", options.tries))
+        if timeout is None:
+            timeout = self._sent("timeout", options.timeout)
+        self.tries = tries
         """How often the job may be started; 0 is without limit."""
-        self.timeout = (
-            own_timeout if own_timeout is not None else self._sent("timeout", options.timeout)
-        )
+        self.timeout = timeout
         """How many seconds an attempt may take; 0 is without limit."""
-        self.retry_until = payload.number(message, "retryUntil")
+        self.retry_until: float | None = None
         """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
-        self.expires_at = payload.number(message, "expiresAt")
+        self.expires_at: float | None = None
         """When the job, not started by then, is skipped; fixed at dispatch."""
+        if message.get("retryUntil") is not None:
+            self.retry_until = payload.number(message, "retryUntil")
+        if "expiresAt" in message:
+            self.expires_at = payload.number(message, "expiresAt")
+
+    @property
+    def end_at_a_moment(self) -> bool:
+        """Whether the job may be too old for its first attempt."""
+        return self.retry_until is not None or self.expires_at is not None
 
     @property
     def max_exceptions(self) -> int:
@@ -69,6 +84,11 @@ class Limits:
             return time.time() > self.retry_until
         return self.tries > 0 and attempts - history.releases >= self.tries
 
+    def timed_out_for_good(self, history: History) -> bool:
+        """Whether the last attempt, ended from outside, was the one timeout the job may have."""
+        ran = history.attempts
+        return bool(ran) and ran[-1].ended == TIMED_OUT and self.fails_on_timeout
+
     def ends_with(self, error: BaseException, job: Job) -> bool:
         """Whether this failed attempt was the last."""
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
@@ -92,24 +112,39 @@ class Limits:
         return seconds[min(failures, len(seconds)) - 1]
 
 
-def exceeded(job: Job, limits: Limits, *, before: bool = False) -> MaxAttemptsExceeded:
+def exceeded(
+    job: Job, limits: Limits, *, before: bool = False
+) -> MaxAttemptsExceeded | JobTimedOut:
     """Say why a job that was started as often as it may be is failed, and what became of each.
 
     `before` leaves out the start that found it so.
     """
     attempts = job.attempts() - before
     history = job.history.without_last() if before else job.history
+    if limits.timed_out_for_good(history):
+        last = _told(history.attempts[-1])
+        return JobTimedOut(f"{job.name} fails at its first timeout (fail_on_timeout): {last}")
     if limits.retry_until is not None:
         why = f"may be tried until {iso(limits.retry_until)} UTC"
     else:
         why = f"may be started {_times(limits.tries)}"
-    told = "; ".join(_told(attempt) for attempt in history.attempts)
+    told = "; ".join([*_untold(attempts, history), *map(_told, history.attempts)])
     return MaxAttemptsExceeded(
         f"{job.name} {why} and was started {_times(attempts)}" + (f": {told}" if told else "")
     )
 
 
 _VANISHED = "its worker died, was killed, lost the backend, or was ended at the hard timeout"
+
+
+def _untold(attempts: int, history: History) -> list[str]:
+    """Say what must have become of the attempts that a backend could not take down."""
+    known = {attempt.number for attempt in history.attempts}
+    missing = [number for number in range(1, attempts + 1) if number not in known]
+    if not missing or len(known) >= KEPT:
+        return []
+    which = ", ".join(map(str, missing))
+    return [f"attempt {which}: nothing on record, so {_VANISHED}"]
 
 
 def _told(attempt: Attempt) -> str:
@@ -129,7 +164,7 @@ def _times(count: int) -> str:
 def ending(error: BaseException) -> str:
     """Say in the history how an attempt that raised `error` ended."""
     if isinstance(error, JobTimedOut):
-        return "timed out"
+        return TIMED_OUT
     return "interrupted" if isinstance(error, JobInterrupted) else "error"
 
 

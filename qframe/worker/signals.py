@@ -8,33 +8,41 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
 from qframe import guard
-from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
+from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, JobInterrupted, JobTimedOut
 
 _EARLY = 0.01
+_SLACK = 1.0
 _STOPS = ("SIGTERM", "SIGINT", "SIGQUIT")
 
 
 class Signals:
     """What the worker has been told, and the file descriptor that becomes readable when it is.
 
-    Off the main thread no signal arrives; `tell_to_stop` still works.
+    Off the main thread, or not `heard`, no signal arrives; `tell_to_stop` still works. Unless
+    `raising`, what ends the running job, which is in a process of its own then, is only noted in
+    `fired`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, raising: bool = True, heard: bool = True) -> None:
         self.quit = False
         self.stop_signal = 0
         self.paused = False
         self.fired: Interruption | None = None
         """What ended the running job, also when the job swallowed it."""
-        self.on_main_thread = threading.current_thread() is threading.main_thread()
+        self._raising = raising
+        self.on_main_thread = heard and threading.current_thread() is threading.main_thread()
+        """Whether signals arrive here."""
+        self._ending: tuple[Interruption, Callable[[], bool]] | None = None
         self._running = False
         self._timeout = 0.0
-        self._armed = False
         self._rings_at = 0.0
+        self._armed_at = 0.0
+        self._armed_for = 0.0
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -65,6 +73,11 @@ class Signals:
         self._reader.close()
         self._writer.close()
 
+    def heed_hang_up(self) -> None:
+        """Let SIGHUP, by which the death of a pool is told, stop the worker after its job."""
+        if self.on_main_thread:
+            self._install(signal.SIGHUP, self._hang_up)
+
     def _install(self, number: int, handler: Any) -> None:  # noqa: ANN401 (the signal module's own)
         self._before[number] = signal.signal(number, handler)
 
@@ -91,6 +104,17 @@ class Signals:
         with contextlib.suppress(OSError):
             self._writer.send(b"\0")
 
+    def cancel(self, still: Callable[[], bool]) -> None:
+        """End the running job, from any thread, as one that was cancelled, if it `still` runs."""
+        self.end(JobCancelled("cancelled while it ran"), still)
+
+    def end(self, error: Interruption, still: Callable[[], bool]) -> None:
+        """End the running job, from any thread, by `error`, if it `still` runs."""
+        main = threading.main_thread().ident
+        if self.on_main_thread and main is not None:
+            self._ending = error, still
+            signal.pthread_kill(main, signal.SIGUSR1)
+
     # -- around a running job -------------------------------------------------------------------
 
     def running(self, timeout: float) -> None:
@@ -98,14 +122,25 @@ class Signals:
         self.fired = None
         self._timeout = timeout
         if self.on_main_thread:
-            if timeout or self._armed:
+            if timeout or self._armed_for:
                 self._set_alarm(timeout)
             self._running = True
 
     def _set_alarm(self, seconds: float) -> None:
-        """Let the alarm ring; one for a job that has ended is moved, and does nothing meanwhile."""
-        self._rings_at = time.monotonic() + seconds
-        self._armed = bool(seconds)
+        """Let the alarm ring; 0 is never.
+
+        One that a job before this has left is early, and moved when it rings; about once a second
+        it is made anew, for a job may have used the timer for itself.
+        """
+        now = time.monotonic()
+        self._rings_at = now + seconds
+        if seconds and now < self._armed_for <= self._rings_at and now - self._armed_at < _SLACK:
+            return
+        self._arm(seconds, now)
+
+    def _arm(self, seconds: float, now: float) -> None:
+        self._armed_at = now
+        self._armed_for = now + seconds if seconds else 0.0
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
@@ -121,7 +156,7 @@ class Signals:
 
     def at_rest(self) -> None:
         """No job follows at once: nothing is to ring."""
-        if self._armed:
+        if self._armed_for:
             self._set_alarm(0)
 
     # -- handlers -------------------------------------------------------------------------------
@@ -132,8 +167,17 @@ class Signals:
         self.quit = True
         self.stop_signal = number
 
+    def _hang_up(self, number: int, _frame: FrameType | None) -> None:
+        """Stop after the job, however often this is said."""
+        self.quit = True
+        self.stop_signal = self.stop_signal or number
+
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
-        self._end_job(JobInterrupted("the worker got SIGUSR1"), frame)
+        ending, self._ending = self._ending, None
+        if ending is None:
+            self._end_job(JobInterrupted("the worker got SIGUSR1"), frame)
+        elif ending[1]():
+            self._end_job(ending[0], frame)
 
     def _pause(self, _number: int, _frame: FrameType | None) -> None:
         self.paused = True
@@ -145,8 +189,10 @@ class Signals:
         held_up = guard.pending()
         if held_up is not None:
             guard.interrupt(held_up, frame)
-        elif time.monotonic() < self._rings_at - _EARLY:  # it rang for the job before, unheard
             return
+        now = time.monotonic()
+        if now < self._rings_at - _EARLY:  # it was left by a job before
+            self._arm(self._rings_at - now, now)
         else:
             late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
             self._end_job(late, frame)
@@ -156,4 +202,5 @@ class Signals:
         if self._running:
             self._running = False
             self.fired = error
-            guard.interrupt(error, frame)
+            if self._raising:
+                guard.interrupt(error, frame)

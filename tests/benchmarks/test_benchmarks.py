@@ -78,16 +78,54 @@ REDIS_OURS = (
     "drain at 2,000 waiting, at 200",
     "dispatch with min_replicas=1, without",
 )
+BEANSTALKD = (
+    "drain, bare loop",
+    "drain, bare loop, processor time per job",
+    "drain, Laravel 8, PHP",
+    "dispatch, bare loop of put",
+    "dispatch, Laravel 8, PHP",
+    "bulk of 200, sent one by one",
+    "dispatch to start, idle worker, median",
+    "dispatch to start, idle worker, p99",
+    "delayed job late by, median",
+    "delayed job late by, p99",
+    "idle worker, of one core",
+    "worker's memory, PSS",
+)
+WORKERS = (
+    "--isolate, RQ's fork per job",
+    "--isolate, bare fork and wait",
+    "--isolate --preload, bare fork and wait",
+    "--isolate --preload, the same, as large",
+    "--workers 2, one worker; 5 ms jobs",
+    *(f"drain on {driver}, tracked, and not" for driver in ("redis", "database", "beanstalkd")),
+    "--isolate, idle parent, of one core",
+    "--isolate, parent's memory, PSS",
+    "--workers 2, idle parent, of one core",
+    "--workers 2, parent's memory, PSS",
+    *(
+        f"started again on {driver}, {how}"
+        for driver in ("redis", "database", "beanstalkd")
+        for how in ("by another", "in a pool")
+    ),
+    *(
+        f"kill -9 in a job, then a new worker: {side}"
+        for side in (
+            *("Celery, solo", "RQ, SimpleWorker", "Dramatiq, 8 threads", "Huey", "SAQ", "ARQ"),
+            *("TaskIQ, streams", "streaq", "Laravel 8, PHP", "Sidekiq 6.4, one thread", "qframe"),
+        )
+    ),
+)
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, timeout: int = 110) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=timeout,
     )
 
 
@@ -124,6 +162,73 @@ def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: 
         "none of them is here",
     }
     assert {found[measure]["met"] for measure in REDIS_PEERS} == {None}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
+def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
+    binary("beanstalkd")
+    file = tmp_path / "raw.json"
+
+    done = run("beanstalkd", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["beanstalkd"]}
+    assert list(found) == list(BEANSTALKD)
+    assert [row["measure"] for row in found.values() if row["peer"] == "left out"] == [
+        "drain, Laravel 8, PHP",
+        "dispatch, Laravel 8, PHP",
+    ]
+    assert all(row["ours"] for row in found.values() if row["peer"] != "left out")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
+def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
+    binary("redis-server")
+    binary("beanstalkd")
+    file = tmp_path / "raw.json"
+
+    done = run("workers", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY, timeout=280)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["workers"]}
+    assert set(found) == set(WORKERS)
+    assert all(row["ours"] for row in found.values() if row["peer"] != "left out")
+    again = [row for measure, row in found.items() if measure.startswith("started again")]
+    assert all(row["samples"]["ours"] for row in again)
+
+
+@pytest.mark.timeout(300)
+def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_path: Path) -> None:
+    binary("redis-server")
+    binary("beanstalkd")
+    file = tmp_path / "raw.json"
+
+    done = run("overlapping", "--quick", "--json", str(file), cwd=REPOSITORY, timeout=280)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["overlapping"]}
+    for driver in ("redis", "database", "beanstalkd"):
+        assert found.pop(f"two at once, on {driver}")["met"] is True
+        assert found.pop(f"key busy, on {driver}")["ours"]
+    assert not found
+
+
+@pytest.mark.timeout(150)
+def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
+    binary("redis-server")
+    file = tmp_path / "raw.json"
+
+    done = run("features", "--quick", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["features"]}
+    assert set(found) == {
+        f"{what}, {feature}, and plain"
+        for what in ("drain", "dispatch")
+        for feature in ("middleware", "unique", "signed", "encrypted")
+    } | {"drain, a batch, and plain"}
+    assert all(row["ours"] for row in found.values())
 
 
 def test_a_peer_that_cannot_be_installed_says_why(

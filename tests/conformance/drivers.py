@@ -15,18 +15,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from qframe import QueueManager
-from qframe.contracts import Capability, FailedStore, History, Job, Store
+from qframe.contracts import BatchStore, Capability, FailedStore, History, Job, Store
 from qframe.drivers.base import HOLD, BaseQueue
+from qframe.drivers.beanstalkd.queue import BeanstalkdQueue
 from qframe.drivers.database.queue import DatabaseQueue
 from qframe.drivers.null import NullQueue
 from qframe.drivers.redis import clock as redis_clock
 from qframe.drivers.redis import scripts as redis_scripts
 from qframe.drivers.redis.link import Answered, Link
 from qframe.drivers.redis.queue import RedisQueue
+from qframe.drivers.reservation import BaseJob
 from qframe.drivers.sync import SyncQueue
+from tests.drivers.beanstalkd.support import emptied
 from tests.plugins.memory_driver.qframe_memory import Memory, MemoryJob, MemoryQueue, spaces
 from tests.support.client import Client, ProcessClient, ThreadClient
+from tests.support.later import LaterServer
 from tests.support.redis_server import RedisServer
 
 NAME = "here"
@@ -49,10 +55,18 @@ class Bench(ABC):
     """Seconds a lease may last longer than asked where its start is not waited for."""
     steps_in_client: ClassVar[bool] = True
     """Whether an atomic step is made of calls here, that can be broken into."""
+    by_readiness: ClassVar[bool] = True
+    """Whether jobs come in the order in which they became ready, and not in that of their push."""
+    unstarted: ClassVar[int] = 0
+    """1 where each reservation counts, but is told as an attempt only once it has started."""
+    own_stores: ClassVar[bool] = True
+    """Whether the backend keeps the store and the failed jobs itself."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.managers: list[QueueManager] = []
+        self.patches = pytest.MonkeyPatch()
+        """What the harness changes in the driver, until it is closed."""
         self.manager = self.another_manager()
         self.queue = self.manager.connection(NAME)
 
@@ -89,6 +103,11 @@ class Bench(ABC):
         return store
 
     @property
+    def batches(self) -> BatchStore:
+        """Where its batches are kept: by the driver itself, if it can."""
+        return self.manager.batches(NAME)
+
+    @property
     def failed(self) -> FailedStore:
         """The failed store of the driver's own."""
         store = self.queue.own_failed_store()
@@ -104,9 +123,12 @@ class Bench(ABC):
         return ThreadClient(self.another_manager)
 
     def close(self) -> None:
-        """Close the connections of this thread."""
-        for manager in self.managers:
-            manager.close()
+        """Close the connections of this thread; let the driver be as it is."""
+        try:
+            for manager in self.managers:
+                manager.close()
+        finally:
+            self.patches.undo()
 
 
 class SqliteBench(Bench):
@@ -163,8 +185,10 @@ class RedisBench(Bench):
         self.server = shared_server()
         self.server.command("FLUSHALL")
         type(self)._passed = 0.0
-        let_time_pass_in_scripts()
         super().__init__(folder)
+        self.patches.setattr(redis_scripts, "script", _later_script)
+        self.patches.setattr(Link, "tell", _tell_and_hear)
+        self.patches.setattr(RedisQueue, "clock", staticmethod(_later_clock))
 
     def connection(self) -> dict[str, Any]:
         return {"driver": "redis", "url": self.server.url}
@@ -196,29 +220,90 @@ def shared_server() -> RedisServer:
     return server
 
 
+_ASKED = "return time[1] + time[2] / 1000000"
+_script = redis_scripts.script
+_redis_clock = redis_clock.clock
+_tell = Link.tell
+
+
 @cache
-def let_time_pass_in_scripts() -> None:
-    """Make the scripts, and the worker's clock, count the seconds that were let pass."""
-    script = redis_scripts.script
-    asked = "return time[1] + time[2] / 1000000"
+def _later_script(name: str) -> redis_scripts.Script:
+    """Give a script that counts the seconds that were let pass."""
+    text = _script(name).text.decode()
+    assert _ASKED in text
+    passed = f"(redis.call('GET', '{_PASSED}') or 0)"
+    return redis_scripts.Script(text.replace(_ASKED, f"{_ASKED} + {passed}"))
 
-    @cache
-    def later(name: str) -> redis_scripts.Script:
-        text = script(name).text.decode()
-        assert asked in text
-        passed = f"(redis.call('GET', '{_PASSED}') or 0)"
-        return redis_scripts.Script(text.replace(asked, f"{asked} + {passed}"))
 
-    redis_scripts.script = later
-    clock = redis_clock.clock
-    tell = Link.tell
+def _later_clock() -> float:
+    return _redis_clock() + RedisBench._passed
 
-    def tell_and_hear(link: Link, command: redis_scripts.Command, answered: Answered) -> None:
-        tell(link, command, answered)
-        link.ask()
 
-    setattr(Link, "tell", tell_and_hear)  # noqa: B010 (others are to see what was told)
-    setattr(RedisQueue, "clock", staticmethod(lambda: clock() + RedisBench._passed))  # noqa: B010
+def _tell_and_hear(link: Link, command: redis_scripts.Command, answered: Answered) -> None:
+    """Let others see at once what was told."""
+    _tell(link, command, answered)
+    link.ask()
+
+
+class BeanstalkdBench(Bench):
+    """The beanstalkd driver on a private server that all tests of this process share.
+
+    The server's clock can be set forward; the worker's own moves along. The stores are those of the
+    embedded database in the folder.
+    """
+
+    kind: ClassVar[type[BaseQueue]] = BeanstalkdQueue
+    keeps_places = True
+    steps_in_client = True
+    by_readiness = False
+    unstarted = 1
+    own_stores = False
+    _passed: ClassVar[float] = 0.0
+
+    def __init__(self, folder: Path) -> None:
+        self.server = shared_beanstalkd()
+        emptied(self.server)
+        super().__init__(folder)
+        self.patches.setattr(BeanstalkdQueue, "clock", staticmethod(_later_beanstalkd_clock))
+
+    def connection(self) -> dict[str, Any]:
+        return self.server.settings
+
+    def forward(self, seconds: float) -> None:
+        type(self)._passed += seconds
+        self.server.forward(seconds)
+
+    @property
+    def store(self) -> Store:
+        return self.manager.store(NAME)
+
+    @property
+    def failed(self) -> FailedStore:
+        store = self.manager.connection("database").own_failed_store()
+        assert store is not None
+        return store
+
+
+@cache
+def shared_beanstalkd() -> LaterServer:
+    """Start the server of this process, ended with it; it takes jobs a little over 1 MB."""
+    folder = tempfile.TemporaryDirectory(prefix="qframe-beanstalkd-")
+    server = LaterServer(Path(folder.name), max_job=1_100_000)
+    server.start()
+
+    @atexit.register
+    def end() -> None:
+        server.kill()
+        folder.cleanup()
+
+    return server
+
+
+_beanstalkd_clock = BeanstalkdQueue.clock
+
+
+def _later_beanstalkd_clock() -> float:
+    return _beanstalkd_clock() + BeanstalkdBench._passed
 
 
 class SyncBench(Bench):
@@ -272,6 +357,8 @@ class MemoryBench(Bench):
 
 class LeastJob(MemoryJob):
     """A job of a backend that can hardly do anything."""
+
+    ticket = BaseJob.ticket
 
     @property
     def history(self) -> History:
@@ -330,7 +417,9 @@ class LeastQueue(MemoryQueue):
     sizes = BaseQueue.sizes
     queues = BaseQueue.queues
     clear = BaseQueue.clear
+    cancel = BaseQueue.cancel
     kick = BaseQueue.kick
+    take_up = BaseQueue.take_up
     requeue = BaseQueue.requeue
 
 
@@ -343,6 +432,7 @@ class LeastBench(MemoryBench):
 DRIVERS: dict[str, type[Bench]] = {
     "sqlite": SqliteBench,
     "redis": RedisBench,
+    "beanstalkd": BeanstalkdBench,
     "sync": SyncBench,
     "null": NullBench,
     "memory": MemoryBench,

@@ -47,7 +47,7 @@ class TestSizes:
         push(bench, "delayed", delay=30)
         push(bench, "elsewhere", queue="emails")
         assert bench.queue.sizes() == at(ready=4, delayed=1)
-        ready, _, reserved, buried = bench.queue.reserve(["default"], 4)
+        ready, _, reserved, buried = (take(bench) for _ in range(4))
         assert bench.queue.start(reserved)
         buried.bury()
         ready.release()

@@ -204,12 +204,15 @@ class TestDelayed:
         assert bench.queue.sizes() == at(delayed=1)
         assert not bench.queue.reserve(["default"])
 
+    @pytest.mark.by_readiness
     def test_fractions_of_a_second_count(self, bench: Bench) -> None:
         bench.queue.push_raw(body("second"), delay=10.6)
         bench.queue.push_raw(body("first"), delay=10.2)
         bench.forward(11)
         assert drain(bench.queue) == ["first", "second"]
 
+    @pytest.mark.needs(Capability.AHEAD)
+    @pytest.mark.by_readiness
     def test_a_delayed_job_takes_its_place_by_when_it_was_due(self, bench: Bench) -> None:
         push(bench, "due after 10", delay=10)
         push(bench, "due after 20", delay=20)

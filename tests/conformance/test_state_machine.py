@@ -65,6 +65,8 @@ class Known:
     uuid: str
     queue: str
     due: Moment
+    number: int = 0
+    """Its place in the order of pushes."""
     place: str = "waiting"
     attempts: int = 0
     reservation: int = 0
@@ -122,6 +124,7 @@ class Machine(RuleBasedStateMachine):
         self.jobs: dict[str, Known] = {}
         self.handles: list[Handle] = []
         self.passed = 0.0
+        self.pushes = 0
 
     def teardown(self) -> None:
         try:
@@ -164,7 +167,8 @@ class Machine(RuleBasedStateMachine):
         uuid = f"job-{len(self.jobs)}"
         before = self.before()
         assert self.bench.queue.push_raw(body(uuid), queue, delay) == uuid
-        self.jobs[uuid] = Known(uuid, queue, before.now().after(delay))
+        self.pushes += 1
+        self.jobs[uuid] = Known(uuid, queue, before.now().after(delay), self.pushes)
 
     # -- reserving ------------------------------------------------------------------------------
 
@@ -208,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         self._check_order(queues, limit, taken, now)
         for job, known in zip(jobs, taken, strict=True):
             known.attempts += not ahead
-            assert job.attempts() == known.attempts
+            assert job.attempts() == known.attempts - self.bench.unstarted
             known.place = "reserved"
             if not self.bench.keeps_places:
                 known.due = Moment(-math.inf, math.inf)  # from here on, until it is released
@@ -230,7 +234,12 @@ class Machine(RuleBasedStateMachine):
                 ahead = queues.index(other.queue) - queues.index(known.queue)
                 surely = other.surely_free(now)
                 assert not (surely and ahead < 0), f"{known} came before {other}"
-                late = ahead == 0 and surely and other.due.surely_before(known.due)
+                earlier = (
+                    other.due.surely_before(known.due)
+                    if self.bench.by_readiness
+                    else other.number < known.number
+                )
+                late = ahead == 0 and surely and earlier
                 assert not late, f"{known} came before {other}"
 
     # -- the life of a reservation --------------------------------------------------------------
@@ -355,6 +364,7 @@ class Machine(RuleBasedStateMachine):
             handle.settled = True
             handle.known.place = "waiting"
             handle.known.due = self.now.after(after)
+            self._was_no_attempt(handle)
 
     @rule(number=any_handle, delay=any_delay)
     def give_back(self, number: int, delay: int) -> None:
@@ -365,7 +375,8 @@ class Machine(RuleBasedStateMachine):
         if handle is not None:
             handle.settled = True
             handle.known.place = "waiting"
-            handle.known.attempts -= getattr(handle.job, "started", False)
+            counted = Capability.AHEAD not in self.can or getattr(handle.job, "started", False)
+            handle.known.attempts -= counted
             if delay:
                 handle.known.due = self.now.after(delay)
 
@@ -377,6 +388,12 @@ class Machine(RuleBasedStateMachine):
         if handle is not None:
             handle.settled = True
             handle.known.place = "buried"
+            self._was_no_attempt(handle)
+
+    def _was_no_attempt(self, handle: Handle) -> None:
+        """One that was settled without having been started may have been counted only till then."""
+        if not getattr(handle.job, "started", False):
+            handle.known.attempts -= self.bench.unstarted
 
     @rule(number=any_handle, ran=st.booleans())
     def fail(self, number: int, ran: bool) -> None:
@@ -393,7 +410,8 @@ class Machine(RuleBasedStateMachine):
             handle.known.place = "failed"
             record = self.bench.failed.find(handle.known.uuid)
             assert record is not None
-            uncounted = not ran and getattr(handle.job, "started", False)
+            started = getattr(handle.job, "started", False)
+            uncounted = not ran if started else self.bench.unstarted
             assert record.attempts == handle.known.attempts - uncounted
             assert record.payload == handle.job.raw_body
 
@@ -428,6 +446,8 @@ class Machine(RuleBasedStateMachine):
         before = self.before()
         assert self.bench.queue.requeue(record, record.payload, self.bench.failed)
         known.place, known.due, known.attempts = "waiting", before.now(), 0
+        self.pushes += 1
+        known.number = self.pushes
 
     @rule(seconds=st.sampled_from([0.3, 1.5, 20, RETRY_AFTER + 5]))
     def time_passes(self, seconds: float) -> None:
@@ -492,7 +512,7 @@ class Machine(RuleBasedStateMachine):
                 job.delete()
         ahead = Capability.AHEAD in self.can
         assert found == {
-            known.uuid: known.attempts + (not ahead)
+            known.uuid: known.attempts + (not ahead) - self.bench.unstarted
             for known in self.jobs.values()
             if known.place in {"waiting", "reserved", "buried"}
         }

@@ -11,7 +11,7 @@ import pytest
 from qframe.contracts import Capability, FailedJob, History
 from tests.conformance.drivers import Bench
 
-pytestmark = pytest.mark.needs(Capability.RESERVE)
+pytestmark = [pytest.mark.needs(Capability.RESERVE), pytest.mark.own_stores]
 
 
 class TestStore:
@@ -119,6 +119,132 @@ class TestStore:
         assert sorted(won[0] + won[1]) == sorted(keys)
         for number, mine in enumerate(won):
             assert set(bench.store.get(*mine)) <= {f"client {number}"}
+
+    def test_increment_adds_to_what_is_there_or_not(self, bench: Bench) -> None:
+        store = bench.store
+        assert store.increment({"a": 2, "b": 2**40}, "marker", "1")
+        assert store.increment({"a": 3, "c": -1}, "marker", "2")
+        assert store.get("a", "b", "c") == ["5", str(2**40), "-1"]
+        store.set("a", "40")
+        assert store.increment({"a": 2}, "marker", "3")
+        assert store.increment({}, "marker", "4")
+        assert store.get("a") == ["42"]
+
+    def test_a_step_said_again_adds_nothing(self, bench: Bench) -> None:
+        store = bench.store
+        assert store.increment({"a": 1}, "mine", "x")
+        assert not store.increment({"a": 1}, "mine", "x")
+        assert store.increment({"a": 1}, "another's", "x")
+        assert store.increment({"a": 1}, "mine", "y")
+        assert store.get("a") == ["3"]
+        bench.forward(3601)
+        assert list(store.keys("")) == ["a"], "what is counted stays, the last steps do not"
+
+    def test_of_two_who_increment_at_once_none_is_lost(self, bench: Bench) -> None:
+        clients = [bench.client(), bench.client()]
+        moment = time.time() + 0.3
+        for number, client in enumerate(clients):
+            client.tell("increment", moment, ["a", "b", "c"][:: 1 - 2 * number], 100)
+        assert [client.answer() for client in clients] == [100, 100]
+        for client in clients:
+            client.close()
+        assert bench.store.get("a", "b", "c") == ["200", "200", "200"]
+
+    def test_swap_changes_what_is_as_expected(self, bench: Bench) -> None:
+        store = bench.store
+        assert store.swap({"a": (None, "1"), "b": (None, "=ä👍 %s \n"), "c": (None, "")})
+        assert store.get("a", "b", "c") == ["1", "=ä👍 %s \n", ""]
+        assert not store.swap({"a": (None, "2")})
+        assert not store.swap({"a": ("2", "3")})
+        assert not store.swap({"none": ("", "3")})
+        assert store.swap({"a": ("1", "2"), "c": ("", None), "none": (None, None)})
+        assert store.get("a", "c", "none") == ["2", None, None]
+        assert store.swap({"b": ("=ä👍 %s \n", None), "c": (None, None)})
+        assert list(store.keys("")) == ["a"]
+        assert store.swap({})
+
+    def test_swap_changes_all_or_none(self, bench: Bench) -> None:
+        store = bench.store
+        store.set("b", "1")
+        store.set("d", "4")
+        wrong: list[dict[str, tuple[str | None, str | None]]] = [
+            {"a": (None, "2"), "b": (None, "2"), "d": ("4", None)},
+            {"d": ("4", "5"), "b": ("9", "2"), "a": (None, "2")},
+            {"a": ("1", "2"), "b": ("1", None), "d": ("4", "4")},
+        ]
+        for changes in wrong:
+            assert not store.swap(changes, 30)
+            assert store.get("a", "b", "d") == [None, "1", "4"]
+        bench.forward(31)
+        assert store.get("b", "d") == ["1", "4"], "no ttl was set either"
+        assert store.swap({"a": (None, "2"), "b": ("1", None), "d": ("4", "5")})
+        assert store.get("a", "b", "d") == ["2", None, "5"]
+
+    def test_what_swap_writes_is_gone_after_its_ttl(self, bench: Bench) -> None:
+        store = bench.store
+        store.set("old", "1", ttl=30)
+        store.set("stays", "1", ttl=30)
+        assert store.swap({"new": (None, "1"), "old": ("1", "2")}, 60)
+        assert store.swap({"stays": ("1", "1")})
+        bench.forward(40)
+        assert store.get("new", "old", "stays") == ["1", "2", "1"]
+        bench.forward(21)
+        assert store.get("new", "old", "stays") == [None, None, "1"]
+        assert not store.swap({"new": ("1", "2")})
+        assert store.swap({"new": (None, "3")})
+        assert store.get("new") == ["3"]
+
+    def test_swap_of_a_value_for_itself_prolongs_it(self, bench: Bench) -> None:
+        store = bench.store
+        assert store.swap({"lock": (None, "me"), "b": (None, "1")}, 30)
+        for _ in range(3):
+            bench.forward(20)
+            assert store.swap({"lock": ("me", "me"), "b": ("1", "1")}, 30)
+            assert not store.swap({"lock": ("you", "you")}, 600)
+        assert store.swap({"lock": ("me", "me")}, 1000)
+        bench.forward(31)
+        assert store.get("lock", "b") == ["me", None]
+
+    def test_of_two_who_swap_at_once_each_sees_the_other(self, bench: Bench) -> None:
+        clients = [bench.client(), bench.client()]
+        moment = time.time() + 0.3
+        for number, client in enumerate(clients):
+            client.tell("count up", moment, ["a", "b", "c"][:: 1 - 2 * number], 100)
+        tried = [client.answer() for client in clients]
+        for client in clients:
+            client.close()
+        assert min(tried) >= 100
+        assert bench.store.get("a", "b", "c") == ["200", "200", "200"]
+
+    def test_of_many_threads_that_swap_in_step_one_wins(self, bench: Bench) -> None:
+        threads, rounds = 4, 50
+        won: list[int] = []
+        errors: list[BaseException] = []
+        step = threading.Barrier(threads)
+
+        def swap(name: str) -> None:
+            queue = bench.another()
+            store = queue.own_store()
+            assert store is not None
+            try:
+                for number in range(rounds):
+                    step.wait(30)
+                    held = None if number == 0 else str(number - 1)
+                    if store.swap({"lock": (held, str(number)), f"won-{number}": (None, name)}):
+                        won.append(number)
+            except BaseException as error:  # noqa: BLE001 (shown by the test)
+                errors.append(error)
+                step.abort()
+            finally:
+                queue.close()
+
+        running = [threading.Thread(target=swap, args=(str(number),)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+        assert errors == []
+        assert sorted(won) == list(range(rounds))
 
 
 def record(uuid: str, **fields: object) -> FailedJob:

@@ -166,6 +166,18 @@ def _durable(bench: Bench) -> None:
     assert bench.queue.warnings() or Capability.RESERVE not in bench.queue.capabilities
 
 
+def _cancel(bench: Bench) -> None:
+    if Capability.RESERVE in bench.queue.capabilities:
+        push(bench, "a")
+    with pytest.raises(Unsupported, match="cannot cancel"):
+        bench.queue.cancel("a")
+
+
+def _take_up(bench: Bench) -> None:
+    with pytest.raises(Unsupported, match="cannot take up"):
+        bench.queue.take_up(b"1 1")
+
+
 QUESTIONS: dict[Capability, Callable[[Bench], None]] = {
     Capability.RESERVE: _reserve,
     Capability.DELAY: _delay,
@@ -178,8 +190,10 @@ QUESTIONS: dict[Capability, Callable[[Bench], None]] = {
     Capability.LIST: _list,
     Capability.SIZE: _size,
     Capability.CLEAR: _clear,
+    Capability.CANCEL: _cancel,
     Capability.HISTORY: _history,
     Capability.ATOMIC_FAIL: _atomic_fail,
+    Capability.TAKE_UP: _take_up,
     Capability.DURABLE: _durable,
 }
 

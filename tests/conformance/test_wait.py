@@ -137,6 +137,7 @@ class TestWoken:
             assert waited(bench, LONG) < SOON
         assert jobs[0].uuid == "near"
 
+    @pytest.mark.needs(Capability.AHEAD)
     def test_a_hold_that_ends_ends_it(self, bench: Bench) -> None:
         push(bench, "a")
         take(bench)

@@ -10,8 +10,21 @@ import pytest
 from tests.console.conftest import Shop
 
 COMMANDS = [
-    *("work", "restart", "pause", "resume", "size", "monitor", "clear", "failed", "retry"),
+    *(
+        "work",
+        "restart",
+        "workers",
+        "counters",
+        "pause",
+        "resume",
+        "size",
+        "monitor",
+        "clear",
+        "failed",
+        "retry",
+    ),
     *("forget", "flush", "prune", "dispatch", "init", "check"),
+    *("batch", "batches", "cancel-batch", "retry-batch", "prune-batches"),
 ]
 
 
@@ -38,6 +51,7 @@ def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) ->
 def test_each_command_takes_a_configuration_file(shop: Shop, command: str) -> None:
     assert "--config" in shop.run(command, "--help").out
     arguments = {"clear": ["database"], "forget": ["u"], "dispatch": ["shop.Order"]}
+    arguments |= {each: ["b"] for each in ("batch", "cancel-batch", "retry-batch")}
     said = shop.run(command, *arguments.get(command, []), "--config", "gone.toml")
     assert said.code == 2
     assert "gone.toml: No such file" in said.only()

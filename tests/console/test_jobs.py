@@ -30,6 +30,15 @@ def test_where_and_when_can_be_said(shop: Shop) -> None:
     assert shop.queue.sizes("high") == Sizes(delayed=1)
 
 
+def test_its_status_is_kept_where_that_is_asked_for(shop: Shop) -> None:
+    ids = [
+        shop.run("dispatch", "shop.Order", '{"number": 7}', *more).out.strip()
+        for more in ([], ["--track"])
+    ]
+    assert shop.run("status", ids[0]).code != 0
+    assert "waiting" in shop.run("status", ids[1]).out.lower()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -16,6 +16,7 @@ import pytest
 
 from qframe.contracts import Sizes
 from qframe.exceptions import LeaseLost
+from tests.conformance.batches import new, opened
 from tests.conformance.drivers import RETRY_AFTER, SqliteBench
 
 # Q/Console/stubs/jobs.stub and failed_jobs.stub, as SQLite gets them.
@@ -33,6 +34,20 @@ create table "failed_jobs" ("id" integer primary key autoincrement not null,
 """
 FAILED_INDEX = 'create unique index "failed_jobs_uuid_unique" on "failed_jobs" ("uuid")'
 
+# Q/Console/stubs/batches.stub
+BATCHES = """
+create table "job_batches" ("id" varchar not null, "name" varchar not null,
+    "total_jobs" integer not null, "pending_jobs" integer not null,
+    "failed_jobs" integer not null, "failed_job_ids" text not null, "options" text,
+    "cancelled_at" integer, "created_at" integer not null, "finished_at" integer,
+    primary key ("id"))
+"""
+BATCH = """
+insert into job_batches (id, name, total_jobs, pending_jobs, failed_jobs, failed_job_ids, options,
+    created_at, finished_at)
+    values (?, 'of PHP', 3, 1, 1, '["x"]', 'a:0:{}', 1700000000, ?)
+"""
+
 # DatabaseQueue::getNextAvailableJob
 POP = """
 select * from "jobs" where "queue" = ? and (("reserved_at" is null and "available_at" <= ?)
@@ -48,7 +63,7 @@ class Php:
         self.raw.row_factory = sqlite3.Row
 
     def migrate(self) -> None:
-        for statement in (JOBS, JOBS_INDEX, FAILED_JOBS, FAILED_INDEX):
+        for statement in (JOBS, JOBS_INDEX, FAILED_JOBS, FAILED_INDEX, BATCHES):
             self.raw.execute(statement)
 
     def push(
@@ -84,8 +99,8 @@ class Php:
         ).fetchone()
         return found
 
-    def rows(self, table: str = "jobs") -> list[dict[str, Any]]:
-        return [dict(row) for row in self.raw.execute(f"select * from {table} order by id")]
+    def rows(self, table: str = "jobs", order: str = "id") -> list[dict[str, Any]]:
+        return [dict(row) for row in self.raw.execute(f"select * from {table} order by {order}")]
 
 
 @pytest.fixture
@@ -98,7 +113,8 @@ def php(bench: SqliteBench) -> Iterator[Php]:
 class TestTables:
     def test_the_tables_have_laravel_s_columns(self, bench: SqliteBench, php: Php) -> None:
         bench.queue.ping()
-        for table, statement in (("jobs", JOBS), ("failed_jobs", FAILED_JOBS)):
+        tables = {"jobs": JOBS, "failed_jobs": FAILED_JOBS, "job_batches": BATCHES}
+        for table, statement in tables.items():
             with closing(sqlite3.connect(":memory:")) as laravel:
                 laravel.execute(statement)
                 theirs = {row[1]: row for row in laravel.execute(f"pragma table_info({table})")}
@@ -140,14 +156,76 @@ class TestTables:
         assert php.raw.execute("select sql from sqlite_master").fetchall() == schema
 
     def test_the_tables_can_be_named(self, bench: SqliteBench, php: Php) -> None:
-        named = {"table": "my_jobs", "failed_table": "my_failed", "store_table": "my_store"}
+        named = {
+            "table": "my_jobs",
+            "failed_table": "my_failed",
+            "store_table": "my_store",
+            "batch_table": "my_batches",
+            "batch_member_table": "my_members",
+        }
         manager = bench.another_manager()
         manager.settings.connections["here"].update(named)
         queue = manager.connection("here")
         queue.push_raw("{}")
         names = {row["name"] for row in php.raw.execute("select name from sqlite_master")}
         assert set(named.values()) <= names
-        assert "jobs" not in names
+        assert names & {"jobs", "job_batches"} == set()
+
+
+class TestBatches:
+    def test_those_of_laravel_are_left_alone(self, bench: SqliteBench, php: Php) -> None:
+        php.migrate()
+        php.raw.execute(BATCH, ["theirs", None])
+        php.raw.execute(BATCH, ["finished", 1700000001])
+        store = bench.queue.own_batches()
+        assert store is not None
+        opened(store, 2, "ours")
+        before = [row for row in php.rows("job_batches") if row["id"] != "ours"]
+        assert len(before) == 2
+        assert [each.id for each in store.page()] == ["ours"]
+        assert store.read("theirs") is None
+        assert not store.create(new("theirs"))
+        assert store.grow("theirs", 1) is None
+        assert store.seal("theirs") is None
+        assert store.settle("theirs", 0, "x", failed=True) is None
+        assert store.settle("theirs", 1, "y", failed=False) is None
+        assert not store.cancel("theirs")
+        store.told("theirs", "then", progress=3)
+        assert list(store.page(after="theirs")) == []
+        later = time.time() + 100
+        assert store.prune(later, unfinished=later, cancelled=later) == 1
+        assert php.rows("job_batches") == before
+        assert php.rows("qframe_batch_members", "number") == []
+
+    def test_ours_can_be_read_by_laravel_s_columns(self, bench: SqliteBench, php: Php) -> None:
+        store = bench.batches
+        opened(store, 3)
+        store.settle("b", 0, "x", failed=False)
+        store.settle("b", 1, "y", failed=True)
+        (row,) = php.rows("job_batches")
+        assert (row["total_jobs"], row["pending_jobs"], row["failed_jobs"]) == (3, 2, 1)
+        assert abs(row["created_at"] - time.time()) < 60
+        assert abs(row["cancelled_at"] - time.time()) < 60
+        assert row["finished_at"] is None
+        store.settle("b", 2, "z", failed=True)
+        (row,) = php.rows("job_batches")
+        assert (row["pending_jobs"], row["failed_jobs"]) == (2, 2)
+        assert abs(row["finished_at"] - time.time()) < 60
+
+    def test_what_laravel_has_pruned_leaves_no_members(self, bench: SqliteBench, php: Php) -> None:
+        store = bench.batches
+        opened(store, 1200, "theirs now", allows=True)
+        opened(store, 2, "ours")
+        php.raw.execute(
+            "with recursive n(n) as (select 0 union all select n + 1 from n where n < 1199)"
+            " insert into qframe_batch_members (batch_id, number, state)"
+            " select 'theirs now', n, 1 from n"
+        )
+        store.settle("ours", 0, "x", failed=False)
+        php.raw.execute("delete from job_batches where id = 'theirs now'")
+        assert store.prune(0) == 0
+        (member,) = php.rows("qframe_batch_members", "number")
+        assert (member["batch_id"], member["number"]) == ("ours", 0)
 
 
 class TestWrittenByPhp:

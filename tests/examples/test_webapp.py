@@ -92,6 +92,6 @@ def test_the_mail_waits_for_a_mail_server_that_is_down(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and does not listen: connecting is refused
         monkeypatch.setenv("SMTP_PORT", str(unused.getsockname()[1]))
-        options = WorkerOptions(queues=("mail",), stop_when_empty=True)
+        options = WorkerOptions(queues=("mail",), stop_when_empty=True, memory=0)
         assert Worker(manager.default(), options).run() == 0
     assert queue.sizes("mail") == Sizes(delayed=1)

@@ -10,7 +10,9 @@ import pytest
 
 from faults import __main__ as command
 from faults import scenario
+from faults.scenarios import chains
 from faults.site import Site
+from tests.support import gate
 from tests.support.ledger import Account, Fault, Ledger
 
 
@@ -78,6 +80,15 @@ def test_runs_at_the_same_time_need_a_cause(tmp_path: Path) -> None:
     assert broken_off.overlaps([]) == ({}, set())
 
 
+def test_a_worker_without_a_processor_may_lose_its_lease(tmp_path: Path) -> None:
+    account = _account(tmp_path, *TWICE, "G 7 0.500 10.3", "G 8 0.500 10.3", "G 7 0.500 19.0")
+    assert [each.pid for each in account.starved] == [7, 8, 7]
+    assert [each.begin for each in account.starved] == pytest.approx([9.8, 9.8, 18.5])
+    assert [each.end for each in account.starved] == [10.3, 10.3, 19.0]
+    assert account.duplicates(account.starved[:1]) == ({"starved": 1}, set())
+    assert account.duplicates(account.starved[1:])[1] == {"1"}, "another one, and too late"
+
+
 def test_two_attempts_that_settle_one_job_are_told(tmp_path: Path) -> None:
     settled = ("A 1 deleted 1 7 10.2", "A 1 failed 2 8 20.2")
     account = _account(tmp_path, *TWICE, *settled)
@@ -120,6 +131,33 @@ def _run_a_ghost(site: Site) -> None:
     site.writing.note("S", 1, 1, 7)
 
 
+def _do_twice(site: Site) -> None:
+    site.at_least_once = {1}
+    _lose(site)
+    for pid in (7, 8):
+        site.writing.note("S", 1, 1, pid)
+        site.writing.note("D", 1, 1, pid)
+
+
+def _go_on_too_early(site: Site) -> None:
+    _lose(site)
+    for event in ("P", "E"):
+        site.writing.note(event, 2)
+    for number in (2, 1):
+        site.writing.note("S", number, 1, 7)
+        site.writing.note("D", number, 1, 7)
+    chains.check_order(site, Account.of(site.ledger), [1, 2])
+
+
+def _do_twice_after_a_fault(site: Site) -> None:
+    site.faults.append(Fault("killed", 0.0, 0.0, 9))
+    _do_twice(site)
+
+
+def _violate(site: Site) -> None:
+    site.violate("it took too long")
+
+
 def _raise(site: Site) -> None:
     raise RuntimeError("the scenario's own fault")
 
@@ -136,6 +174,9 @@ def _nothing(site: Site) -> None:
         (_lose, "lost: jobs 1"),
         (_leave, "1 jobs are left"),
         (_run_a_ghost, "never sent, but run: jobs 1"),
+        (_do_twice, "done twice without a cause: jobs 1"),
+        (_do_twice, "started twice with one attempt's number: jobs 1"),
+        (_go_on_too_early, "2 began before what it follows had ended"),
         (_raise, "the scenario's own fault"),
     ],
 )
@@ -158,6 +199,44 @@ def test_a_run_without_faults_holds_and_leaves_nothing_behind() -> None:
         "F0 quiet  seed 7: jobs 1, lost 0, ghost 0, double settle 0, overlap 0, duplicates 0  ok"
     )
     assert not folder.exists()
+
+
+def test_what_is_pushed_at_least_once_may_run_again_after_a_fault() -> None:
+    again = scenario.Scenario(
+        "F0", "again", _do_twice_after_a_fault, frozenset(), through_proxy=False, lease=1.0
+    )
+    verdict, _ = scenario.run(again, "database", 7, quick=True)
+    assert verdict.ok, verdict.violations
+
+
+@pytest.mark.parametrize(
+    ("acts", "runs", "holds"),
+    [
+        ([_nothing], 1, True),
+        ([_violate, _nothing], 2, True),
+        ([_violate, _violate], 2, False),
+        ([_lose], 1, False),
+        ([_run_a_ghost], 1, False),
+        ([_violate, _lose], 2, False),
+    ],
+)
+def test_the_gate_forgives_one_run_what_a_late_machine_can_cause(
+    monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[Site], None]], runs: int, holds: bool
+) -> None:
+    done: list[Callable[[Site], None]] = []
+
+    def act(site: Site) -> None:
+        done.append(acts[len(done)])
+        done[-1](site)
+
+    which = scenario.Scenario("F0", "gate", act, frozenset(), through_proxy=False, lease=1.0)
+    monkeypatch.setattr(scenario, "table", lambda: {"F0": which})
+    if holds:
+        gate.passes("F0", "database")
+    else:
+        with pytest.raises(AssertionError, match="VIOLATED"):
+            gate.passes("F0", "database")
+    assert len(done) == runs
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,4 +269,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 def test_every_scenario_of_the_gate_is_there() -> None:
     table = scenario.table()
     assert list(table)[:3] == ["MIX", "F1", "F2"]
-    assert all(each.backend("redis") is not None for each in table.values())
+    elsewhere = [name for name, each in table.items() if each.backend("redis") is None]
+    assert elsewhere == ["F40", "F41", "F42", "F43", "F44", "F45"]
+    assert all(table[name].backend("beanstalkd") is not None for name in elsewhere)

@@ -1,4 +1,4 @@
-"""An application half in Laravel and half in Python, on one Redis, with real workers of both.
+"""An application half in Laravel and half in Python, on one backend, with real workers of both.
 
 What jobs do, they note in one ledger of JSON lines. Both sides write one line in one write.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from qframe.contracts import FailedJob
 from qframe.drivers.base import BaseQueue
 from tests.support.process import PATIENCE, Process, Project, wait_for
-from tests.support.redis_server import RedisServer
 
 HERE = Path(__file__).parent
 JOBS = HERE / "jobs.py"
@@ -23,13 +23,15 @@ Entry = dict[str, Any]
 
 
 class Application(Project):
-    """A project whose default connection is a Redis that Laravel uses as well, under `prefix`."""
+    """A project whose default connection is a backend that Laravel uses as well.
 
-    def __init__(
-        self, root: Path, server: RedisServer, php: str, prefix: str, **settings: object
-    ) -> None:
-        self.server = server
-        self.prefix = prefix
+    For each backend there is a class that says what the connection is on either side.
+    """
+
+    driver: ClassVar[str]
+    """The driver's name, in qframe as in Laravel, and the connection's."""
+
+    def __init__(self, root: Path, php: str, **settings: object) -> None:
         self.php_options: dict[str, Any] = {}
         self._php = php
         super().__init__(root, "", **settings)
@@ -37,58 +39,33 @@ class Application(Project):
         (root / "app" / "__init__.py").touch()
         shutil.copy(JOBS, root / "app" / "jobs.py")
 
+    @abstractmethod
+    def connection(self) -> dict[str, Any]:
+        """Give the connection's settings."""
+
+    @abstractmethod
+    def php_connection(self) -> dict[str, Any]:
+        """Give what boot.php has to know of the backend."""
+
     def configure(self, toml: str = "", **settings: object) -> None:
-        """Write the configuration; keyword arguments are of the Redis connection."""
+        """Write the configuration; keyword arguments are of the connection."""
         self.close()
-        values = {
-            "driver": "redis",
-            "url": self.server.url,
-            "prefix": self.prefix,
-            "retry_after": 60,
-            **settings,
-        }
+        values = {"driver": self.driver, **self.connection(), "retry_after": 60, **settings}
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         (self.root / "qframe.toml").write_text(
-            'default = "redis"\njobs = ["app.jobs"]\nunknown_job_delays = []\n'
-            f"{toml}\n[connections.redis]\n{lines}"
+            f'default = "{self.driver}"\njobs = ["app.jobs"]\nunknown_job_delays = []\n'
+            f"{toml}\n[connections.{self.driver}]\n{lines}"
             '[listeners]\nWorkerIdle = ["app.jobs:hear_idle"]\n'
         )
 
     @property
     def queue(self) -> BaseQueue:
         """The connection in this process."""
-        return self.manager.connection("redis")
+        return self.manager.connection(self.driver)
 
     def failed(self) -> list[FailedJob]:
         """List what Python has failed, the first one first."""
-        return list(self.manager.failed_store("redis").page(10_000))[::-1]
-
-    # -- Redis ----------------------------------------------------------------------------------
-
-    def key(self, name: str) -> str:
-        """Give a key as it is called in Redis."""
-        return f"{self.prefix}{name}"
-
-    def members(self, queue: str, state: str = "") -> list[bytes]:
-        """Give the payloads of a queue as they are stored: ready, or `delayed`, or `reserved`."""
-        key = self.key(f"queues:{queue}")
-        if state:
-            return list(self.server.command("ZRANGE", f"{key}:{state}", 0, -1))
-        return list(self.server.command("LRANGE", key, 0, -1))
-
-    def scores(self, queue: str, state: str) -> list[float]:
-        """Give when the delayed jobs of a queue are due, or the leases of the reserved end."""
-        key = self.key(f"queues:{queue}:{state}")
-        members = self.members(queue, state)
-        return [float(self.server.command("ZSCORE", key, member)) for member in members]
-
-    def wait_for_blocked(self, count: int = 1) -> None:
-        """Wait until so many clients are blocked in a pop."""
-
-        def blocked() -> bool:
-            return int(self.server.info("clients")["blocked_clients"]) >= count
-
-        wait_for(blocked, f"{count} blocked clients")
+        return list(self.manager.failed_store(self.driver).page(10_000))[::-1]
 
     # -- the ledger -----------------------------------------------------------------------------
 
@@ -127,8 +104,8 @@ class Application(Project):
     def php(self, script: str, *arguments: object, **options: Any) -> Process:
         """Start a script of the PHP application; `options` as boot.php and work.php say."""
         given = {
-            "port": self.server.port,
-            "prefix": self.prefix,
+            "driver": self.driver,
+            **self.php_connection(),
             "ledger": str(self.ledger),
             **self.php_options,
             **options,

@@ -3,11 +3,13 @@
 /*
  * What a Laravel application's queue needs, booted from Debian's php-laravel-framework.
  *
- * The first argument of a script is JSON: "port" and "prefix" of Redis, or the ports of a "cluster",
- * "ledger", and under "queue" keys of the connection in config/queue.php ("retry_after", ...).
+ * The first argument of a script is JSON: "driver" ("redis" or "beanstalkd"), "port", for Redis also
+ * "prefix" or the ports of a "cluster", "ledger", and under "queue" keys of the connection in
+ * config/queue.php ("retry_after", ...).
  */
 
 use Illuminate\Bus\BusServiceProvider;
+use Illuminate\Cache\ArrayStore;
 use Illuminate\Cache\RedisStore;
 use Illuminate\Cache\Repository as CacheRepository;
 use Illuminate\Container\Container;
@@ -24,14 +26,18 @@ set_error_handler(function ($level, $message, $file, $line) {
     }
 });
 
-if (! extension_loaded('redis')) {
+$given = json_decode($argv[1] ?? '{}', true, 512, JSON_THROW_ON_ERROR);
+$driver = $given['driver'] ?? 'redis';
+
+if ($driver === 'redis' && ! extension_loaded('redis')) {
     exit("there is no phpredis here\n");
 }
 foreach (['Bus', 'Cache', 'Events', 'Queue', 'Redis'] as $component) {
     require_once "Illuminate/$component/autoload.php";
 }
-
-$given = json_decode($argv[1] ?? '{}', true, 512, JSON_THROW_ON_ERROR);
+if ($driver === 'beanstalkd') {
+    require_once 'Pheanstalk/autoload.php';
+}
 
 $app = new class extends Container {
     public function isDownForMaintenance()
@@ -49,14 +55,19 @@ $app->singleton('redis', fn () => new RedisManager($app, 'phpredis', [
 ] + (isset($given['cluster'])
     ? ['clusters' => ['default' => array_map($node, $given['cluster'])]]
     : ['default' => $node($given['port'] ?? 6379) + ['database' => 0]])));
-$app->singleton('cache.store', fn () => new CacheRepository(new RedisStore($app['redis'])));
+$app->singleton('cache.store', fn () => new CacheRepository(
+    $driver === 'redis' ? new RedisStore($app['redis']) : new ArrayStore
+));
 
 $queue = new Queue($app);
-$queue->addConnection(($given['queue'] ?? []) + [
-    'driver' => 'redis', 'connection' => 'default', 'queue' => 'default',
-    'retry_after' => 90, 'block_for' => null,
-], 'redis');
-$app['config']['queue.default'] = 'redis';
+$own = match ($driver) {
+    'redis' => ['connection' => 'default', 'block_for' => null],
+    'beanstalkd' => ['host' => '127.0.0.1', 'port' => $given['port'] ?? 11300, 'block_for' => 0],
+};
+$queue->addConnection(($given['queue'] ?? []) + $own + [
+    'driver' => $driver, 'queue' => 'default', 'retry_after' => 90,
+], $driver);
+$app['config']['queue.default'] = $driver;
 $queue->setAsGlobal();
 $app->instance('queue', $queue->getQueueManager());
 $app->alias('queue', Illuminate\Contracts\Queue\Factory::class);

@@ -1,7 +1,8 @@
-"""PHP with Laravel's queue, and a Redis for each test that wants one."""
+"""PHP with Laravel's queue, and the application on a backend that each test has for itself."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,26 +12,45 @@ from pathlib import Path
 
 import pytest
 
-from tests.laravel.application import HERE, Application
+from tests.laravel.application import HERE
+from tests.laravel.on_beanstalkd import BeanstalkdApplication
+from tests.laravel.on_redis import RedisApplication
+from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.later import LaterServer
 from tests.support.redis_server import RedisServer
 
-MakeApplication = Callable[..., Application]
+MakeApplication = Callable[..., RedisApplication]
+MakeOnBeanstalkd = Callable[..., BeanstalkdApplication]
 
 
-@pytest.fixture(scope="session")
-def php() -> str:
-    """Give PHP's path; without it, phpredis or Laravel the tests are skipped, or fail in CI."""
+def php_with(driver: str) -> str:
+    """Give PHP's path; without it, a client or Laravel the test is skipped, or fails in CI."""
     found = shutil.which("php")
     trouble = "there is no php here"
     if found is not None:
         booted = subprocess.run(
-            [found, str(HERE / "boot.php")], capture_output=True, text=True, check=False
+            [found, str(HERE / "boot.php"), json.dumps({"driver": driver})],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if booted.returncode == 0 and not booted.stdout:
             return found
         trouble = f"Laravel's queue does not boot: {booted.stdout}{booted.stderr}"
     say = pytest.fail if "CI" in os.environ else pytest.skip
     return str(say(f"{trouble}; `make services` installs what is needed"))
+
+
+@pytest.fixture(scope="session")
+def php() -> str:
+    """Give PHP's path, with Laravel's queue and phpredis."""
+    return php_with("redis")
+
+
+@pytest.fixture(scope="session")
+def php_with_pheanstalk() -> str:
+    """Give PHP's path, with Laravel's queue and Pheanstalk."""
+    return php_with("beanstalkd")
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +65,43 @@ def make(tmp_path: Path, php: str, redis_server: RedisServer) -> Iterator[MakeAp
     redis_server.command("FLUSHALL")
     with ExitStack() as stack:
 
-        def make_one(prefix: str = "", **settings: object) -> Application:
-            made = Application(tmp_path / "app", redis_server, php, prefix, **settings)
+        def make_one(prefix: str = "", **settings: object) -> RedisApplication:
+            made = RedisApplication(tmp_path / "app", redis_server, php, prefix, **settings)
             return stack.enter_context(made)
 
         yield make_one
 
 
 @pytest.fixture
-def app(make: MakeApplication) -> Application:
+def app(make: MakeApplication) -> RedisApplication:
     return make("laravel_database_")
+
+
+@pytest.fixture
+def on_a_later_beanstalkd(
+    tmp_path: Path, php_with_pheanstalk: str
+) -> Iterator[BeanstalkdApplication]:
+    """Give the application on a beanstalkd whose clock can be set forward, and leases ended."""
+    server = LaterServer(tmp_path / "server")
+    server.start()
+    try:
+        with BeanstalkdApplication(tmp_path / "app", server, php_with_pheanstalk) as made:
+            yield made
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def make_on_beanstalkd(
+    tmp_path: Path, php_with_pheanstalk: str, beanstalkd_server: BeanstalkdServer
+) -> Iterator[MakeOnBeanstalkd]:
+    """Give what makes the application, on an emptied beanstalkd, with settings of it."""
+    with ExitStack() as stack:
+
+        def make_one(**settings: object) -> BeanstalkdApplication:
+            made = BeanstalkdApplication(
+                tmp_path / "app", beanstalkd_server, php_with_pheanstalk, **settings
+            )
+            return stack.enter_context(made)
+
+        yield make_one

@@ -14,11 +14,11 @@ require __DIR__.'/boot.php';
 
 use App\Jobs\SendReport;
 
-$connection = $app['queue']->connection('redis');
+$connection = $app['queue']->connection($driver);
 $answers = [];
 foreach (json_decode($argv[2], true, 512, JSON_THROW_ON_ERROR) as $step) {
     $verb = array_shift($step);
-    $answers[] = match ($verb) {
+    $answer = match ($verb) {
         'push' => $connection->push(...$step),
         'later' => $connection->later(...$step),
         'bulk' => $connection->bulk(...$step),
@@ -26,5 +26,6 @@ foreach (json_decode($argv[2], true, 512, JSON_THROW_ON_ERROR) as $step) {
         'report' => $connection->push(new SendReport($step[0]), '', $step[1]),
         'size' => $connection->size(...$step),
     };
+    $answers[] = $answer instanceof Pheanstalk\Job ? $answer->getId() : $answer;
 }
 echo json_encode($answers), "\n";

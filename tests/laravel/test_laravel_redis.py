@@ -13,8 +13,8 @@ import pytest
 
 from qframe import foreign
 from qframe.contracts import Sizes
-from tests.laravel.application import Application
 from tests.laravel.conftest import MakeApplication
+from tests.laravel.on_redis import RedisApplication
 from tests.support.process import wait_for
 from tests.support.redis_server import RedisCluster
 
@@ -62,7 +62,7 @@ def test_a_delayed_job_pushed_by_php_is_run_by_python_when_it_is_due(
     assert scored <= end["time"] <= scored + 1 + SLACK
 
 
-def test_many_pushed_at_once_by_php_come_in_order(app: Application) -> None:
+def test_many_pushed_at_once_by_php_come_in_order(app: RedisApplication) -> None:
     steps = [["push", "app.jobs.SendWelcome", {"word": str(n)}] for n in range(50)]
     app.php_push(*steps, ["bulk", ["app.jobs.SendWelcome"] * 3, {"word": "bulk"}])
     assert app.queue.sizes() == Sizes(ready=53)
@@ -73,27 +73,27 @@ def test_many_pushed_at_once_by_php_come_in_order(app: Application) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["@handle", "@fire"])
-def test_the_method_in_laravels_name_is_accepted(app: Application, suffix: str) -> None:
+def test_the_method_in_laravels_name_is_accepted(app: RedisApplication, suffix: str) -> None:
     app.php_push(["push", f"app.jobs.SendWelcome{suffix}", {"word": "method"}])
     app.drain()
     assert app.ends() == [("python", 1)]
 
 
-def test_a_class_may_answer_to_a_name_of_php(app: Application) -> None:
+def test_a_class_may_answer_to_a_name_of_php(app: RedisApplication) -> None:
     app.php_push(["push", "App\\Jobs\\ImportFeed", {"word": "renamed"}])
     app.drain()
     (end,) = app.entries("end")
     assert (end["name"], end["data"]["word"]) == ("App\\Jobs\\ImportFeed", "renamed")
 
 
-def test_without_data_php_sends_text_or_an_empty_array(app: Application) -> None:
+def test_without_data_php_sends_text_or_an_empty_array(app: RedisApplication) -> None:
     app.php_push(["push", "app.jobs.SendWelcome"], ["push", "app.jobs.SendWelcome", []])
     assert [json.loads(member)["data"] for member in app.members("default")] == ["", []]
     app.drain()
     assert app.ends() == [("python", 1), ("python", 1)]
 
 
-def test_php_s_job_is_tried_again_as_its_python_class_says(app: Application) -> None:
+def test_php_s_job_is_tried_again_as_its_python_class_says(app: RedisApplication) -> None:
     app.php_push(["push", "app.jobs.Careful", {"python_fails": 2}])
     app.drain_all()
     assert app.starts() == [("python", 1), ("python", 2), ("python", 3)]
@@ -104,7 +104,7 @@ def test_php_s_job_is_tried_again_as_its_python_class_says(app: Application) -> 
     assert app.failed() == []
 
 
-def test_php_s_job_is_tried_again_as_its_payload_says(app: Application) -> None:
+def test_php_s_job_is_tried_again_as_its_payload_says(app: RedisApplication) -> None:
     payload = {
         "uuid": "from-php", "displayName": "welcome", "job": "app.jobs.SendWelcome",
         "maxTries": 3, "backoff": "0.3,1", "data": {"python_fails": 9}, "id": "x1", "attempts": 0,
@@ -122,7 +122,7 @@ def test_php_s_job_is_tried_again_as_its_payload_says(app: Application) -> None:
     assert failed["error"] == "Python does not like attempt 3"
 
 
-def test_php_s_job_is_tried_again_as_the_worker_says(app: Application) -> None:
+def test_php_s_job_is_tried_again_as_the_worker_says(app: RedisApplication) -> None:
     app.php_push(["push", "app.jobs.SendWelcome", {"python_fails": 9}])
     app.drain_all("--tries", 2)
     assert app.starts() == [("python", 1), ("python", 2)]
@@ -161,7 +161,7 @@ def test_a_foreign_job_is_run_by_laravels_worker(make: MakeApplication, prefix: 
     assert app.empty("php")
 
 
-def test_it_may_be_dispatched_with_every_word_of_the_fluent_call(app: Application) -> None:
+def test_it_may_be_dispatched_with_every_word_of_the_fluent_call(app: RedisApplication) -> None:
     program = app.python(
         "from qframe import dispatch, foreign\n"
         'job = foreign("App\\\\Handlers\\\\Import@handle", {"id": 7})\n'
@@ -176,7 +176,7 @@ def test_it_may_be_dispatched_with_every_word_of_the_fluent_call(app: Applicatio
     assert worker.stop() == 0
 
 
-def test_many_at_once(app: Application) -> None:
+def test_many_at_once(app: RedisApplication) -> None:
     ids = app.queue.bulk([foreign(IMPORT, {"number": n}) for n in range(100)])
     app.php_drains()
     ends = app.entries("end", side="php")
@@ -188,14 +188,14 @@ def test_many_at_once(app: Application) -> None:
 @pytest.mark.parametrize(
     "data", [None, "text", 7, 0.5, True, [], [1, [2]], {"a": []}, {}, 99_999_999_999_999]
 )
-def test_any_json_value_reaches_the_handler(app: Application, data: Any) -> None:
+def test_any_json_value_reaches_the_handler(app: RedisApplication, data: Any) -> None:
     app.queue.push(foreign("App\\Handlers\\Import", data))
     app.php_drains()
     (end,) = app.entries("end")
     assert end["data"] == ([] if data == {} else data), "PHP has one kind of empty array"
 
 
-def test_the_deepest_data_and_the_largest_integers(app: Application) -> None:
+def test_the_deepest_data_and_the_largest_integers(app: RedisApplication) -> None:
     deepest: Any = 2**63 - 1
     for _ in range(510):
         deepest = [deepest]
@@ -205,7 +205,7 @@ def test_the_deepest_data_and_the_largest_integers(app: Application) -> None:
     assert end["data"] == deepest
 
 
-def test_it_is_tried_again_as_its_options_say(app: Application) -> None:
+def test_it_is_tried_again_as_its_options_say(app: RedisApplication) -> None:
     app.queue.push(foreign(IMPORT, {"php_fails": 2, "text": "ü"}, tries=3, backoff=(1, 2)))
     worker = app.php_worker(tries=1, backoff=60)
     app.wait_for("end")
@@ -216,7 +216,7 @@ def test_it_is_tried_again_as_its_options_say(app: Application) -> None:
     assert {entry["data"]["text"] for entry in app.entries("start")} == {"ü"}
 
 
-def test_a_failure_for_good_is_laravels_to_record(app: Application) -> None:
+def test_a_failure_for_good_is_laravels_to_record(app: RedisApplication) -> None:
     identity = app.queue.push(foreign(IMPORT, {"php_fails": 9}, tries=2))
     worker = app.php_worker()
     (recorded,) = app.wait_for("recorded")
@@ -228,7 +228,7 @@ def test_a_failure_for_good_is_laravels_to_record(app: Application) -> None:
     assert app.failed() == []
 
 
-def test_its_delay_is_not_taken_for_its_backoff(app: Application) -> None:
+def test_its_delay_is_not_taken_for_its_backoff(app: RedisApplication) -> None:
     app.queue.later(3, foreign(IMPORT, {"php_fails": 1}, tries=2))
     app.php_worker(backoff=0)
     app.wait_for("end")
@@ -236,14 +236,14 @@ def test_its_delay_is_not_taken_for_its_backoff(app: Application) -> None:
     assert second - first < 2
 
 
-def test_laravels_blocking_pop_is_woken_by_a_push_of_python(app: Application) -> None:
+def test_laravels_blocking_pop_is_woken_by_a_push_of_python(app: RedisApplication) -> None:
     app.php_worker("php", queue={"block_for": 30})
     app.wait_for_blocked()
     app.queue.push(foreign(IMPORT, {"word": "wake"}), "php")
     app.wait_for("end", seconds=SLACK)
 
 
-def test_a_command_that_php_has_serialized_may_be_sent_by_python(app: Application) -> None:
+def test_a_command_that_php_has_serialized_may_be_sent_by_python(app: RedisApplication) -> None:
     command = 'O:19:"App\\Jobs\\SendReport":1:{s:2:"id";i:7;}'
     app.queue.push(
         foreign(
@@ -257,7 +257,7 @@ def test_a_command_that_php_has_serialized_may_be_sent_by_python(app: Applicatio
     assert (end["name"], end["data"]) == ("App\\Jobs\\SendReport", {"id": 7})
 
 
-def test_what_laravels_lua_changes_when_it_tries_again(app: Application) -> None:
+def test_what_laravels_lua_changes_when_it_tries_again(app: RedisApplication) -> None:
     sent = {
         "number": 123456789012345,
         "round": 10**15,
@@ -313,7 +313,7 @@ def test_workers_of_both_drain_one_queue_and_each_job_is_run_once(
 
 @pytest.mark.parametrize("pushed_by", ["php", "python"])
 def test_an_attempt_failed_by_php_is_followed_by_one_of_python(
-    app: Application, pushed_by: str
+    app: RedisApplication, pushed_by: str
 ) -> None:
     push_shared(app, pushed_by, {"php_fails": 1, "data": NESTED})
     app.php_works_once(tries=3)
@@ -325,7 +325,7 @@ def test_an_attempt_failed_by_php_is_followed_by_one_of_python(
 
 @pytest.mark.parametrize("pushed_by", ["php", "python"])
 def test_an_attempt_failed_by_python_is_followed_by_one_of_php(
-    app: Application, pushed_by: str
+    app: RedisApplication, pushed_by: str
 ) -> None:
     push_shared(app, pushed_by, {"python_fails": 1, "data": NESTED})
     app.works_once("--tries", 3, "--backoff", 1)
@@ -340,7 +340,9 @@ def test_an_attempt_failed_by_python_is_followed_by_one_of_php(
     assert app.empty()
 
 
-def test_attempts_are_counted_together_and_the_tries_end_on_either_side(app: Application) -> None:
+def test_attempts_are_counted_together_and_the_tries_end_on_either_side(
+    app: RedisApplication,
+) -> None:
     push_shared(app, "php", {"python_fails": 9, "php_fails": 9})
     (pushed,) = app.members("default")
     app.php_works_once(tries=4)
@@ -356,7 +358,7 @@ def test_attempts_are_counted_together_and_the_tries_end_on_either_side(app: App
     assert json.loads(record.payload).keys() == json.loads(pushed).keys()
 
 
-def test_what_failed_in_python_begins_anew_in_php_when_it_is_retried(app: Application) -> None:
+def test_what_failed_in_python_begins_anew_in_php_when_it_is_retried(app: RedisApplication) -> None:
     push_shared(app, "python", {"python_fails": 9, "data": "ü"})
     app.works_once("--tries", 3)
     app.works_once("--tries", 2)
@@ -367,7 +369,7 @@ def test_what_failed_in_python_begins_anew_in_php_when_it_is_retried(app: Applic
     assert (end["side"], end["attempts"], end["data"]["data"]) == ("php", 1, "ü")
 
 
-def test_the_last_try_may_be_php_s(app: Application) -> None:
+def test_the_last_try_may_be_php_s(app: RedisApplication) -> None:
     push_shared(app, "python", {"python_fails": 9, "php_fails": 9})
     app.works_once("--tries", 2)
     app.php_drains(tries=2)
@@ -378,7 +380,7 @@ def test_the_last_try_may_be_php_s(app: Application) -> None:
     assert app.empty()
 
 
-def test_a_job_of_a_killed_php_worker_is_run_by_python(app: Application) -> None:
+def test_a_job_of_a_killed_php_worker_is_run_by_python(app: RedisApplication) -> None:
     push_shared(app, "php", {"word": "killed", "sleep": 1.5})
     worker = app.php_worker(tries=3, queue={"retry_after": 1})
     app.wait_for("start", side="php")
@@ -432,7 +434,7 @@ def test_a_php_worker_that_is_late_changes_nothing_of_python_s(make: MakeApplica
 
 
 def test_a_job_released_by_php_is_run_by_python_whatever_order_its_keys_have(
-    app: Application,
+    app: RedisApplication,
 ) -> None:
     (identity,) = app.php_push(["push", "app.jobs.Shared", {"php_fails": 1, "data": NESTED}])
     (before,) = app.members("default")
@@ -451,7 +453,7 @@ def test_a_job_released_by_php_is_run_by_python_whatever_order_its_keys_have(
     assert json.loads(after)["id"] == identity
 
 
-def test_keys_that_come_in_any_order_and_with_spaces_are_read(app: Application) -> None:
+def test_keys_that_come_in_any_order_and_with_spaces_are_read(app: RedisApplication) -> None:
     for number, order in enumerate([(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]):
         items = [
             f'"attempts" : {number}',
@@ -489,7 +491,7 @@ def test_a_command_serialized_by_php_is_failed_with_the_message_that_helps(
     assert app.empty()
 
 
-def test_it_is_not_lost_and_laravel_runs_it_after_all(app: Application) -> None:
+def test_it_is_not_lost_and_laravel_runs_it_after_all(app: RedisApplication) -> None:
     app.php_push(["report", 7, "default"])
     app.drain()
     retried = app.qframe("retry", "all")
@@ -501,7 +503,7 @@ def test_it_is_not_lost_and_laravel_runs_it_after_all(app: Application) -> None:
 
 
 def test_a_foreign_job_that_a_python_worker_meets_is_kept_and_can_be_given_to_php(
-    app: Application,
+    app: RedisApplication,
 ) -> None:
     app.queue.push(foreign(IMPORT, {"id": 7}))
     app.drain()
@@ -525,7 +527,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 def test_on_a_cluster_laravels_names_in_braces_are_our_queues(
     cluster: RedisCluster, tmp_path: Path, php: str
 ) -> None:
-    with Application(
+    with RedisApplication(
         tmp_path / "app", cluster.nodes[0], php, "laravel_database_", cluster=True
     ) as app:
         app.php_options = {"cluster": [node.port for node in cluster.nodes]}
@@ -551,7 +553,7 @@ SLACK = 5.0
 """Seconds that a wake may take on a busy machine; what it must not be is the wait's 30."""
 
 
-def push_shared(app: Application, by: str, data: dict[str, Any]) -> None:
+def push_shared(app: RedisApplication, by: str, data: dict[str, Any]) -> None:
     """Push a job that both sides have, from either."""
     if by == "php":
         app.php_push(["push", "app.jobs.Shared", data])

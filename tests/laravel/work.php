@@ -59,7 +59,7 @@ $options = new WorkerOptions(
 );
 $queues = $given['work'] ?? 'default';
 if ($given['once'] ?? false) {
-    $worker->runNextJob('redis', $queues, $options);
+    $worker->runNextJob($driver, $queues, $options);
 } else {
-    exit($worker->daemon('redis', $queues, $options));
+    exit($worker->daemon($driver, $queues, $options));
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -101,7 +102,7 @@ class ThreadClient(Client):
             thread.join()
 
 
-def obey(queue: BaseQueue, command: str, *arguments: Any) -> Any:  # noqa: PLR0911 (each its own)
+def obey(queue: BaseQueue, command: str, *arguments: Any) -> Any:  # noqa: C901, PLR0911 (each its own)
     """Carry out one command and give its answer."""
     match command, arguments:
         case "ping", ():
@@ -124,6 +125,25 @@ def obey(queue: BaseQueue, command: str, *arguments: Any) -> Any:  # noqa: PLR09
             assert store is not None
             time.sleep(max(0, moment - time.time()))
             return [key for key in keys if store.add(key, value)]
+        case "increment", (moment, keys, times):
+            store = queue.own_store()
+            assert store is not None
+            time.sleep(max(0, moment - time.time()))
+            name = f"{os.getpid()} {threading.get_ident()}"
+            return sum(
+                store.increment(dict.fromkeys(keys, 1), name, str(step)) for step in range(times)
+            )
+        case "count up", (moment, keys, times):
+            store = queue.own_store()
+            assert store is not None
+            time.sleep(max(0, moment - time.time()))
+            done = tried = 0
+            while done < times:
+                found = store.get(*keys)
+                up = {key: (n, str(int(n or 0) + 1)) for key, n in zip(keys, found, strict=True)}
+                done += store.swap(up, 60)
+                tried += 1
+            return tried
         case "requeue", (moment, uuids):
             failed = queue.own_failed_store()
             assert failed is not None

@@ -4,7 +4,7 @@ One file opened for appending, one `write` per line, ended by the moment on the 
 processes of a machine share: `U pid` when a worker enters its loop; `P job` before a push, `E job`
 after it returned; `S job attempt pid` at a job's start; `D job attempt pid` as the last act of its
 body; `A job how attempt pid` once its settling has been applied or refused, `how` being `deleted`,
-`released`, `lost` and so on.
+`released`, `lost` and so on; `G pid seconds` after a process has had no processor for so long.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class Account:
     settled: dict[str, list[Settled]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[str, float] = field(default_factory=dict)
     """When the push of a job returned."""
+    starved: list[Fault] = field(default_factory=list)
+    """When a worker had no processor, and so could not renew its leases."""
 
     @classmethod
     def of(cls, file: Path) -> Account:
@@ -105,6 +107,9 @@ class Account:
             match event, rest:
                 case "U", _:
                     pass
+                case "G", (seconds,):
+                    begun = moment - float(seconds)
+                    account.starved.append(Fault("starved", begun, moment, int(name)))
                 case "P", _:
                     account.pushing[name] += 1
                 case "E", _:

@@ -6,6 +6,7 @@ a job did is known whatever became of its process. Every process is ended by its
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -29,6 +30,10 @@ ZOO = Path(__file__).with_name("zoo.py")
 
 PATIENCE = 20.0
 """Seconds until a condition that does not come true fails its test; generous for a busy machine."""
+
+_SHOWN = 3000
+_ARRIVAL = 2.0
+"""Characters of a process's output that are shown where its test fails."""
 
 _RUN = "from qframe.console.app import main; main()"
 _LIMITED = """
@@ -92,6 +97,7 @@ class Process:
                 stderr=err,
             )
         self.pid = self.popen.pid
+        self.words = command[3:]
         self.began = time.monotonic()
 
     @property
@@ -115,8 +121,14 @@ class Process:
         return self.popen.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, by its pid."""
+        """Send a signal, by its pid; returns when it has arrived, unless the process is stopped.
+
+        The kernel makes one of two signals that wait to be delivered.
+        """
         self.popen.send_signal(number)
+        give_up = time.monotonic() + _ARRIVAL
+        while _is_pending(self.pid, number) and time.monotonic() < give_up:
+            time.sleep(0.005)
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end and give the exit code."""
@@ -144,6 +156,11 @@ class Process:
             self.popen.kill()
         self.popen.wait()
 
+    def report(self) -> None:
+        """Print the end of its output, for pytest to show where the test has failed."""
+        print(f"-- pid {self.pid}, exit {self.popen.returncode}, {' '.join(self.words)}")
+        print(self.out[-_SHOWN:], self.err[-_SHOWN:], sep="\n")
+
 
 class Project:
     """A folder with `qframe.toml`, a module `jobs` and a ledger, and the processes on it."""
@@ -166,6 +183,7 @@ class Project:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.end()
+            process.report()
         self.close()
         project._root = self._root_before
 
@@ -321,3 +339,12 @@ class Project:
         process = Process(command, self.root, f"process-{len(self.processes)}", everything)
         self.processes.append(process)
         return process
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal waits to be delivered to a process."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("ShdPnd:"):
+                return bool(int(line.split()[1], 16) & 1 << (number - 1))
+    return False

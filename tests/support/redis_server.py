@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -26,8 +25,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-PATIENCE = 20.0
-"""Seconds until a server that does not come up fails its test; generous for a busy machine."""
+from tests.support.server_process import PATIENCE, ServerProcess
 
 SLOTS = 16384
 
@@ -78,7 +76,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
         time.sleep(0.01)
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A server of its own, running once `start` is called or the `with` block entered.
 
     `fsync` turns the append-only file on ("always", "everysec", "no"); `users` are ACL users as
@@ -110,8 +108,7 @@ class RedisServer:
         self._users = dict(users or {})
         self._fsync = fsync
         self._config = list(config)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stopped = False
+        super().__init__()
         self.write_config()
 
     def __enter__(self) -> Self:
@@ -201,48 +198,6 @@ class RedisServer:
         except (redis.RedisError, OSError):
             return False
         return True
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        assert self._process is not None
-        return self._process.pid
-
-    def alive(self) -> bool:
-        """Whether its process is there, stopped or not."""
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        """Ask it to end, and wait for that."""
-        self.resume()
-        if self._process is not None:
-            self._process.terminate()
-            self._ended()
-
-    def kill(self) -> None:
-        """Kill it, whatever state it is in."""
-        if self._process is not None:
-            self._process.kill()
-            self._ended()
-
-    def _ended(self) -> None:
-        assert self._process is not None
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def pause(self) -> None:
-        """Let it stand still: connections are accepted by the kernel, nothing is answered."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self._stopped = True
-
-    def resume(self) -> None:
-        """Let it go on after a pause."""
-        if self._stopped and self.alive():
-            os.kill(self.pid, signal.SIGCONT)
-        self._stopped = False
 
     def restart(self, *, kill: bool = False, ready: bool = True) -> Self:
         """End it, by TERM or `kill`, and start it on the same port."""

@@ -54,6 +54,33 @@ class Sleep(Queueable):
         note("end", self.word, self.attempts, os.getpid(), time.time())
 
 
+class Steps(Queueable):
+    """Tells how far it is, more often than is kept, and gives something."""
+
+    steps: int = 10
+    pause: float = 0.02
+    then_wait: float = 0
+    gives: Any = None
+    fails: bool = False
+    settles: str = ""
+
+    track = True
+
+    def handle(self) -> Any:
+        note("start", "steps", self.attempts, os.getpid())
+        for step in range(self.steps):
+            self.progress((step + 1) / self.steps, f"step {step + 1}")
+            time.sleep(self.pause)
+        time.sleep(self.then_wait)
+        if self.settles:
+            getattr(self, self.settles)()
+        if self.fails:
+            raise ValueError("not today")
+        note("end", "steps", self.attempts)
+        special = {"a set": {1, 2}, "?": object(), "long": "x" * 70_000}
+        return special.get(self.gives, self.gives) if isinstance(self.gives, str) else self.gives
+
+
 class Stubborn(Queueable):
     """Takes no `Exception` for an end."""
 

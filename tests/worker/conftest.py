@@ -1,22 +1,33 @@
 """Projects on the backends the worker is tested with.
 
-A module that says `pytestmark = pytest.mark.on_redis_too` runs each of its tests on Redis as well.
+A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis as well, one that has
+`on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
+
+What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
+So of a test's three backends the embedded one and one of the others are run, which one is told by
+the test's name; with `--every-backend`, or marked `every_backend`, it is run on all.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.drivers.beanstalkd.support import BeanstalkdProject, emptied
 from tests.drivers.redis.support import RedisProject
+from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Project
 from tests.support.redis_server import RedisServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_redis_too: run on the embedded database and on Redis")
+    config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
+    config.addinivalue_line("markers", "every_backend: run on all in any case")
+    config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
     config.addinivalue_line("markers", "embedded_only: about the database's file")
 
 
@@ -24,7 +35,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     too = metafunc.definition.get_closest_marker("on_redis_too")
     embedded = metafunc.definition.get_closest_marker("embedded_only")
     if too and not embedded and "project" in metafunc.fixturenames:
-        metafunc.parametrize("project", ["database", "redis"], indirect=True)
+        backends = ["database", "redis"]
+        left_out = metafunc.definition.get_closest_marker("not_on_beanstalkd")
+        if metafunc.definition.get_closest_marker("on_beanstalkd_too") and not left_out:
+            backends.append("beanstalkd")
+        all_of_them = metafunc.config.getoption("--every-backend")
+        if not all_of_them and not metafunc.definition.get_closest_marker("every_backend"):
+            other = zlib.crc32(metafunc.function.__name__.encode()) % (len(backends) - 1)
+            backends = [backends[0], backends[1 + other]]
+        metafunc.parametrize("project", backends, indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +53,25 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         yield server
 
 
+@pytest.fixture(scope="session")
+def beanstalkd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeanstalkdServer]:
+    """Give a private server all tests of this process share."""
+    with BeanstalkdServer(tmp_path_factory.mktemp("beanstalkd")) as server:
+        yield server
+
+
 @pytest.fixture
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
     """Give an empty project on the embedded database, or on the backend a test is run with."""
     if getattr(request, "param", "database") == "database":
         with Project(tmp_path / "app") as made:
             yield made
+        return
+    if request.param == "beanstalkd":
+        beanstalkd: BeanstalkdServer = request.getfixturevalue("beanstalkd")
+        emptied(beanstalkd)
+        with BeanstalkdProject(tmp_path / "app", beanstalkd) as on_beanstalkd:
+            yield on_beanstalkd
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.command("FLUSHALL")

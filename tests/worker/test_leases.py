@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 def test_a_long_job_runs_once_though_its_lease_is_short(project: Project) -> None:
-    project.configure(retry_after=1)
+    project.configure(retry_after=2)
     project.push("Sleep", {"seconds": 5})
     workers = [project.work(), project.work()]
     project.wait_for_note("end")
@@ -41,6 +41,7 @@ def test_a_killed_workers_job_runs_again_soon(project: Project) -> None:
     other.end()
 
 
+@pytest.mark.not_on_beanstalkd("1.12 may miss the end of a lease")
 def test_a_worker_that_wakes_up_late_can_change_nothing(project: Project) -> None:
     project.configure(retry_after=1)
     uuid = project.push("Sleep", {"seconds": 1, "word": "late"}, maxTries=3)
@@ -65,6 +66,7 @@ def test_a_worker_that_wakes_up_late_can_change_nothing(project: Project) -> Non
     assert uuid
 
 
+@pytest.mark.not_on_beanstalkd("1.12 may miss the end of a lease")
 @pytest.mark.parametrize("outcome", ["raises", "releases", "fails"])
 @pytest.mark.parametrize("meanwhile", ["done", "running"])
 def test_a_late_failure_or_release_is_refused(
@@ -145,6 +147,7 @@ def test_a_held_job_of_a_stuck_worker_is_run_by_another(project: Project) -> Non
     assert project.empty()
 
 
+@pytest.mark.not_on_beanstalkd("nothing is held ahead")
 def test_what_a_dead_worker_held_comes_back_uncounted(project: Project) -> None:
     project.configure(retry_after=60)
     for number in range(200):

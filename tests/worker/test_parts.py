@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -323,6 +323,14 @@ class Memory(Store):
 
     def keys(self, prefix: str) -> Sequence[str]:
         return sorted(key for key in self.values if key.startswith(prefix))
+
+    def increment(self, amounts: Mapping[str, int], marker: str, step: str) -> bool:
+        raise NotImplementedError
+
+    def swap(
+        self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
+    ) -> bool:
+        raise NotImplementedError
 
 
 @pytest.fixture

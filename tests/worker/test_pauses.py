@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 def test_a_paused_queue_waits_and_the_others_go_on(project: Project) -> None:
@@ -33,7 +33,7 @@ def test_a_running_worker_hears_pause_and_resume(project: Project) -> None:
     time.sleep(1.2)
     assert project.notes("note") == []
     assert project.qframe("resume").code == 0
-    project.wait_for_note("note", seconds=10)
+    project.wait_for_note("note")
     assert f"{project.queue.name}: resumed" in worker.out
     assert worker.stop() == 0
     assert worker.err == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -54,6 +54,14 @@ class Pauses(Store):
         raise NotImplementedError
 
     def keys(self, prefix: str) -> Sequence[str]:
+        raise NotImplementedError
+
+    def increment(self, amounts: Mapping[str, int], marker: str, step: str) -> bool:
+        raise NotImplementedError
+
+    def swap(
+        self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
+    ) -> bool:
         raise NotImplementedError
 
 

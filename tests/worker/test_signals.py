@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
 
@@ -68,7 +68,7 @@ def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) ->
     time.sleep(0.2)
     assert worker.alive()
     worker.signal(signal.SIGTERM)
-    assert worker.wait(3) == 0
+    assert worker.wait() == 0
     assert project.notes("finally") == [["finally", "long"]]
     assert project.notes("end") == []
     assert "GIVEN BACK" in worker.out

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 def test_restart_ends_an_idle_worker(project: Project) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.process import Finished, Project
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 CANARY = "from pathlib import Path\nPath({canary!r}).write_text(__name__)\n"
 JOB = """

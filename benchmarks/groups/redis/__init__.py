@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import time
 
@@ -16,23 +14,22 @@ from benchmarks.peers.sides import PEERS
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row
+from benchmarks.said import said
 
 TITLE = "Redis, one worker process, no-op jobs; all sides on one private server"
-
-_ABSENT = "not installed"
 
 
 def facts() -> dict[str, str]:
     """Name the versions compared."""
     peers = dict.fromkeys(peer.environment for peer in PEERS)
     return {
-        "Redis": _said("redis-server", "--version", word=2).removeprefix("v="),
+        "Redis": said("redis-server", "--version", word=2).removeprefix("v="),
         **report.installed("redis", "hiredis", "pydantic"),
         "peers": ", ".join(f"{name} {environments.pinned(name)[name]}" for name in peers),
-        "Laravel": _said("dpkg-query", "-W", "-f", "${Version}", "php-laravel-framework"),
-        "PHP": _said("php", "--version", word=1),
-        "Sidekiq": _said("sidekiq", "--version", word=1),
-        "Ruby": _said("ruby", "--version", word=1),
+        "Laravel": said("dpkg-query", "-W", "-f", "${Version}", "php-laravel-framework"),
+        "PHP": said("php", "--version", word=1),
+        "Sidekiq": said("sidekiq", "--version", word=1),
+        "Ruby": said("ruby", "--version", word=1),
     }
 
 
@@ -48,12 +45,3 @@ def rows(plan: Plan) -> list[Row]:
             spent = time.monotonic() - began
             print(f"redis {measure.__name__}: {spent:.0f} s", file=sys.stderr)
     return found
-
-
-def _said(*command: str, word: int = 0) -> str:
-    """Give a word of what a program says of itself."""
-    if shutil.which(command[0]) is None:
-        return _ABSENT
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    words = done.stdout.split()
-    return words[word] if len(words) > word else _ABSENT

@@ -3,7 +3,7 @@
 
 require __DIR__.'/queue.php';
 
-$queue = queues()->getConnection('redis');
+$queue = queues()->getConnection(CONNECTION);
 $append = fn () => $queue->push('Jobs@append', []);
 [, $what, $count] = $argv;
 $append();

@@ -1,7 +1,13 @@
 <?php
-// Laravel 8's queue on Redis with phpredis, booted without an application around it, and its jobs.
+// Laravel 8's queue, booted without an application around it, and its jobs: on Redis with phpredis,
+// or on beanstalkd with Pheanstalk where BENCH_BEANSTALKD says host and port.
 
 require 'Illuminate/autoload.php';
+
+define('CONNECTION', getenv('BENCH_BEANSTALKD') ? 'beanstalkd' : 'redis');
+if (CONNECTION === 'beanstalkd') {
+    require 'Pheanstalk/autoload.php';
+}
 
 use Illuminate\Config\Repository;
 use Illuminate\Container\Container;
@@ -18,6 +24,9 @@ final class Jobs
     {
         self::$written ??= fopen('written', 'a');
         fwrite(self::$written, '.');
+        if ($seconds = getenv('BENCH_SLEEPS')) {
+            sleep((int) $seconds);
+        }
         $job->delete();
     }
 
@@ -29,13 +38,9 @@ final class Jobs
     }
 }
 
-function queues(): Manager
+function on_redis(Container $container): array
 {
     $address = parse_url(getenv('BENCH_REDIS'));
-    $container = new Container;
-    Container::setInstance($container);
-    $container->instance('config', new Repository(['queue' => ['default' => 'redis', 'connections' => []]]));
-    $container->instance('events', new Dispatcher($container));
     $container->instance('redis', new RedisManager($container, 'phpredis', [
         'default' => [
             'host' => $address['host'],
@@ -43,14 +48,31 @@ function queues(): Manager
             'database' => (int) trim($address['path'] ?? '0', '/'),
         ],
     ]));
+
+    return ['connection' => 'default'];
+}
+
+function on_beanstalkd(): array
+{
+    [$host, $port] = explode(':', getenv('BENCH_BEANSTALKD'));
+
+    return ['host' => $host, 'port' => (int) $port];
+}
+
+function queues(): Manager
+{
+    $container = new Container;
+    Container::setInstance($container);
+    $container->instance('config', new Repository(['queue' => ['default' => CONNECTION, 'connections' => []]]));
+    $container->instance('events', new Dispatcher($container));
+    $own = CONNECTION === 'redis' ? on_redis($container) : on_beanstalkd();
     $queues = new Manager($container);
-    $queues->addConnection([
-        'driver' => 'redis',
-        'connection' => 'default',
+    $queues->addConnection($own + [
+        'driver' => CONNECTION,
         'queue' => 'default',
         'retry_after' => 60,
         'block_for' => 5,
-    ], 'redis');
+    ], CONNECTION);
 
     return $queues;
 }

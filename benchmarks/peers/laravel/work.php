@@ -1,5 +1,5 @@
 <?php
-// What `queue:work redis` runs: Laravel's own worker, its loop for ever.
+// What `queue:work` runs: Laravel's own worker, its loop for ever.
 
 require __DIR__.'/queue.php';
 
@@ -31,4 +31,4 @@ final class Reports implements ExceptionHandler
 
 $queues = queues();
 $worker = new Worker($queues->getQueueManager(), $queues->getContainer()['events'], new Reports, fn () => false);
-$worker->daemon('redis', 'default', new WorkerOptions('default'));
+$worker->daemon(CONNECTION, 'default', new WorkerOptions('default'));

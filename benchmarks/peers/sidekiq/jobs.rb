@@ -16,6 +16,7 @@ class Append
 
   def perform
     WRITTEN.syswrite(".")
+    sleep(ENV["BENCH_SLEEPS"].to_f) if ENV["BENCH_SLEEPS"]
   end
 end
 

@@ -52,8 +52,8 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
-        self.schema = Schema(settings)
         self.url = _url(settings)
+        self.schema = Schema(settings)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._local = threading.local()
         self._own_opening = threading.Lock()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qframe.contracts import FailedJob, FailedStore, History
-from qframe.drivers.base import BaseJob
 from qframe.drivers.database.schema import LATEST, NEVER
+from qframe.drivers.reservation import BaseJob
 
 if TYPE_CHECKING:
     from qframe.drivers.database.queue import DatabaseQueue
+    from qframe.drivers.database.session import Session
     from qframe.drivers.database.sql import Statement
+    from qframe.tail import Step
 
 
 class DatabaseJob(BaseJob):
@@ -44,8 +46,44 @@ class DatabaseJob(BaseJob):
         self._attempts = number
         self._history = history
 
+    def ticket(self) -> bytes | None:
+        return f"{self.fence['id']} {self.fence['lease']}".encode()
+
+    def _recover(self, history: History) -> bool:
+        statement = self.connection.sql.give_back
+        return self._apply(statement, attempts=self._attempts, history=history.to_json())
+
     def _delete(self) -> bool:
-        return self._apply(self.connection.sql.delete)
+        if self.lock_at_end is None and self.member_at_end is None:
+            return self._apply(self.connection.sql.delete)
+        with self.connection.database.transaction() as session:
+            removed = self._free_if(self._apply(self.connection.sql.delete))
+            if removed:
+                self.connection.count(session, self, failed=self.ends_in_failure)
+        return removed
+
+    def hand_over(self, step: Step) -> bool | None:
+        connection = self.connection
+        if not connection.noting:
+            return super().hand_over(step)
+        with connection.database.transaction() as session:
+            store = connection.own_store()
+            held = store.held(session, [change.key for change in step.changes])
+            if any(held[change.key] != change.expected for change in step.changes):
+                return None
+            if not self._apply(connection.sql.delete):
+                return False
+            store.write(session, held, [(c.key, c.wanted, c.seconds) for c in step.changes])
+            self._free_if(removed=True)  # unless the next link has taken it over just now
+            if step.push is not None:
+                connection.insert_link(session, step.push)
+        return True
+
+    def _free_if(self, removed: bool) -> bool:
+        lock = self.lock_at_end
+        if removed and lock is not None:
+            lock.free(self.connection.own_store())
+        return removed
 
     def _release(self, delay: float, history: History) -> bool:
         return self._apply(self.connection.sql.release, delay=delay, history=history.to_json())
@@ -70,11 +108,15 @@ class DatabaseJob(BaseJob):
 
     def _fail(self, record: FailedJob, store: FailedStore) -> bool:
         if not self.connection.shares(store):
+            self.ends_in_failure = True
             return super()._fail(record, store)
         with self.connection.database.transaction() as session:
             removed = bool(session.run(self.connection.sql.delete, **self.fence).rowcount)
             if removed:
                 store.add(record)
+                self._take_note(session)
+                self._free_if(removed)
+                self.connection.count(session, self, failed=True)
         return removed
 
     def _apply(
@@ -86,12 +128,20 @@ class DatabaseJob(BaseJob):
         **values: str | int,
     ) -> bool:
         database = self.connection.database
-        with database.session() as session:
+        with database.session() if self.noted is None else database.transaction() as session:
             if bury:
                 values |= {"due_at": NEVER, "available_at": LATEST}
             elif delay is not None:
                 values |= due_at(database.now(session), delay)
-            return bool(session.run(statement, **values, **self.fence).rowcount)
+            applied = bool(session.run(statement, **values, **self.fence).rowcount)
+            if applied:
+                self._take_note(session)
+            return applied
+
+    def _take_note(self, session: Session) -> None:
+        if self.noted is not None:
+            connection = self.connection
+            connection.statuses.take(session, self.noted, connection.database.now(session))
 
 
 def due_at(now: int, delay: float) -> dict[str, int]:

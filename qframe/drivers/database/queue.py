@@ -7,20 +7,37 @@ import itertools
 import select
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
-from qframe import host
+from qframe import host, unique
 from qframe.config import DatabaseSettings
-from qframe.contracts import Capability, FailedJob, FailedStore, Job, Sizes, Store
+from qframe.contracts import (
+    BatchStore,
+    Cancelling,
+    Capability,
+    FailedJob,
+    FailedStore,
+    Job,
+    Sizes,
+    StatusStore,
+)
 from qframe.drivers.base import HOLD, BaseQueue
+from qframe.drivers.database.batches import DatabaseBatchStore
 from qframe.drivers.database.connection import Database
 from qframe.drivers.database.failed import DatabaseFailedStore
 from qframe.drivers.database.job import DatabaseJob, due_at, stored
 from qframe.drivers.database.schema import NEVER
 from qframe.drivers.database.session import Session
 from qframe.drivers.database.statements import Statements
+from qframe.drivers.database.statuses import DatabaseStatusStore
 from qframe.drivers.database.store import DatabaseStore
 from qframe.drivers.database.watch import FileWatch
+from qframe.drivers.reservation import BaseJob, uuid_of
+from qframe.foreign import Dispatchable
 from qframe.names import queue_name
+from qframe.payload import Envelope
+from qframe.tail import Link
+from qframe.unique import Lock
 
 _LOOKS_PER_WRITE = 20
 _BETWEEN_LOOKS = 0.001
@@ -49,8 +66,10 @@ class DatabaseQueue(BaseQueue):
         | Capability.LIST
         | Capability.SIZE
         | Capability.CLEAR
+        | Capability.CANCEL
         | Capability.HISTORY
         | Capability.ATOMIC_FAIL
+        | Capability.TAKE_UP
         | Capability.DURABLE
     )
 
@@ -62,15 +81,41 @@ class DatabaseQueue(BaseQueue):
         self.sql = Statements(self.database)
         self._store = DatabaseStore(self.database)
         self._failed = DatabaseFailedStore(self.database)
+        self.statuses = DatabaseStatusStore(self.database)
+        self.noting = True
+
+    @cached_property
+    def batches(self) -> DatabaseBatchStore:
+        """The batches; made when first asked for, as most processes have none."""
+        return DatabaseBatchStore(self.database, self._store)
 
     # -- pushing --------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
         with self.database.session() as session:
-            if len(messages) == 1:
+            if len(messages) == 1 and not (self.noting and b'"track"' in messages[0][0]):
                 return self._insert(session, messages, queue, delay)
         with self.database.transaction() as session:
             return self._insert(session, messages, queue, delay)
+
+    def put_unique(self, raw: bytes, queue: str, delay: float, lock: Lock) -> str:
+        if not self.noting:
+            return super().put_unique(raw, queue, delay, lock)
+        with self.database.transaction() as session:
+            if lock.is_token:
+                self._store.set(lock.key, lock.uuid, lock.seconds + delay)
+            elif holder := lock.take(self._store, delay):
+                return "" if holder == lock.uuid else holder  # its own: it has arrived
+            self._insert(session, [(raw, lock.uuid)], queue, delay)
+        return ""
+
+    def _push_mixed(
+        self, made: Sequence[tuple[Dispatchable, Envelope]], queue: str | None, uuids: list[str]
+    ) -> list[str]:
+        if not self.noting:
+            return super()._push_mixed(made, queue, uuids)
+        with self.database.transaction():
+            return super()._push_mixed(made, queue, uuids)
 
     def put_groups(self, groups: Sequence[tuple[list[tuple[bytes, str]], str, float]]) -> None:
         with self.database.transaction() as session:
@@ -82,6 +127,8 @@ class DatabaseQueue(BaseQueue):
     ) -> str:
         now = self.database.now(session)
         common = {"queue": queue, "created_at": now // 1000, **due_at(now, delay)}
+        for note in self.queued_notes(messages, queue, delay) if self.noting else ():
+            self.statuses.take(session, note, now)
         if len(messages) == 1:
             cursor = session.run(self.sql.insert, payload=stored(messages[0][0]), **common)
             return str(getattr(cursor, "lastrowid", ""))
@@ -89,6 +136,12 @@ class DatabaseQueue(BaseQueue):
             self.sql.insert, [{"payload": stored(raw), **common} for raw, _ in messages]
         )
         return ""
+
+    def insert_link(self, session: Session, link: Link) -> None:
+        """Push the next of a chain in the transaction that removes the one before it."""
+        self._insert(
+            session, [(self.signed(link.raw, link.queue), link.uuid)], link.queue, link.delay
+        )
 
     # -- working --------------------------------------------------------------------------------
 
@@ -99,6 +152,8 @@ class DatabaseQueue(BaseQueue):
         jobs: list[Job] = []
         with self.database.transaction() as session:
             deleted = self._delete(session, finished)
+            if deleted:  # first: what follows its batch may be the very next job
+                self._count_finished(session, finished)
             now = self.database.now(session)
             for queue in queues:
                 self._make_ready(session, queue, now)
@@ -134,7 +189,8 @@ class DatabaseQueue(BaseQueue):
         if not isinstance(job, DatabaseJob):
             raise TypeError(f"{job!r} is not a job of {self.name!r}")
         database = self.database
-        with database.session() if finished is None else database.transaction() as session:
+        alone = finished is None and job.tracking is None and job.lock is None
+        with database.session() if alone else database.transaction() as session:
             deleted = self._delete(session, finished)
             now = database.now(session)
             number = job.attempts() + 1
@@ -146,6 +202,10 @@ class DatabaseQueue(BaseQueue):
                 **self.lease_until(now, self.retry_after),
             )
             started = bool(cursor.rowcount)
+            if started and job.lock_at_start is not None:
+                job.lock_at_start.free(self._store)
+            if deleted:
+                self._count_finished(session, finished)
         self.finish(finished, deleted=deleted)
         if started:
             job.has_started(number, history)
@@ -153,10 +213,42 @@ class DatabaseQueue(BaseQueue):
             job.mark("lost")
         return started
 
+    def take_up(self, ticket: bytes) -> Job | None:
+        identity, lease = ticket.decode().split(" ", 1)
+        fence: dict[str, int | str] = {"id": int(identity), "lease": lease}
+        with self.database.session() as session:
+            row = session.run(self.sql.own, **fence).fetchone()
+        if row is None:
+            return None
+        *values, queue = row
+        job = DatabaseJob(self, queue, tuple(values), lease)
+        job.started = True
+        return job
+
     def _delete(self, session: Session, finished: Job | None) -> bool:
         if not isinstance(finished, DatabaseJob):
             return False
-        return bool(session.run(self.sql.delete, **finished.fence).rowcount)
+        deleted = bool(session.run(self.sql.delete, **finished.fence).rowcount)
+        note = finished.deletion_note() if deleted else None
+        if note is not None:
+            self.statuses.take(session, note, self.database.now(session))
+        if deleted and finished.lock_at_end is not None:
+            finished.lock_at_end.free(self._store)
+        return deleted
+
+    def _count_finished(self, session: Session, finished: Job | None) -> None:
+        """Count the job that was removed with this step."""
+        if isinstance(finished, DatabaseJob):
+            self.count(session, finished, failed=finished.ends_in_failure)
+
+    def count(self, session: Session, job: BaseJob, *, failed: bool) -> None:
+        """Count a member of a batch in the transaction that removes it, and push what is due."""
+        member = job.member_at_end
+        if member is None:
+            return
+        teller = self.batches.take(session, *member, job.uuid, failed=failed)
+        if teller is not None:
+            self._insert(session, [(teller.raw, teller.uuid)], teller.queue, 0)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         """Watch for a commit by another connection: SQLite can tell of one, but wakes nobody."""
@@ -242,9 +334,13 @@ class DatabaseQueue(BaseQueue):
             return [name for (name,) in session.run(self.sql.names).fetchall()]
 
     def clear(self, queue: str | None = None) -> int:
-        with self.database.session() as session:
-            name = queue_name(queue or self.default_queue)
-            return int(session.run(self.sql.clear, queue=name).rowcount)
+        name = queue_name(queue or self.default_queue)
+        with self.database.transaction() as session:
+            gone = session.run(self.sql.locked, queue=name, like='%"unique"%').fetchall()
+            count = int(session.run(self.sql.clear, queue=name).rowcount)
+            for (text,) in gone:
+                self.free_lock_of(text.encode() if isinstance(text, str) else bytes(text))
+        return count
 
     def kick(self, queue: str | None = None) -> int:
         with self.database.session() as session:
@@ -254,24 +350,63 @@ class DatabaseQueue(BaseQueue):
 
     # -- failed jobs, store, operation ------------------------------------------------------------
 
+    def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
+        with self.database.transaction() as session:
+            now = self.database.now(session)
+            times = {"now": now, "reserved_before": int(now / 1000 - self.retry_after)}
+            ms = int(self.retry_after * 1000)
+            found = session.run(
+                self.sql.find, like=f"%{uuid}%", queue=queue, ms=ms, **times
+            ).fetchall()
+            for identity, text, name, attempts, left in found:
+                raw = text.encode() if isinstance(text, str) else bytes(text)
+                if uuid_of(raw) != uuid:
+                    continue
+                if left is not None:
+                    return Cancelling.HELD if left <= HOLD * 1000 else Cancelling.RUNNING
+                if not session.run(self.sql.remove, id=identity, **times).rowcount:
+                    return Cancelling.HELD  # just now
+                for note in self.cancelled_note(raw, name, attempts):
+                    self.statuses.take(session, note, now)
+                self.free_lock_of(raw)
+                self.count_removed(raw)
+                return Cancelling.REMOVED
+        return Cancelling.ABSENT
+
     def requeue(self, record: FailedJob, payload: bytes, store: FailedStore) -> bool:
         if not self.shares(store):
             return super().requeue(record, payload, store)
         with self.database.transaction() as session:
             if not store.forget(record.uuid):
                 return False
-            self._insert(session, [(payload, record.uuid)], record.queue, 0)
+            if unique.of_raw(payload) is not None:
+                self.push_again(record, payload)
+            else:
+                self._insert(session, [(payload, record.uuid)], record.queue, 0)
         return True
 
     def shares(self, store: FailedStore) -> bool:
         """Whether the failed jobs are kept in this very database."""
         return isinstance(store, DatabaseFailedStore) and store.database is self.database
 
-    def own_store(self) -> Store:
+    def own_store(self) -> DatabaseStore:
         return self._store
 
     def own_failed_store(self) -> FailedStore:
         return self._failed
+
+    def own_statuses(self) -> StatusStore:
+        return self.statuses
+
+    def seal_batch(self, store: BatchStore, identity: str) -> None:
+        if store is not self.own_batches():
+            super().seal_batch(store, identity)
+            return
+        with self.database.transaction():
+            super().seal_batch(store, identity)
+
+    def own_batches(self) -> BatchStore:
+        return self.batches
 
     def described(self) -> str:
         return self.database.shown()

@@ -83,6 +83,9 @@ class Statements:
             )
             .where(ours)
         )
+        self.own = make(
+            select(c.id, database.as_bytes(c.payload), c.attempts, c.history, c.queue).where(ours)
+        )
         self.delete = make(jobs.delete().where(ours))
         self.release = make(
             jobs.update()
@@ -131,12 +134,30 @@ class Statements:
                 reserved.scalar_subquery(),
             ).where(waiting)
         )
-        self.clear = make(jobs.delete().where(waiting, or_(c.due_at.is_(None), c.due_at < NEVER)))
+        unburied = and_(waiting, or_(c.due_at.is_(None), c.due_at < NEVER))
+        self.clear = make(jobs.delete().where(unburied))
+        self.locked = make(
+            select(database.as_bytes(c.payload)).where(unburied, c.payload.like(param("like")))
+        )
         self.kick = make(
             jobs.update()
             .values(due_at=param("due_at"), available_at=param("available_at"))
             .where(waiting, c.due_at == NEVER)
         )
+        expired = or_(c.reserved_at.is_(None), _expired(jobs))
+        self.find = make(
+            select(
+                c.id,
+                database.as_bytes(c.payload),
+                c.queue,
+                c.attempts,
+                case((expired, None), else_=expiry - param("now")),
+            ).where(
+                c.payload.like(param("like")),
+                or_(in_queue, param("queue").is_(None)),
+            )
+        )
+        self.remove = make(jobs.delete().where(c.id == param("id"), expired))
         self.names = make(select(c.queue).distinct().order_by(c.queue))
 
 

@@ -72,7 +72,7 @@ def _about_access(links: Links, settings: RedisSettings) -> list[str]:
 
 
 def _info(links: Links) -> dict[str, str]:
-    with links.using(links.keys.failed) as link:
+    with links.of(links.keys.failed) as link:
         (text,) = link.ask(Command("INFO"))
     lines = (line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     info = {key: value.strip() for key, value in lines}
@@ -83,7 +83,7 @@ def _info(links: Links) -> dict[str, str]:
 
 def _config(links: Links, name: str) -> str | None:
     """Give a setting of the server, None where it does not tell."""
-    with suppress(BackendUnavailable), links.using(links.keys.failed) as link:
+    with suppress(BackendUnavailable), links.of(links.keys.failed) as link:
         (pair,) = link.ask(Command("CONFIG", "GET", name))
         if len(pair) == 2:  # noqa: PLR2004 (name and value)
             return str(pair[1].decode())

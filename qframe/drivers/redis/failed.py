@@ -22,11 +22,11 @@ class RedisFailedStore(FailedStore):
         self._records, self._order = self._keys = links.keys.failed, links.keys.failed_order
 
     def add(self, record: FailedJob) -> None:
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             link.ask(call("failed_add", self._keys, record.uuid, encoded(record), record.failed_at))
 
     def find(self, uuid: str) -> FailedJob | None:
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             (text,) = link.ask(Command("HGET", self._records, uuid))
         return None if text is None else _decoded(text)
 
@@ -34,7 +34,7 @@ class RedisFailedStore(FailedStore):
         self, limit: int = 100, after: str | None = None, queue: str | None = None
     ) -> Sequence[FailedJob]:
         found: list[FailedJob] = []
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             at = 0
             if after is not None:
                 (rank,) = link.ask(Command("ZREVRANK", self._order, after))
@@ -50,11 +50,11 @@ class RedisFailedStore(FailedStore):
         return found[:limit]
 
     def count(self) -> int:
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             return int(link.ask(Command("HLEN", self._records))[0])
 
     def forget(self, uuid: str) -> bool:
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             (count,) = link.ask(call("failed_forget", self._keys, "", uuid))
             return bool(count) or link.repeated
 
@@ -62,7 +62,7 @@ class RedisFailedStore(FailedStore):
         moment = "+inf" if before is None else repr(before)
         total = 0
         count: int
-        with self.links.using(self._records) as link:
+        with self.links.of(self._records) as link:
             while True:
                 (count,) = link.ask(call("failed_forget", self._keys, moment))
                 total += count

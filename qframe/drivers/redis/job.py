@@ -7,17 +7,23 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from qframe import host
-from qframe.contracts import FailedJob, FailedStore, History
-from qframe.drivers.base import HOLD, BaseJob
+from qframe.contracts import FailedJob, FailedStore, History, Note
+from qframe.drivers.base import HOLD
 from qframe.drivers.redis import member
+from qframe.drivers.redis.batches import counting
 from qframe.drivers.redis.failed import encoded
 from qframe.drivers.redis.keys import QueueKeys
+from qframe.drivers.redis.locks import locked
 from qframe.drivers.redis.scripts import Command, call
+from qframe.drivers.redis.statuses import noted
+from qframe.drivers.redis.store import given, milliseconds
+from qframe.drivers.reservation import BaseJob
 from qframe.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
-    from qframe.drivers.redis.link import Link
+    from qframe.drivers.redis.link import Link, Reply
     from qframe.drivers.redis.queue import RedisQueue
+    from qframe.tail import Step
 
 _EMPTY = History()
 
@@ -113,6 +119,15 @@ class RedisJob(BaseJob):
         self._began = 0.0
         self._history = None
 
+    def ticket(self) -> bytes | None:
+        return b"%s %s" % (self.queue.encode(), self.stored)
+
+    def take_up(self) -> bool:
+        """Take over a start by another process from its bytes, which are no other start's."""
+        self.started = True
+        self.score = ""
+        return self._renew()
+
     def confirm(self) -> None:
         if self.start_sent is not None:
             self.renew()
@@ -122,12 +137,71 @@ class RedisJob(BaseJob):
     def _delete(self) -> bool:
         return self._apply(self.deletion())
 
-    def deletion(self) -> Command:
-        """Give the command that deletes this job."""
-        return call("delete", (self.keys.reserved,), self.stored, self.score)
+    def deletion(self, *, failed: bool = False) -> Command:
+        """Give the command that deletes this job, and counts it in its batch."""
+        note = None if self.tracking is None else self.deletion_note()
+        names: tuple[str, ...] = (self.keys.reserved,)
+        words: tuple[str | bytes, ...] = (self.stored, self.score)
+        lock = None if self.lock is None else self.lock_at_end
+        if lock is not None:
+            names, words = (*names, self.connection.keys.store + lock.key), (*words, lock.uuid)
+        return self._counted(note, "delete", names, *words, failed=failed or self.ends_in_failure)
+
+    def hand_over(self, step: Step) -> bool | None:
+        link, queue = step.push, self.connection
+        if link is None or not queue.noting:
+            return super().hand_over(step)
+        raw = queue.signed(link.raw, link.queue)
+        ready, notify, delayed, *_ = queue.keys.of(link.queue)
+        names = [self.keys.reserved, ready, notify, delayed]
+        delay = repr(link.delay) if link.delay else "0"
+        words: list[str | bytes | int] = [self.stored, self.score, delay, member.sent(raw)]
+        for change in step.changes:
+            names.append(queue.keys.store + change.key)
+            words += [*map(given, (change.expected, change.wanted)), milliseconds(change.seconds)]
+        note = self.deletion_note()
+        notes = [] if note is None else [note]
+        notes += queue.queued_notes([(raw, link.uuid)], link.queue, link.delay)
+        if notes:
+            parts = [(0, note) for note in notes]
+            command = noted("hand_over", tuple(names), words, queue.keys.status, parts)
+        else:
+            command = call("hand_over", tuple(names), *words)
+        around = queue.remembering([link.queue])
+        done, perhaps_before = self._settling(self._freeing(command), *around)
+        return None if done == b"" else bool(done) or perhaps_before
+
+    def _freeing(self, command: Command) -> Command:
+        """Give the command that frees the lock, too."""
+        lock = self.lock_at_end
+        if lock is None:
+            return command
+        return locked(command, self.connection.keys.store, [(lock, "free", 0)])
+
+    def _call(
+        self, note: Note | None, name: str, keys: tuple[str, ...], *arguments: str | bytes | float
+    ) -> Command:
+        """Give the command that settles by a script, and notes it in the status of the job."""
+        if note is None:
+            return call(name, keys, *arguments)
+        return noted(name, keys, arguments, self.connection.keys.status, [(0, note)])
+
+    def _counted(
+        self, note: Note | None, name: str, keys: tuple[str, ...], *words: str | bytes | float,
+        failed: bool,
+    ) -> Command:  # fmt: skip
+        """Give the command that removes by a script, and counts a member of a batch."""
+        place = self.member_at_end
+        if place is None:
+            return self._call(note, name, keys, *words)
+        names, more = counting(self.connection.keys, place, self.uuid, failed=failed)
+        return self._call(note, f"{name}+counted", (*keys, *names), *words, *more)
 
     def _release(self, delay: float, history: History) -> bool:
         return self._back(self._attempts, history, repr(delay) if delay else "tail")
+
+    def _recover(self, history: History) -> bool:
+        return self._back(self._attempts, history, "head")
 
     def _give_back(self, delay: float, history: History) -> bool:
         attempts = self._attempts - 1 if self.started else self._attempts
@@ -138,33 +212,34 @@ class RedisJob(BaseJob):
         stored = member.write(self._member, attempts, text)
         keys = self.keys
         return self._apply(
-            call(
-                "release", (keys.reserved, keys.ready, keys.notify, keys.delayed),
+            self._call(
+                self.noted, "release", (keys.reserved, keys.ready, keys.notify, keys.delayed),
                 self.stored, self.score, stored, where,
             )
         )  # fmt: skip
 
     def _bury(self) -> bool:
         keys = self.keys
-        return self._apply(call("bury", (keys.reserved, keys.buried), self.stored, self.score))
+        names = (keys.reserved, keys.buried)
+        return self._apply(self._call(self.noted, "bury", names, self.stored, self.score))
 
     def _fail(self, record: FailedJob, store: FailedStore) -> bool:
         if not self.connection.shares(store):
-            return super()._fail(record, store)
+            store.add(record)
+            return self._apply(self.deletion(failed=True))
         keys = self.connection.keys
-        return self._apply(
-            call(
-                "fail", (self.keys.reserved, keys.failed, keys.failed_order),
-                self.stored, self.score, record.uuid, encoded(record), record.failed_at,
-            )
+        command = self._counted(
+            self.noted, "fail", (self.keys.reserved, keys.failed, keys.failed_order),
+            self.stored, self.score, record.uuid, encoded(record), record.failed_at, failed=True,
         )  # fmt: skip
+        return self._apply(self._freeing(command))
 
     def _renew(self) -> bool:
         lease = self.connection.retry_after
         # In full: what comes behind it is nothing without it.
         start = [] if self.start_sent is None else [self.start_sent.whole()]
         asked_at = self.connection.clock()
-        with self.connection.links.using(self.keys.reserved) as link:
+        with self.connection.links.of(self.keys.reserved) as link:
             score = self.score
             self.score = ""  # not known from here on, until the answer is there
             *_, renewed = link.ask(
@@ -178,21 +253,31 @@ class RedisJob(BaseJob):
             self.score = score
             return False
         self.score = renewed.decode()
-        self.sure_until = asked_at + lease / 3
+        # One that is only held was not renewed to the end a start would reckon with: it asks anew.
+        self.sure_until = asked_at + lease / 3 if self.started else 0.0
         return True
 
     def _apply(self, command: Command) -> bool:
         """Do a settling step; one that may have been done before, unheard, counts as done."""
-        with self.connection.links.using(self.keys.reserved) as link:
+        applied, perhaps_before = self._settling(command)
+        return bool(applied) or perhaps_before
+
+    def _settling(self, command: Command, *around: Command) -> tuple[Reply, bool]:
+        """Do a settling step, and what travels with it.
+
+        Gives its reply, and whether it may have been done before, unheard.
+        """
+        with self.connection.links.of(self.keys.reserved) as link:
             start = self.start_sent if link is not self.sent_on else None
+            before = [] if start is None else [start.whole()]
             try:
-                *_, applied = link.ask(*([] if start is None else [start.whole()]), command)
+                replies = link.ask(*before, command, *around)
             except BackendUnavailable:
                 self.in_doubt = self.in_doubt or link.repeated
                 raise
             if start is not None:
                 self.start_sent = None
-            return bool(applied) or link.repeated or self.in_doubt
+            return replies[len(before)], link.repeated or self.in_doubt
 
 
 @cache

@@ -29,12 +29,19 @@ class Keys:
 
     def __init__(self, prefix: str, *, braces: bool) -> None:
         self._prefix = prefix
-        self._braces = braces
+        self.braces = braces
         self._queues: dict[str, QueueKeys] = {}
         self.names = f"{prefix}qframe:queues"
         self.failed = f"{prefix}qframe:{{failed}}"
         self.failed_order = f"{self.failed}:order"
         self.store = f"{prefix}qframe:{{store}}:"
+        self.swaps = f"{prefix}qframe:{{store}}swaps:"
+        self.status = f"{prefix}qframe:{{status}}:"
+        self.ready = self._start
+        """What stands before the name of a queue: where there are no braces, that is its key."""
+        self.batches = f"{prefix}qframe:{{batch}}es"
+        self.growths = f"{prefix}qframe:{{batch}}growths:"
+        self.batch = f"{prefix}qframe:{{batch}}"
 
     def of(self, queue: str) -> QueueKeys:
         """Give the keys of a queue; raises `InvalidQueueName` where one would be another's."""
@@ -51,13 +58,18 @@ class Keys:
             )
         return keys
 
+    def of_batch(self, batch: str) -> tuple[str, str, str]:
+        """Give the keys of a batch: what it is, who is done, who has failed."""
+        start = self.batch
+        return f"{start}:{batch}", f"{start}done:{batch}", f"{start}failed:{batch}"
+
     @property
     def _start(self) -> str:
-        return f"{self._prefix}queues:{'{' if self._braces else ''}"
+        return f"{self._prefix}queues:{'{' if self.braces else ''}"
 
     @property
     def _end(self) -> str:
-        return "}" if self._braces else ""
+        return "}" if self.braces else ""
 
     @property
     def pattern(self) -> str:
@@ -74,13 +86,21 @@ class Keys:
 
 def type_of(key: str) -> str:
     """Give the type of what Redis holds under one of these keys."""
-    if "qframe:{store}:" in key:
+    if "qframe:{store}" in key or "qframe:{status}:" in key:
         return "string"
+    if "qframe:{batch}" in key:
+        return _type_in_batches(key.partition("qframe:{batch}")[2])
     if key.endswith("qframe:queues"):
         return "set"
     if key.endswith("qframe:{failed}"):
         return "hash"
     return "zset" if key.endswith((":delayed", ":reserved", ":order")) else "list"
+
+
+def _type_in_batches(end: str) -> str:
+    if end.startswith(":"):
+        return "hash"
+    return "string" if end.startswith(("done:", "growths:")) else "zset"
 
 
 def escaped(text: str) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from hiredis import pack_command
-from redis.connection import AbstractConnection
 from redis.exceptions import AskError, RedisError, ResponseError
 
 from qframe.drivers.redis.keys import type_of
@@ -26,7 +26,9 @@ from qframe.drivers.redis.trouble import (
     is_wrong_type,
     meaning,
 )
+from qframe.drivers.redis.wire import Wire
 from qframe.exceptions import BackendUnavailable
+from qframe.guard import guarded
 from qframe.names import one_line
 
 Reply = Any
@@ -34,6 +36,7 @@ Again = Callable[[], Sequence["Command"]]
 Answered = Callable[[Reply, bool], None]
 """Hears a reply, which may be an error, and whether the command was sent twice."""
 
+_GUARD = guarded()
 _BEHIND = 60
 """So many answers may be outstanding before the first of them is read."""
 
@@ -49,7 +52,7 @@ class Link:
         self.key = key
         self.repeated = False
         """Whether the last `ask` was sent twice: what it did may have been done the first time."""
-        self._connection: AbstractConnection | None = None
+        self._connection: Wire | None = None
         self._unanswered: deque[tuple[Command, Answered]] = deque()
         self._told: set[Script] = set()
         """The scripts told whole on this connection: the server knows them before it answers."""
@@ -118,7 +121,7 @@ class Link:
         connection = self._connection
         try:
             if connection is not None:
-                self._send(connection, [self._known(command)])
+                self._send(connection, (self.known(command),))
                 if len(self._unanswered) > _BEHIND:
                     self._hear_one(connection)
                 return
@@ -134,11 +137,11 @@ class Link:
         if self._unanswered and self._unanswered[-1][0] is command:
             self._unanswered.pop()
 
-    def _known(self, command: Command) -> Command:
+    def known(self, command: Command) -> Command:
         """Give the command so that a server which has forgotten its script does it all the same.
 
         Nobody waits for the answer that would ask for the script: a process that is killed before
-        it reads it would have started nothing.
+        it reads it would have started nothing. Nor may what stands behind it be done before it.
         """
         if command.script is None or command.script in self._told:
             return command
@@ -161,14 +164,36 @@ class Link:
         self._unanswered.clear()
         self.drop()
 
+    def __enter__(self) -> Self:
+        """Use it: nothing may break into its exchanges."""
+        _GUARD.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _GUARD.__exit__(kind, error, trace)
+
     # -- one exchange ---------------------------------------------------------------------------
 
-    def _exchange(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Reply]:
-        self._hear_all(connection)
+    def _exchange(self, connection: Wire, commands: Sequence[Command]) -> list[Reply]:
+        if self._unanswered:
+            self._hear_all(connection)
         if not commands:
             return []
         self._send(connection, commands)
-        replies = [self._read(connection) for _ in commands]
+        replies = [connection.read() for _ in commands]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                self._mend(connection, commands, replies)
+                break
+        return replies
+
+    def _mend(self, connection: Wire, commands: Sequence[Command], replies: list[Reply]) -> None:
+        """Say in full what the server has no script for; raise what is an error all the same."""
         too_early = False
         for index, command in enumerate(commands):
             forgotten = is_no_script(replies[index])
@@ -184,12 +209,11 @@ class Link:
                 self._check_place(reply)
                 if not (command.optional and is_refused(reply)):
                     raise reply
-        return replies
 
-    def _connect(self) -> AbstractConnection:
+    def _connect(self) -> Wire:
         """Open a connection, and say first what was not answered on the last."""
         try:
-            connection = self.server.connect(self.key)
+            connection = Wire(self.server.connect(self.key))
         except (RedisError, OSError) as error:
             raise meaning(error, self.server.shown()) from error
         try:
@@ -201,24 +225,25 @@ class Link:
         self._connection = connection
         return connection
 
-    def _hear_all(self, connection: AbstractConnection) -> None:
+    def _hear_all(self, connection: Wire) -> None:
         """Read all outstanding answers.
 
         What the server had no script for is said in full, and all behind it again: they were done
         too early, if another connection brought the script back in between.
         """
         for left in range(len(self._unanswered), 0, -1):
-            reply = self._read(connection)
-            self._check_place(reply)
-            if is_no_script(reply) or is_refused(reply) or type(reply) is AskError:
-                for _ in range(left - 1):
-                    self._read(connection)
-                self._say_again(connection)
-                return
+            reply = connection.read()
+            if isinstance(reply, Exception):
+                self._check_place(reply)
+                if is_no_script(reply) or is_refused(reply) or type(reply) is AskError:
+                    for _ in range(left - 1):
+                        connection.read()
+                    self._say_again(connection)
+                    return
             _, answered = self._unanswered.popleft()
             answered(reply, False)
 
-    def _say_again(self, connection: AbstractConnection) -> None:
+    def _say_again(self, connection: Wire) -> None:
         """Say what was not answered once more; what is refused stays unanswered."""
         while self._unanswered:
             command, answered = self._unanswered[0]
@@ -232,9 +257,9 @@ class Link:
             self._unanswered.popleft()
             answered(reply, True)
 
-    def _hear_one(self, connection: AbstractConnection) -> None:
+    def _hear_one(self, connection: Wire) -> None:
         """Read the oldest outstanding answer."""
-        reply = self._read(connection)
+        reply = connection.read()
         if isinstance(reply, Exception):
             # Rare, and not to be read past: start over with a connection that is in step.
             raise RedisError(str(reply))
@@ -247,27 +272,19 @@ class Link:
             self.drop()
             raise _ElsewhereError(reply)
 
-    def _send(self, connection: AbstractConnection, commands: Sequence[Command]) -> None:
-        packed = [pack_command(command.words) for command in commands]  # type: ignore[arg-type] # its stub knows only one word
-        connection.send_packed_command(
-            packed if len(packed) == 1 else [b"".join(packed)], check_health=False
-        )
+    def _send(self, connection: Wire, commands: Sequence[Command]) -> None:
+        if len(commands) == 1:
+            connection.send(pack_command(commands[0].words))  # type: ignore[arg-type] # its stub knows only one word
+        else:
+            connection.send(b"".join([pack_command(each.words) for each in commands]))  # type: ignore[arg-type]
 
-    def _single(self, connection: AbstractConnection, command: Command) -> Reply:
+    def _single(self, connection: Wire, command: Command) -> Reply:
         self._send(connection, [command])
-        return self._read(connection)
-
-    @staticmethod
-    def _read(connection: AbstractConnection) -> Reply:
-        """Read one reply; an error the server answered with is given, not raised."""
-        try:
-            return connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+        return connection.read()
 
     def _asking(self, error: AskError, command: Command) -> Reply:
         """Ask the node to which a slot is just being moved."""
-        connection = self.server.connect_to(error.host, error.port)
+        connection = Wire(self.server.connect_to(error.host, error.port))
         try:
             self._single(connection, Command("ASKING"))
             return self._single(connection, command.whole())

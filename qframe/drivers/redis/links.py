@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from redis.connection import AbstractConnection
@@ -30,28 +29,6 @@ class _Thread(threading.local):
         self.links: dict[str, Link] = {}
 
 
-class Using:
-    """A link in use: nothing may break into its exchanges."""
-
-    __slots__ = ("_guard", "_link")
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._guard = guarded()
-
-    def __enter__(self) -> Link:
-        self._guard.__enter__()
-        return self._link
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._guard.__exit__(kind, error, trace)
-
-
 class Links:
     """Gives the link for a key: but on a Cluster it is the same for all."""
 
@@ -61,12 +38,8 @@ class Links:
         self._by_key = settings.cluster
         self._thread = _Thread()
 
-    def using(self, key: str) -> Using:
-        """Give this thread's link for a key, as a context."""
-        return Using(self.of(key))
-
     def of(self, key: str) -> Link:
-        """Give this thread's link for a key."""
+        """Give this thread's link for a key; as a context it is in use."""
         thread = self._thread
         if thread.pid != host.pid():
             # The sockets are the parent's: used no more, closed without a word.

@@ -185,7 +185,7 @@ def _read_line(stored: bytes, pad: bytes) -> Member:
 
 def _may_name_notes(raw: bytes) -> bool:
     """Whether a payload may have a key that is called as ours."""
-    return b"qframe" in raw or b"\\u00" in raw
+    return b'"qframe"' in raw or b"\\u00" in raw
 
 
 def _are_ours(notes: object) -> bool:

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 import uuid as uuids
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from qframe import host
+from qframe import unique
 from qframe.config import RedisSettings
-from qframe.contracts import Capability, FailedJob, FailedStore, Job, Sizes, Store
+from qframe.contracts import (
+    BatchStore,
+    Cancelling,
+    Capability,
+    FailedJob,
+    FailedStore,
+    Job,
+    Note,
+    Sizes,
+    StatusStore,
+    Store,
+)
 from qframe.drivers.base import HOLD, BaseQueue
 from qframe.drivers.redis import checks, member
+from qframe.drivers.redis.batches import RedisBatchStore, counting
 from qframe.drivers.redis.clock import clock
 from qframe.drivers.redis.failed import RedisFailedStore
+from qframe.drivers.redis.idle import EMPTY, Idle, Taken
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import QueueKeys
 from qframe.drivers.redis.link import Link, Reply
 from qframe.drivers.redis.links import Links
+from qframe.drivers.redis.locks import Step, locked, taking
 from qframe.drivers.redis.scripts import Command, call
+from qframe.drivers.redis.search import cancelled, cleared
+from qframe.drivers.redis.statuses import ARRIVED, Part, RedisStatusStore, noted
 from qframe.drivers.redis.store import RedisStore
 from qframe.drivers.redis.trouble import meaning
-from qframe.drivers.redis.waiting import Listener, until_one
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, SettleError
 from qframe.guard import guarded
 from qframe.names import queue_name
+from qframe.unique import Lock
 
 _STEP = 1 / 1048576
 """What keeps the scores of one batch apart; as in the script."""
@@ -35,23 +51,9 @@ _CHUNK_BYTES = 4_000_000
 _REMEMBER = 60.0
 _DOUBTS = 1000
 _LOOK_AROUND = 30.0
-_MARGIN = 0.002
-"""Seconds a wait goes on after the moment it is for: two clocks never run alike."""
-_LATER = 0.5
-"""Seconds after our own end at which the server would end a wait, should we not."""
-_PATIENCE = 0.3
-"""Seconds the server is given to end a wait that need not end at a moment."""
+_NOTHING: Sequence[Part] = ()
 
 Group = tuple[list[tuple[bytes, str]], str, float]
-
-
-class _Waits(threading.local):
-    """What one thread waits with, and what its last reservation said of the future."""
-
-    def __init__(self) -> None:
-        self.pid = host.pid()
-        self.listeners: dict[str, Listener] = {}
-        self.outlook: tuple[tuple[str, ...], float] | None = None
 
 
 class RedisQueue(BaseQueue):
@@ -74,8 +76,10 @@ class RedisQueue(BaseQueue):
         | Capability.LIST
         | Capability.SIZE
         | Capability.CLEAR
+        | Capability.CANCEL
         | Capability.HISTORY
         | Capability.ATOMIC_FAIL
+        | Capability.TAKE_UP
         | Capability.DURABLE
     )
     settings_model = RedisSettings
@@ -96,7 +100,10 @@ class RedisQueue(BaseQueue):
         self._from_hold = math.floor(lease / _STEP) * _STEP + _STEP / 2
         self._store = RedisStore(self.links)
         self._failed = RedisFailedStore(self.links)
-        self._waits = _Waits()
+        self._statuses = RedisStatusStore(self.links)
+        self._batches = RedisBatchStore(self.links)
+        self.noting = not settings.cluster
+        self._idle = Idle(self.links, settings, self.clock)
         self._remembered: dict[str, float] = {}
         self._foreign: set[str] = set()
         self._looked_around = 0.0
@@ -110,6 +117,25 @@ class RedisQueue(BaseQueue):
             self.put_groups([(list(messages), queue, delay)])
             return ""
         raw, uuid = messages[0]
+        return self._put_one(raw, uuid, queue, delay, None)[0]
+
+    @property
+    def notes_starts(self) -> bool:  # type: ignore[override] # for a Cluster it does not
+        return self.noting
+
+    def check_queue(self, name: str) -> None:
+        self.keys.of(name)
+
+    def put_unique(self, raw: bytes, queue: str, delay: float, lock: Lock) -> str:
+        if not self.noting:
+            return super().put_unique(raw, queue, delay, lock)
+        _, reply = self._put_one(raw, lock.uuid, queue, delay, taking(lock, delay))
+        return reply.decode() if isinstance(reply, bytes) else ""
+
+    def _put_one(
+        self, raw: bytes, uuid: str, queue: str, delay: float, step: Step | None
+    ) -> tuple[str, Reply]:
+        """Store a message, with its lock; gives its name, and what the script said."""
         if uuid:
             stored, identity = member.sent(raw), uuid
         else:
@@ -117,22 +143,44 @@ class RedisQueue(BaseQueue):
             stored = member.identified(raw, identity)
         keys = self.keys.of(queue)
         around = self._around(queue)
+        tracked = self.noting and b'"track"' in raw
+        notes = self.queued_notes([(raw, uuid)], queue, delay) if tracked else []
 
         def again() -> list[Command]:
-            return [self._again(keys, delay, [(stored, identity)]), *around]
+            command = self._again(keys, delay, [(stored, identity)], notes)
+            return [command if step is None else self._locked(command, step), *around]
 
         if self._in_doubt and identity in self._in_doubt:
             commands = again()
         else:
-            commands = [call("push", keys[:3], repr(delay), stored), *around]
+            delayed = repr(delay) if delay else "0"
+            if step is None:
+                command = self._call("push", keys[:3], notes, delayed, stored)
+            else:
+                command = self._push_locked(keys, notes, delayed, stored, step)
+            commands = [command, *around]
         try:
-            with self.links.using(keys.ready) as link:
+            with self.links.of(keys.ready) as link:
                 replies = link.ask(*commands, again=again)
             self._check_replicas(replies)
         except BackendUnavailable:
             self._in_doubt.append(identity)
             raise
-        return identity
+        return identity, replies[0]
+
+    def _push_locked(
+        self, keys: QueueKeys, notes: Sequence[Note], delayed: str, stored: bytes, step: Step
+    ) -> Command:
+        """Give a push that takes a lock, too; most do by a script of their own."""
+        lock, verb, ms = step
+        if notes or verb != "take":
+            return self._locked(self._call("push", keys[:3], notes, delayed, stored), step)
+        names = (keys.ready, keys.notify, keys.delayed, self.keys.store + lock.key)
+        return call("push_unique", names, delayed, stored, lock.uuid, ms)
+
+    def _locked(self, command: Command, *steps: Step) -> Command:
+        """Give a command that takes or frees locks, too."""
+        return locked(command, self.keys.store, steps)
 
     def put_groups(self, groups: Sequence[Group]) -> None:
         """Store several groups: all or none, but on a Cluster, where each is."""
@@ -149,15 +197,17 @@ class RedisQueue(BaseQueue):
         for messages, queue, delay in chunks:
             keys = self.keys.of(queue)
             stored = [self._stored(raw, uuid) for raw, uuid in messages]
-            push.append(call("push", keys[:3], repr(delay), *(raw for raw, _ in stored)))
-            said.append((keys, delay, stored))
+            notes = self.queued_notes(messages, queue, delay) if self.noting else []
+            raws = (raw for raw, _ in stored)
+            push.append(self._call("push", keys[:3], notes, repr(delay), *raws))
+            said.append((keys, delay, stored, notes))
             around += self._around(queue, replicated=False)
         around += self._replicated()
 
         def again() -> list[Command]:
             return [*_together([self._again(*each) for each in said]), *around]
 
-        with self.links.using(self.keys.of(chunks[0][1]).ready) as link:
+        with self.links.of(self.keys.of(chunks[0][1]).ready) as link:
             replies = link.ask(*_together(push), *around, again=again)
         for reply in replies:
             if isinstance(reply, list):  # what came of each call of the transaction
@@ -175,28 +225,49 @@ class RedisQueue(BaseQueue):
         identity = uuids.uuid4().hex
         return member.identified(raw, identity), identity
 
-    def _again(self, keys: QueueKeys, delay: float, stored: Sequence[tuple[bytes, str]]) -> Command:
+    def _call(
+        self,
+        name: str,
+        keys: tuple[str, ...],
+        notes: Sequence[Note],
+        *arguments: str | bytes | float,
+        part: int = 0,
+    ) -> Command:
+        """Give the command that runs a script, and notes what it does in the statuses."""
+        if not notes:
+            return call(name, keys, *arguments)
+        parts = [(part, note) for note in notes]
+        return noted(name, keys, arguments, self.keys.status, parts)
+
+    def _again(
+        self,
+        keys: QueueKeys,
+        delay: float,
+        stored: Sequence[tuple[bytes, str]],
+        notes: Sequence[Note],
+    ) -> Command:
         """Give the push for when nobody knows whether the first one arrived."""
         failed = () if self.settings.cluster else (self.keys.failed,)
         first, last = stored[0][1], stored[-1][1]
-        return call(
-            "push_again", (*keys, *failed), repr(delay), first, last, *(raw for raw, _ in stored)
-        )
+        raws = (raw for raw, _ in stored)
+        names = (*keys, *failed)
+        return self._call("push_again", names, notes, repr(delay), first, last, *raws, part=ARRIVED)
 
     def _around(self, queue: str, *, replicated: bool = True) -> list[Command]:
         """Give what travels with a push: the queue's name, now and then; the wait for replicas."""
-        return [*self._remembering([queue]), *(self._replicated() if replicated else ())]
+        return [*self.remembering([queue]), *(self._replicated() if replicated else ())]
 
-    def _remembering(self, queues: Sequence[str]) -> list[Command]:
+    def remembering(self, queues: Sequence[str]) -> list[Command]:
         """Have the names of queues remembered, that they can be listed before they are scanned."""
         now = time.monotonic()
-        new = [queue for queue in queues if now - self._remembered.get(queue, -1e9) > _REMEMBER]
+        known = self._remembered
+        new = [queue for queue in queues if now > known.get(queue, 0.0)]
         if not new:
             return []
-        self._remembered.update(dict.fromkeys(new, now))
+        known.update(dict.fromkeys(new, now + _REMEMBER))
         command = Command("SADD", self.keys.names, *new, optional=True)
         if self.settings.cluster:
-            with self.links.using(self.keys.names) as link:
+            with self.links.of(self.keys.names) as link:
                 link.ask(command)
             return []
         return [command]
@@ -232,38 +303,72 @@ class RedisQueue(BaseQueue):
         self, queues: Sequence[str], limit: int, finished: Job | None
     ) -> list[Job]:
         jobs: list[Job] = []
-        outlooks = []
+        moments = []
         self._delete_along(finished)
         for queue in queues:
             jobs += self._reserve([queue], limit - len(jobs), None)
             if len(jobs) >= limit:
                 break
-            if self._waits.outlook:
-                outlooks.append(self._waits.outlook[1])
-        self._waits.outlook = None if jobs else (tuple(queues), min(outlooks, default=0.0))
+            moments += self._idle.expected
+        if jobs:
+            self._idle.forget()
+        else:
+            self._idle.expect_until(queues, min(moments, default=0.0))
         return jobs
 
     def _reserve(self, queues: Sequence[str], limit: int, finished: Job | None) -> list[Job]:
+        taken = self._idle.taken()
+        if taken is not None:
+            jobs = self._from_wait(taken)
+            if finished is None and taken.queues == tuple(queues):
+                return jobs
+            self._all_back(jobs)
         keys = [self.keys.of(queue) for queue in queues]
-        commands = self._remembering(queues)
-        if isinstance(finished, RedisJob):
-            commands.append(finished.deletion())
-        commands.append(call("reserve", tuple(k for each in keys for k in each[:4]), limit))
+        commands = self.remembering(queues)
         link = self.links.of(keys[0].ready)
+        if isinstance(finished, RedisJob):
+            deletion = finished.deletion()
+            # First: what follows its batch may be the very next job.
+            commands.append(deletion if finished.member_at_end is None else link.known(deletion))
+        commands.append(call("reserve", tuple(k for each in keys for k in each[:4]), limit))
         asked_at = self.clock()
         replies = self._ask(link, finished, *commands)
         if isinstance(finished, RedisJob):
             self._finish(finished, replies[-2], link)
-        score, *found = replies[-1]
-        if not found:
-            self._look_forward(queues, float(score))
+        reply = replies[-1]
+        if len(reply) == EMPTY:
+            seconds, now = map(float, reply)
+            self._idle.expect(queues, seconds, asked_at - now)
             return []
-        self._waits.outlook = None
+        self._idle.forget()
+        return self._held(reply, queues, asked_at)
+
+    def _held(self, reply: Reply, queues: Sequence[str], asked_at: float) -> list[Job]:
+        """Make jobs of what a reservation gave."""
+        score, *found = reply
         first = float(score)
         return [
-            RedisJob(self, queues[place], keys[place], stored, first + index * _STEP, asked_at)
+            RedisJob(
+                self, queues[place], self.keys.of(queues[place]), stored, first + index * _STEP,
+                asked_at,
+            )
             for index, (place, stored) in enumerate(zip(found[::2], found[1::2], strict=True))
-        ]
+        ]  # fmt: skip
+
+    def _from_wait(self, taken: Taken) -> list[Job]:
+        """Make jobs of what a wait has held, some time before its answer was heard."""
+        at = float(taken.reply[0]) - HOLD + taken.ahead
+        return self._held(taken.reply, taken.queues, min(at, taken.heard_at))
+
+    def let_go(self) -> None:
+        taken = self._idle.taken()
+        if taken is not None:
+            self._all_back(self._from_wait(taken))
+
+    def _all_back(self, jobs: Sequence[Job]) -> None:
+        for job in reversed(jobs):
+            with suppress(SettleError):
+                job.give_back()
 
     def start(self, job: Job, *, finished: Job | None = None) -> bool:
         if not isinstance(job, RedisJob):
@@ -281,13 +386,8 @@ class RedisQueue(BaseQueue):
         sure_until = job.sure_until if done is None else min(job.sure_until, done.sure_until)
         sure = now < sure_until
         score = repr(job.held_until + self._from_hold) if sure else ""
-        reserved = job.keys.reserved
-        command = call(
-            "start", (reserved, reserved if done is None else done.keys.reserved),
-            job.stored, job.score, stored, score, self._lease,
-            *(() if done is None else (done.stored, done.score)),
-        )  # fmt: skip
-        link = self.links.of(reserved)
+        command = self._start_of(job, stored, score, done)
+        link = self.links.of(job.keys.reserved)
         until = now + self.retry_after / 3
         if not sure:
             (reply,) = self._ask(link, done, command)
@@ -316,6 +416,41 @@ class RedisQueue(BaseQueue):
             raise
         return not job.is_lost
 
+    def _start_of(self, job: RedisJob, stored: bytes, score: str, done: RedisJob | None) -> Command:
+        """Give the command that starts a job, and deletes and counts the one done before."""
+        reserved = job.keys.reserved
+        names: tuple[str, ...] = (reserved, reserved if done is None else done.keys.reserved)
+        words: tuple[str | bytes | int, ...] = (job.stored, job.score, stored, score, self._lease)
+        name = "start"
+        if done is not None:
+            words = (*words, done.stored, done.score)
+            if done.lock is not None and (ended := done.lock_at_end) is not None:
+                names, words = (*names, self.keys.store + ended.key), (*words, ended.uuid)
+            place = done.member_at_end
+            if place is not None:
+                failed = done.ends_in_failure
+                more, said = counting(self.keys, place, done.uuid, failed=failed, part=2)
+                name, names, words = "start+counted", (*names, *more), (*words, *said)
+        notes = self._notes_of_start(job, done)
+        if notes:
+            command = noted(name, names, words, self.keys.status, notes)
+        else:
+            command = call(name, names, *words)
+        if job.lock is not None and (begun := job.lock_at_start) is not None:
+            return self._locked(command, (begun, "free", 1))
+        return command
+
+    def _notes_of_start(self, job: RedisJob, done: RedisJob | None) -> Sequence[Part]:
+        """Give what the two parts of a start's reply are about: the job begun, and that done."""
+        tracked = job.tracking
+        if tracked is None and (done is None or done.tracking is None):
+            return _NOTHING
+        parts = []
+        if tracked is not None and self.notes_starts:
+            parts.append((1, tracked.running(job.attempts() + 1)))
+        note = None if done is None else done.deletion_note()
+        return parts if note is None else [*parts, (2, note)]
+
     def _answered(self, job: RedisJob, done: RedisJob | None, reply: Reply, *, twice: bool) -> None:
         """Hear what became of a start that was not waited for."""
         if isinstance(reply, Exception):
@@ -329,8 +464,18 @@ class RedisQueue(BaseQueue):
             job.start_sent = None
         elif not job.is_settled and job.start_sent is not None:
             job.mark("lost")
-        if done is not None and not deleted and not twice:
+        if done is None:
+            return
+        if not deleted and not twice:
             self.finish(done, deleted=False)
+        elif not self.noting:
+            done.note_end()
+
+    def take_up(self, ticket: bytes) -> Job | None:
+        queue, _, stored = ticket.partition(b" ")
+        name = queue.decode()
+        job = RedisJob(self, name, self.keys.of(name), stored, 0.0, self.clock())
+        return job if job.take_up() else None
 
     def _delete_along(self, finished: Job | None) -> None:
         """Delete a finished job whose queue is in another slot than what comes next."""
@@ -352,100 +497,21 @@ class RedisQueue(BaseQueue):
         """Note whether a finished job was deleted now, or perhaps before, unheard."""
         self.finish(done, deleted=bool(deleted) or link.repeated or done.in_doubt)
 
-    # -- waiting --------------------------------------------------------------------------------
-
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        ends = self._until_next(queues)
-        until = time.monotonic() + min(timeout, ends)
-        listeners = self._listeners(queues)
-        left = until - time.monotonic()
-        if left <= 0:
-            super().wait(queues, 0, wake)
-            return
-        try:
-            self._wait(listeners, until, wake, exactly=ends <= timeout)
-        except BackendUnavailable:
-            for listener, _ in listeners:  # none may go on waiting: it would take a token
-                listener.drop()
-            raise
-
-    def _wait(
-        self,
-        listeners: Sequence[tuple[Listener, Sequence[str]]],
-        until: float,
-        wake: int | None,
-        *,
-        exactly: bool,
-    ) -> None:
-        # The server ends a pop a tenth of a second late, but that saves telling it to.
-        ours, servers = (0.0, _LATER) if exactly else (_PATIENCE, 0.0)
-        sockets = []
-        with guarded():
-            for listener, names in listeners:
-                notify = [self.keys.of(name).notify for name in names]
-                sockets.append(listener.listen(notify, until - time.monotonic() + servers))
-        seconds = until - time.monotonic() + ours
-        told = until_one([each for each, _ in listeners], sockets, wake, seconds)
-        with guarded():
-            for listener, names in listeners:
-                if told and listener.answered():
-                    listener.hear()
-                else:
-                    keys = [self.keys.of(name) for name in names]
-                    listener.end([(each.ready, each.notify) for each in keys])
-
-    def _until_next(self, queues: Sequence[str]) -> float:
-        """Give the seconds until there may be a job: what the last reservation said, or a look."""
-        outlook, self._waits.outlook = self._waits.outlook, None
-        if outlook is not None and outlook[0] == tuple(queues):
-            return outlook[1] - time.monotonic()
-        seconds = []
-        groups = [[queue] for queue in queues] if self.settings.cluster else [list(queues)]
-        for group in groups:
-            keys = [self.keys.of(queue) for queue in group]
-            names = tuple(k for each in keys for k in each[:4])
-            with self.links.using(keys[0].ready) as link:
-                (next_one,) = link.ask(call("outlook", names))
-            if next_one == b"0":
-                return 0.0
-            seconds.append(float(next_one))
-        return self._bounded(seconds)
-
-    def _look_forward(self, queues: Sequence[str], seconds: float) -> None:
-        self._waits.outlook = (tuple(queues), time.monotonic() + self._bounded([seconds]))
-
-    def _bounded(self, seconds: Sequence[float]) -> float:
-        """Give the shortest wait; what PHP delays, or gives back, wakes nobody."""
-        known = [each + _MARGIN for each in seconds if each >= 0]
-        return min([*known, self.settings.block_for, self.retry_after])
-
-    def _listeners(self, queues: Sequence[str]) -> list[tuple[Listener, Sequence[str]]]:
-        waits = self._waits
-        if waits.pid != host.pid():
-            self._waits = waits = _Waits()
-        groups = [[queue] for queue in queues] if self.settings.cluster else [list(queues)]
-        found: list[tuple[Listener, Sequence[str]]] = []
-        for group in groups:
-            key = self.keys.of(group[0]).ready if self.settings.cluster else ""
-            listener = waits.listeners.get(key)
-            if listener is None:
-                link = self.links.of(self.keys.of(group[0]).ready)
-                listener = waits.listeners[key] = Listener(self.links.server, link)
-            found.append((listener, group))
-        return found
+        self._idle.wait(queues, timeout, wake)
 
     # -- operating ------------------------------------------------------------------------------
 
     def sizes(self, queue: str | None = None) -> Sizes:
         keys = self.keys.of(queue_name(queue or self.default_queue))
         names = (keys.ready, keys.delayed, keys.reserved, keys.buried)
-        with self.links.using(keys.ready) as link:
+        with self.links.of(keys.ready) as link:
             (counts,) = link.ask(call("sizes", names))
         return Sizes(*counts)
 
     def queues(self) -> list[str]:
         """Name the queues that hold jobs; one only PHP pushed to is found within half a minute."""
-        with self.links.using(self.keys.names) as link:
+        with self.links.of(self.keys.names) as link:
             (names,) = link.ask(Command("SMEMBERS", self.keys.names))
         known = {name.decode() for name in names} | self._foreign_queues()
         return sorted(name for name in known if _holds_jobs(self.sizes(name)))
@@ -460,14 +526,15 @@ class RedisQueue(BaseQueue):
 
     def clear(self, queue: str | None = None) -> int:
         keys = self.keys.of(queue_name(queue or self.default_queue))
-        with self.links.using(keys.ready) as link:
-            return int(link.ask(call("clear", keys[:3]))[0])
+        removed = cleared(self, keys)
+        with self.links.of(keys.ready) as link:
+            return removed + int(link.ask(call("clear", keys[:3]))[0])
 
     def kick(self, queue: str | None = None) -> int:
         keys = self.keys.of(queue_name(queue or self.default_queue))
         names = (keys.buried, keys.ready, keys.notify, keys.delayed)
         kicked = 0
-        with self.links.using(keys.ready) as link:
+        with self.links.of(keys.ready) as link:
             (there,) = link.ask(Command("LLEN", keys.buried))
             while kicked < there:
                 (count,) = link.ask(call("kick", names, there - kicked))
@@ -476,13 +543,24 @@ class RedisQueue(BaseQueue):
                 kicked += count
         return kicked
 
+    def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
+        return cancelled(self, uuid, [queue] if queue else self.queues())
+
     def requeue(self, record: FailedJob, payload: bytes, store: FailedStore) -> bool:
         if not self.shares(store):
             return super().requeue(record, payload, store)
         stored, _ = self._stored(payload, record.uuid)
         keys = (self.keys.failed, self.keys.failed_order, *self.keys.of(record.queue)[:3])
-        with self.links.using(keys[0]) as link:
-            (done,) = link.ask(call("requeue", keys, record.uuid, stored))
+        messages = [(payload, record.uuid)]
+        notes = self.queued_notes(messages, record.queue, 0) if self.noting else []
+        with self.links.of(keys[0]) as link:
+            command = self._call("requeue", keys, notes, record.uuid, stored)
+            lock = unique.of_raw(payload)
+            if lock is not None:
+                command = self._locked(command, taking(lock, 0))
+            (done,) = link.ask(command)
+            if lock is not None and isinstance(done, bytes):
+                self.check_holder(lock, done.decode())
             return bool(done) or link.repeated
 
     def shares(self, store: FailedStore) -> bool:
@@ -499,6 +577,18 @@ class RedisQueue(BaseQueue):
     def own_failed_store(self) -> FailedStore:
         return self._failed
 
+    def own_statuses(self) -> StatusStore:
+        return self._statuses
+
+    def seal_batch(self, store: BatchStore, identity: str) -> None:
+        if store is not self._batches or not self.noting:
+            super().seal_batch(store, identity)
+        else:
+            self._batches.seal_and_tell(identity, self.keys.ready)
+
+    def own_batches(self) -> BatchStore:
+        return self._batches
+
     def described(self) -> str:
         return self.links.server.shown()
 
@@ -509,9 +599,9 @@ class RedisQueue(BaseQueue):
         return checks.warnings(self.links, self.settings)
 
     def close(self) -> None:
-        for listener in self._waits.listeners.values():
-            listener.drop()
-        self._waits.listeners.clear()
+        with suppress(BackendUnavailable):
+            self.let_go()
+        self._idle.close()
         self.links.close()
 
 

@@ -53,7 +53,33 @@ def call(name: str, keys: tuple[str, ...], *arguments: str | bytes | float) -> C
 
 @cache
 def script(name: str) -> Script:
-    """Read a script: what is shared, then its own text."""
-    folder = resources.files(__package__) / "lua"
-    shared, own = ((folder / f"{part}.lua").read_text("utf-8") for part in ("shared", name))
-    return Script(f"{shared}\n{own}")
+    """Read a script: what is shared, then its own text.
+
+    `NAME+status` can also take notes of tracked jobs, `NAME+batch` count the members of batches.
+    `NAME+tracked` is NAME, and behind it the notes of the jobs it has moved; `NAME+counted` counts
+    the one it removes; `NAME+counted+tracked` is the first in the second.
+    """
+    name, *more = name.split("+")
+    text = _text(name)
+    for each in more:
+        if each in _WRAPPERS:
+            text = _moving(text, each)
+    heads = ["shared", *(_WRAPPERS.get(each, each) for each in more)]
+    return Script("\n".join([*map(_text, heads), text]))
+
+
+def wrapped(script: Script, name: str) -> Script:
+    """Give a script that runs another one as its function `move`."""
+    return Script(_moving(script.text.decode(), name))
+
+
+_WRAPPERS = {"tracked": "status", "counted": "batch"}
+"""What runs another script as its function `move`, and what stands before both then."""
+
+
+def _moving(text: str, name: str) -> str:
+    return f"local function move(KEYS, ARGV)\n{text}\nend\n{_text(name)}"
+
+
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")

@@ -10,9 +10,20 @@ import uuid as uuids
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qframe.contracts import FailedStore, Sizes, Store
+from qframe import tail
+from qframe.contracts import BatchStore, FailedStore, Sizes, Store
 from qframe.drivers.redis.queue import RedisQueue
-from tests.drivers.redis.support import begin, body, drain, push, take, take_all
+from qframe.tail import Link
+from tests.drivers.redis.support import (
+    begin,
+    body,
+    drain,
+    new_batch,
+    push,
+    push_member,
+    take,
+    take_all,
+)
 from tests.support.process import wait_for
 
 
@@ -326,6 +337,196 @@ def _unset(queue: RedisQueue) -> Act:
     return Act(do, check)
 
 
+def _take(queue: RedisQueue) -> Act:
+    store = _store(queue)
+
+    def do() -> None:
+        assert store.swap({"a": (None, "1"), "b": (None, "1")}, 60)
+
+    def check() -> None:
+        assert not store.swap({"a": (None, "2")})
+        assert store.get("a", "b") == ["1", "1"]
+
+    return Act(do, check)
+
+
+def _swap(queue: RedisQueue) -> Act:
+    store = _store(queue)
+    store.set("b", "1")
+
+    def do() -> None:
+        assert store.swap({"a": (None, "1"), "b": ("1", None)}, 60)
+
+    def check() -> None:
+        assert not store.swap({"a": (None, "2")})
+        assert store.get("a", "b") == ["1", None]
+
+    return Act(do, check)
+
+
+def _prolong(queue: RedisQueue) -> Act:
+    store = _store(queue)
+    store.set("a", "1", 60)
+
+    def do() -> None:
+        assert store.swap({"a": ("1", "1"), "b": (None, None)}, 600)
+
+    def check() -> None:
+        assert store.get("a") == ["1"]
+
+    return Act(do, check)
+
+
+def _give_up(queue: RedisQueue) -> Act:
+    store = _store(queue)
+    store.set("a", "1", 60)
+
+    def do() -> None:
+        assert store.swap({"a": ("1", None)})
+
+    def check() -> None:
+        assert store.get("a") == [None]
+
+    return Act(do, check)
+
+
+def _batches(queue: RedisQueue, members: int) -> BatchStore:
+    """Begin the batch `b`; what tells of it goes to the queue `tellers`."""
+    batches = queue.own_batches()
+    assert batches.create(new_batch())
+    assert batches.grow("b", members) == 0
+    assert batches.seal("b") is None
+    return batches
+
+
+def _counts(queue: RedisQueue) -> tuple[int, int, int]:
+    record = queue.own_batches().read("b")
+    assert record is not None
+    return record.total, record.done, record.failed
+
+
+def _delete_and_count(queue: RedisQueue) -> Act:
+    """The only member of a batch, and what tells of its end."""
+    _batches(queue, 1)
+    push_member(queue, "emails", "b", 0)
+    job = begin(queue)
+
+    def check() -> None:
+        assert job.is_deleted
+        assert _counts(queue) == (1, 1, 0)
+        assert drain(queue, "emails", "tellers") == ["told"]
+
+    return Act(job.delete, check)
+
+
+def _start_and_count(queue: RedisQueue) -> Act:
+    """A member that is done is counted along with the start of the next."""
+    _batches(queue, 2)
+    push_member(queue, "emails", "b", 0)
+    push_member(queue, "emails", "b", 1)
+    done, job = take_all(queue, 2)
+    assert queue.start(done)
+    queue.sizes("emails")
+
+    def do() -> None:
+        if not done.defers and not done.is_deleted:  # on a Cluster
+            done.delete()
+        if not job.started:
+            assert queue.start(job, finished=done if done.defers else None)
+        queue.sizes("emails")
+
+    def check() -> None:
+        assert done.is_deleted
+        assert queue.refused() == []
+        assert _counts(queue) == (2, 1, 0)
+        job.delete()
+        assert drain(queue, "emails", "tellers") == ["told"]
+
+    return Act(do, check)
+
+
+def _fail_and_count(queue: RedisQueue) -> Act:
+    _batches(queue, 2)
+    uuid = push_member(queue, "emails", "b", 1)
+    job = begin(queue)
+
+    def check() -> None:
+        assert [record.uuid for record in _failed(queue).page()] == [uuid]
+        assert _counts(queue) == (2, 0, 1)
+        assert drain(queue, "emails", "tellers") == ["told"]
+
+    return Act(lambda: job.fail(ValueError("no")), check)
+
+
+def _count(queue: RedisQueue) -> Act:
+    """Said again it gives what tells of it again."""
+    batches = _batches(queue, 1)
+
+    def do() -> None:
+        assert batches.settle("b", 0, "u", failed=False) is not None
+
+    def check() -> None:
+        assert _counts(queue) == (1, 1, 0)
+
+    return Act(do, check)
+
+
+def _hand_over(queue: RedisQueue) -> Act:
+    """A link of a chain that is done, and the next one."""
+    links = [Link(uuid, body(uuid, chain={"id": "c"}).encode(), "emails", 0) for uuid in "12"]
+    tail.begin(_store(queue), "c", links, [])
+    queue.put_link(links[0])
+    job = begin(queue)
+
+    def check() -> None:
+        assert job.is_deleted
+        assert drain(queue) == ["2"]
+        assert _store(queue).keys("chain:") == []
+
+    return Act(job.delete, check)
+
+
+def _begin_batch(queue: RedisQueue) -> Act:
+    batches = queue.own_batches()
+
+    def do() -> None:
+        assert batches.create(new_batch())
+
+    def check() -> None:
+        assert [each.id for each in batches.page()] == ["b"]
+        assert not batches.create(new_batch())
+
+    return Act(do, check)
+
+
+def _grow_batch(queue: RedisQueue) -> Act:
+    batches = queue.own_batches()
+    assert batches.create(new_batch())
+
+    def do() -> None:
+        assert batches.grow("b", 500) == 0
+
+    def check() -> None:
+        assert batches.grow("b", 1) == 500
+
+    return Act(do, check)
+
+
+def _cancel_batch(queue: RedisQueue) -> Act:
+    batches = _batches(queue, 1)
+
+    def do() -> None:
+        assert batches.cancel("b")
+
+    def check() -> None:
+        record = batches.read("b")
+        assert record is not None
+        assert record.cancelled_at is not None
+        assert batches.grow("b", 1) is None
+
+    return Act(do, check)
+
+
 Make = Callable[[RedisQueue], Act]
 
 PUSHES: dict[str, Make] = {
@@ -350,9 +551,24 @@ WORK: dict[str, Make] = {
     "kick": _kick,
     "clear": _clear,
     "requeue": _requeue,
+    "delete and count": _delete_and_count,
+    "start, delete and count": _start_and_count,
+    "fail and count": _fail_and_count,
+    "count": _count,
+    "hand over": _hand_over,
     "add a failed job": _add_failed,
     "forget a failed job": _forget,
     "delete from the store": _unset,
+    "swap in the store": _swap,
+    "prolong in the store": _prolong,
+    "give up in the store": _give_up,
 }
-STORE: dict[str, Make] = {"set in the store": _set, "add to the store": _add}
+STORE: dict[str, Make] = {
+    "set in the store": _set,
+    "add to the store": _add,
+    "take in the store": _take,
+    "begin a batch": _begin_batch,
+    "grow a batch": _grow_batch,
+    "cancel a batch": _cancel_batch,
+}
 ALL: dict[str, Make] = {**PUSHES, **WORK, **STORE}

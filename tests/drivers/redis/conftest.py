@@ -11,8 +11,6 @@ import pytest
 
 from qframe import QueueManager, project
 from qframe.console.app import main
-from qframe.drivers.redis import scripts
-from qframe.drivers.redis.link import Link
 from qframe.drivers.redis.queue import RedisQueue
 from tests.drivers.redis.support import RedisProject
 from tests.support.process import Finished
@@ -25,17 +23,11 @@ Connect = Callable[..., RedisQueue]
 MakeProject = Callable[..., RedisProject]
 Command = Callable[..., Finished]
 
-# As they are, whatever the conformance suite, which lets time pass in them, makes of them later.
-_TELL, _CLOCK, _SCRIPT = Link.tell, RedisQueue.__dict__["clock"], scripts.script
-
 
 @pytest.fixture(autouse=True)
-def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the driver be as it is, and each test have its own project root."""
+def own_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test have its own project root."""
     monkeypatch.setattr(project, "_root", None)
-    monkeypatch.setattr(Link, "tell", _TELL)
-    monkeypatch.setattr(RedisQueue, "clock", _CLOCK)
-    monkeypatch.setattr(scripts, "script", _SCRIPT)
 
 
 @pytest.fixture(scope="session")

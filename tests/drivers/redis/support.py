@@ -10,9 +10,9 @@ import uuid as uuids
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from qframe.contracts import FailedJob, Sizes
+from qframe.contracts import Cancelling, FailedJob, NewBatch, Sizes, State
 from qframe.drivers.base import BaseQueue
 from qframe.drivers.redis.job import RedisJob
 from qframe.exceptions import BackendUnavailable
@@ -88,6 +88,21 @@ def body(uuid: str = "", **more: object) -> str:
     return json.dumps({"uuid": uuid or str(uuids.uuid4()), "job": "jobs.Note", "data": {}, **more})
 
 
+def new_batch(identity: str = "b", **more: Any) -> NewBatch:
+    """Give a batch about to be begun; `told` in the queue `tellers` tells of it."""
+    given = {
+        "name": "", "connection": "redis", "options": {}, "allows_failures": True,
+        "progress_step": 0, "teller": body("told").encode(), "teller_uuid": "told",
+        "teller_queue": "tellers", **more,
+    }  # fmt: skip
+    return NewBatch(identity, **given)
+
+
+def push_member(queue: BaseQueue, name: str, batch: str, number: int, **more: Any) -> str:
+    """Push a job that is a member of a batch, and give its uuid."""
+    return queue.push_raw(body(batch={"id": batch, "n": number}, **more), name)
+
+
 def push(queue: BaseQueue, name: str = "emails", delay: float = 0) -> str:
     """Push a job and give its uuid."""
     return queue.push_raw(body(), name, delay)
@@ -139,6 +154,8 @@ def live(queue: BaseQueue, name: str = "emails") -> None:
     assert queue.reserve([name]) == []
     _live_through_its_end(queue, name)
     _live_in_groups(queue, name)
+    _live_with_a_status(queue, name)
+    _live_in_a_batch(queue, name)
     _live_in_the_stores(queue)
     _live_through_a_wait(queue, name)
     assert late
@@ -172,6 +189,40 @@ def _live_through_its_end(queue: BaseQueue, name: str) -> None:
     assert failed.flush() == 0
 
 
+def _live_with_a_status(queue: BaseQueue, name: str) -> None:
+    statuses = queue.own_statuses()
+    assert statuses is not None
+    uuid = queue.push_raw(body(track=60), name)
+    begin(queue, name).release(60)
+    assert queue.cancel(uuid, name) is Cancelling.REMOVED
+    found = statuses.read(uuid)
+    assert found is not None
+    # Where it is not noted in the same step, whoever cancels notes it.
+    assert found.state is (State.CANCELLED if queue.noting else State.RELEASED)
+
+
+def _live_in_a_batch(queue: BaseQueue, name: str) -> None:
+    batches = queue.own_batches()
+    assert batches is not None
+    assert batches.create(new_batch("b", teller_queue=name))
+    assert batches.grow("b", 2) == 0
+    push_member(queue, name, "b", 0)
+    push_member(queue, name, "b", 1)
+    begin(queue, name).fail(ValueError("no"))
+    begin(queue, name).delete()
+    assert batches.seal("b") is not None
+    assert batches.settle("b", 0, "u", failed=False) is not None
+    batches.told("b", "then", progress=2)
+    (record,) = batches.page(after="a")
+    assert (record.done, record.failed, {*record.told}) == (2, 0, {"then"})
+    assert batches.read("b") == record
+    assert not batches.cancel("b")
+    assert batches.failures("b") == []
+    assert batches.prune(record.created_at + 3600) == 1
+    assert drain(queue, name) != []  # what was to tell of it
+    assert queue.own_failed_store().flush() == 1  # type: ignore[union-attr]
+
+
 def _live_through_a_wait(queue: BaseQueue, name: str) -> None:
     """One that something else ends."""
     told, tell = socket.socketpair()
@@ -193,8 +244,15 @@ def _live_in_the_stores(queue: BaseQueue) -> None:
     store.set("a", "1", 60)
     assert store.add("b", "2")
     assert store.get("a", "b", "c") == ["1", "2", None]
-    assert store.keys("") == ["a", "b"]
+    assert {"a", "b"} <= {*store.keys("")}  # beside what workers keep there
     assert store.delete("b", "2")
+    assert store.delete("a")
+    assert store.increment({"a": 2}, "b", "first step")
+    assert store.delete("b")
+    assert store.swap({"a": ("2", "3"), "b": (None, "1")}, 60)
+    assert store.swap({"b": ("1", "1")}, 60)
+    assert store.swap({"b": ("1", "1")})
+    assert store.swap({"b": ("1", None)})
     assert store.delete("a")
 
 

@@ -447,8 +447,16 @@ def through(proxy: Proxy, own_server: RedisServer, connect: Connect) -> RedisQue
     for file in resources.files("qframe.drivers.redis").joinpath("lua").iterdir():
         name = file.name.removesuffix(".lua")
         if name != "shared":
-            own_server.command("SCRIPT", "LOAD", scripts.script(name).text)
+            own_server.command("SCRIPT", "LOAD", scripts.script(name + _MORE.get(name, "")).text)
+    for name in ("delete", "start", "fail"):
+        own_server.command("SCRIPT", "LOAD", scripts.script(f"{name}+counted").text)
     return connect(url=own_server.url_at(proxy.port))
+
+
+_MORE = dict.fromkeys(
+    ("settle", "batch_create", "batch_grow", "batch_seal", "batch_cancel"), "+batch"
+)
+"""What stands behind the names of scripts that are only called so."""
 
 
 @over(ALL)
@@ -469,7 +477,9 @@ REPEATABLE = {
     for name, make in ALL.items()
     if name not in {
         "push what has no uuid", "bulk", "bulk for several queues", "requeue",
-        "forget a failed job", "add to the store", "delete from the store",
+        "forget a failed job", "add to the store", "delete from the store", "take in the store",
+        "swap in the store", "give up in the store", "begin a batch", "grow a batch",
+        "cancel a batch",
     }
 }  # fmt: skip
 """Without those whose repetition is another one, or says that there was nothing left to do."""
@@ -493,6 +503,47 @@ def test_what_may_have_been_done_before_the_network_went_is_done_once(
 
 def _unreachable(key: str) -> Any:
     raise ConnectionRefusedError("nobody listens")
+
+
+def test_a_swap_said_again_does_not_take_that_of_another_for_its_own(
+    proxy: Proxy, through: RedisQueue, own_queue: RedisQueue
+) -> None:
+    """Both would count from 1 to 2: one did, while the other's connection was down."""
+    store, others = through.own_store(), own_queue.own_store()
+    assert store is not None
+    assert others is not None
+    store.set("a", "1")
+    connect = through.links.server.connect
+
+    def first_another(key: str) -> Any:
+        assert others.swap({"a": ("1", "2")})
+        return connect(key)
+
+    through.links.server.connect = first_another  # type: ignore[method-assign]
+    proxy.switch(Mode.CUT_REQUEST, times=1)
+    assert not store.swap({"a": ("1", "2")})
+    assert proxy.faults == 1
+
+
+def test_a_swap_that_was_not_done_is_not_done_later_by_what_was_said_first(
+    server: RedisServer, queue: RedisQueue
+) -> None:
+    """A server that was frozen reads what a closed connection still has for it."""
+    store = queue.own_store()
+    assert store is not None
+    keys = queue.links.keys
+    names = (f"{keys.swaps}somebody", f"{keys.store}a")
+    values = (60, 0, "", "=1")
+    store.set("a", "busy")
+    with queue.links.of(keys.store) as link:
+        again = scripts.call("store_swap", names, 7, 1, *values)
+        first = scripts.call("store_swap", names, 7, 0, *values)
+        after = scripts.call("store_swap", names, 8, 0, *values)
+        assert link.ask(again) == [0]
+        store.delete("a")
+        assert link.ask(first) == [0]
+        assert store.get("a") == [None]
+        assert link.ask(after) == [1]
 
 
 def test_a_start_that_is_waited_for_is_repeated_and_counted_once(
@@ -628,8 +679,8 @@ def test_a_start_that_raised_is_not_counted(own_server: RedisServer, own_queue: 
 
 def start_until_it_raises(queue: RedisQueue, job: RedisJob, done: RedisJob) -> None:
     """A first write to a dead connection may succeed; say something so that the second is not."""
-    connection: Any = queue.links.of(job.keys.reserved)._connection
-    connection._sock.close()
+    wire: Any = queue.links.of(job.keys.reserved)._connection
+    wire._socket.close()
     queue.start(job, finished=done)
 
 

@@ -24,6 +24,7 @@ from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.link import Link
 from qframe.drivers.redis.queue import RedisQueue
 from qframe.drivers.redis.scripts import Command
+from qframe.drivers.redis.wire import Wire
 from tests.drivers.redis.conftest import Connect
 from tests.drivers.redis.support import RedisProject, Waiting, body, push, take
 from tests.support.process import Process, wait_for
@@ -83,6 +84,89 @@ def waiting(
             return time.monotonic() - began
 
         yield ended
+
+
+# -- what a wait takes ----------------------------------------------------------------------------
+
+
+def wait_after_a_look(queue: RedisQueue, other: RedisQueue, *names: str) -> None:
+    """Find nothing, and wait for what is pushed meanwhile."""
+    assert queue.reserve(names or (QUEUE,)) == []
+    timer = threading.Timer(0.2, push, (other, QUEUE))
+    timer.start()
+    queue.wait(names or (QUEUE,), LONG)
+    timer.join()
+    other.close()
+
+
+def test_a_wait_ends_with_the_job_held(queue: RedisQueue, other: RedisQueue) -> None:
+    wait_after_a_look(queue, other, "first", QUEUE)
+    assert queue.sizes(QUEUE) == Sizes(reserved=1)
+    job = take(queue, "first", QUEUE)
+    assert isinstance(job, RedisJob)
+    assert job.sure_until > queue.clock(), "its start need not be waited for"
+    assert queue.start(job)
+    assert job.attempts() == 1
+    job.delete()
+    assert queue.sizes(QUEUE) == Sizes()
+
+
+def test_what_a_wait_took_goes_back_uncounted_at_once(
+    queue: RedisQueue, other: RedisQueue, connect: Connect, server: RedisServer
+) -> None:
+    third = connect(url=server.url)
+    wait_after_a_look(queue, other)
+    queue.let_go()
+    queue.let_go()
+    assert take(third).attempts() == 0
+    third.let_go()
+    assert third.sizes(QUEUE) == Sizes(reserved=1), "only what a wait took"
+
+
+def test_what_a_wait_took_of_queues_not_worked_any_more_goes_back(
+    queue: RedisQueue, other: RedisQueue
+) -> None:
+    wait_after_a_look(queue, other, "first", QUEUE)
+    assert queue.reserve(["first"]) == []
+    assert queue.sizes(QUEUE) == Sizes(ready=1)
+
+
+def test_closing_gives_back_what_a_wait_took(
+    queue: RedisQueue, other: RedisQueue, connect: Connect, server: RedisServer
+) -> None:
+    wait_after_a_look(queue, other)
+    queue.close()
+    assert connect(url=server.url).sizes(QUEUE) == Sizes(ready=1)
+
+
+def test_what_a_wait_took_too_long_ago_is_not_started(
+    queue: RedisQueue, other: RedisQueue, connect: Connect, server: RedisServer
+) -> None:
+    wait_after_a_look(queue, other)
+    time.sleep(HOLD + 0.1)
+    theirs = take(connect(url=server.url))
+    late = take(queue)
+    assert isinstance(late, RedisJob)
+    assert late.sure_until < queue.clock()
+    assert not queue.start(late)
+    assert late.is_lost
+    theirs.delete()
+
+
+def test_scripts_forgotten_while_it_waits_cost_no_job(
+    queue: RedisQueue, other: RedisQueue, server: RedisServer
+) -> None:
+    assert queue.reserve([QUEUE]) == []
+
+    def forget_and_push() -> None:
+        server.command("SCRIPT", "FLUSH")
+        php_push(server)
+
+    timer = threading.Timer(0.2, forget_and_push)
+    timer.start()
+    queue.wait([QUEUE], LONG)
+    timer.join()
+    assert take(queue).attempts() == 0
 
 
 # -- what ends a wait -----------------------------------------------------------------------------
@@ -261,15 +345,12 @@ class Worst:
         self.seconds = LONG
         self._pushed_at = 0.0
 
-    def end(
-        self, listeners: Sequence[waits.Listener], sockets: Sequence[Any], wake: int | None,
-        seconds: float,
-    ) -> bool:  # fmt: skip
+    def end(self, wires: Sequence[Wire], wake: int | None, seconds: float) -> bool:
         """Stand in for `until_one`."""
         if self._token_first:
             self._push()
         os.write(self._writer, b"x")
-        told = self._wait_for_any(listeners, sockets, wake, seconds)
+        told = self._wait_for_any(wires, wake, seconds)
         if not self._token_first:
             self._push()
         return told
@@ -290,7 +371,7 @@ class Worst:
             self._other.wait([QUEUE], 8)
             self.seconds = time.monotonic() - self._pushed_at
 
-        monkeypatch.setattr("qframe.drivers.redis.queue.until_one", self.end)
+        monkeypatch.setattr("qframe.drivers.redis.idle.until_one", self.end)
         thread = threading.Thread(target=second)
         thread.start()
         queue.wait([QUEUE], LONG, self._reader)

@@ -13,12 +13,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from qframe.config import ConnectionSettings
 from qframe.contracts import (
+    Cancelling,
     Capability,
     FailedJob,
     FailedStore,
@@ -27,7 +28,8 @@ from qframe.contracts import (
     Sizes,
     Store,
 )
-from qframe.drivers.base import HOLD, BaseJob, BaseQueue
+from qframe.drivers.base import HOLD, BaseQueue
+from qframe.drivers.reservation import BaseJob, uuid_of
 from qframe.names import queue_name
 
 
@@ -167,6 +169,16 @@ class MemoryQueue(BaseQueue):
             job.has_started(row)
         return True
 
+    def take_up(self, ticket: bytes) -> Job | None:
+        number, lease = map(int, ticket.split())
+        with self.memory.lock:
+            row = self.memory.held_by(number, lease)
+            if row is None:
+                return None
+            job = MemoryJob(self, row)
+            job.has_started(row)
+            return job
+
     def _delete(self, finished: Job | None) -> None:
         if isinstance(finished, MemoryJob):
             self.finish(finished, deleted=finished._delete())
@@ -222,7 +234,9 @@ class MemoryQueue(BaseQueue):
             gone = [row for row in self._rows(queue) if row.lease is None and not row.buried]
             for row in gone:
                 del self.memory.rows[row.number]
-            return len(gone)
+        for row in gone:
+            self.free_lock_of(row.raw)
+        return len(gone)
 
     def kick(self, queue: str | None = None) -> int:
         with self.memory.lock:
@@ -233,13 +247,29 @@ class MemoryQueue(BaseQueue):
             self.memory.changed()
             return len(rows)
 
+    def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
+        with self.memory.lock:
+            now = self.memory.clock()
+            for row in [*self.memory.rows.values()]:
+                if uuid_of(row.raw) != uuid or (queue and row.queue != queue):
+                    continue
+                if row.lease is None or row.lease_until <= now:
+                    del self.memory.rows[row.number]
+                    self.free_lock_of(row.raw)
+                    self.count_removed(row.raw)
+                    return Cancelling.REMOVED
+                held = row.lease_until - now <= HOLD
+                return Cancelling.HELD if held else Cancelling.RUNNING
+        return Cancelling.ABSENT
+
     def requeue(self, record: FailedJob, payload: bytes, store: FailedStore) -> bool:
         if not self.shares(store):
             return super().requeue(record, payload, store)
         with self.memory.lock:
-            if not store.forget(record.uuid):
+            if store.find(record.uuid) is None:
                 return False
-            self.put([(payload, record.uuid)], record.queue, 0)
+            self.push_again(record, payload)
+            store.forget(record.uuid)
         return True
 
     def shares(self, store: FailedStore) -> bool:
@@ -279,6 +309,9 @@ class MemoryJob(BaseJob):
         self.started = True
         self._attempts, self._history = row.attempts, row.history
 
+    def ticket(self) -> bytes | None:
+        return b"%d %d" % (self.number, self.lease)
+
     @contextlib.contextmanager
     def _ours(self) -> Iterator[list[Row]]:
         """Give the row under the lock, or none if the lease was lost."""
@@ -304,6 +337,13 @@ class MemoryJob(BaseJob):
                     next(memory.count),
                     history,
                 )
+        return bool(rows)
+
+    def _recover(self, history: History) -> bool:
+        with self._ours() as rows:
+            for row in rows:
+                row.free()
+                row.history = history
         return bool(rows)
 
     def _give_back(self, delay: float, history: History) -> bool:
@@ -380,6 +420,28 @@ class MemoryStore(Store):
                 for key in self.memory.values
                 if key.startswith(prefix) and self._alive(key) is not None
             )
+
+    def increment(self, amounts: Mapping[str, int], marker: str, step: str) -> bool:
+        with self.memory.lock:
+            if self._alive(marker) == step:
+                return False
+            self.set(marker, step, 3600)
+            for key, amount in amounts.items():
+                self.set(key, str(int(self._alive(key) or 0) + amount))
+            return True
+
+    def swap(
+        self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
+    ) -> bool:
+        with self.memory.lock:
+            if any(self._alive(key) != expected for key, (expected, _) in changes.items()):
+                return False
+            for key, (_, wanted) in changes.items():
+                if wanted is None:
+                    self.memory.values.pop(key, None)
+                else:
+                    self.set(key, wanted, ttl)
+            return True
 
 
 class MemoryFailedStore(FailedStore):

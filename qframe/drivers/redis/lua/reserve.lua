@@ -6,7 +6,7 @@
 -- KEYS  4 for each queue: ready, notify, delayed, reserved
 -- ARGV  1 how many at most
 -- Gives the score of the first, then the place of the queue (from 0) and the member of each; where
--- there is nothing, only the seconds until there may be something, or -1.
+-- there is nothing, only the seconds until there may be something, or -1, and the time.
 local limit = tonumber(ARGV[1])
 local moment = now()
 local first = hold_until(moment + HOLD)
@@ -63,6 +63,6 @@ end
 if taken == 0 then
   -- Whoever asked will wait knowing all this: tokens from before say nothing new.
   for i = 1, #KEYS, 4 do redis.call('DEL', KEYS[i + 1]) end
-  return {exact(soonest)}
+  return {exact(soonest), exact(moment)}
 end
 return found

@@ -70,25 +70,32 @@ local function wake_for_earliest(delayed, notify, member)
   end
 end
 
--- Failed jobs are listed by when they failed; those of about one moment as they were recorded.
-local function record(records, order, uuid, text, moment)
-  redis.call('HSET', records, uuid, text)
-  redis.call('ZREM', order, uuid)
+-- Lists something by a moment; what is of about one moment in the order in which it was listed.
+local function list_last(order, name, moment)
   local score = tonumber(moment)
   local latest = tonumber(redis.call('ZREVRANGE', order, 0, 0, 'WITHSCORES')[2])
   if latest and latest >= score and latest < score + 1 then score = latest + STEP end
-  redis.call('ZADD', order, exact(score), uuid)
+  redis.call('ZADD', order, exact(score), name)
+end
+
+-- Failed jobs are listed by when they failed.
+local function record(records, order, uuid, text, moment)
+  redis.call('HSET', records, uuid, text)
+  redis.call('ZREM', order, uuid)
+  list_last(order, uuid, moment)
 end
 
 local function push(ready, notify, delayed, delay, messages, first)
-  local moment = now()
   if delay > 0 then
+    local moment = now()
     for i = first, #messages do
       local member = add(delayed, exact(moment + delay + (i - first) * STEP), messages[i])
       if i == first then wake_for_earliest(delayed, notify, member) end
     end
   else
-    move_due(delayed, ready, notify, moment) -- they became ready before
+    if redis.call('ZCARD', delayed) > 0 then
+      move_due(delayed, ready, notify, now()) -- they became ready before
+    end
     for from = first, #messages, BATCH do
       redis.call('RPUSH', ready, unpack(messages, from, math.min(from + BATCH - 1, #messages)))
     end
@@ -103,6 +110,11 @@ end
 
 local function lease_until(moment)
   return hold_until(moment) + STEP / 2
+end
+
+-- Frees the lock of a unique job; its value is the uuid of the job that has it.
+local function free(lock, uuid)
+  if redis.call('GET', lock) == uuid then redis.call('DEL', lock) end
 end
 
 -- Whether a reservation still is the one that was made: its score is new each time. Where an answer

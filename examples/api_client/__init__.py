@@ -1,0 +1,1 @@
+"""A client of a rate-limited HTTP service, through the queue."""

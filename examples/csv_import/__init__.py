@@ -1,0 +1,1 @@
+"""A large CSV file, imported by a batch of jobs."""

@@ -1,0 +1,1 @@
+"""Orders of a shop, each a chain of jobs."""

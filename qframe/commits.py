@@ -1,0 +1,76 @@
+"""When the program's own transaction is committed: what a dispatch can wait for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from qframe.exceptions import InvalidJob
+
+
+def when_committed(place: object, act: Callable[[], None]) -> None:
+    """Call `act` once the transaction that is open now has been committed, and never if it is not.
+
+    `place` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a function
+    that is given `act` and sees to it, as Django's `transaction.on_commit`. Without an open
+    transaction it is called at once. Raises `InvalidJob` for anything else.
+    """
+    session = _session(place)
+    if session is not None:
+        _when_session_commits(session, act)
+    elif callable(place):
+        place(act)
+    else:
+        raise InvalidJob(
+            "after_commit takes a SQLAlchemy Session, or a function such as Django's "
+            f"transaction.on_commit, not {type(place).__name__}"
+        )
+
+
+def _session(place: object) -> Any:  # noqa: ANN401 (a Session, if SQLAlchemy is there)
+    """Give SQLAlchemy's own session, where there is one."""
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is None:
+        return None
+    if isinstance(place, orm.scoped_session):
+        place = place()
+    place = getattr(place, "sync_session", place)
+    return place if isinstance(place, orm.Session) else None
+
+
+def _when_session_commits(session: Any, act: Callable[[], None]) -> None:  # noqa: ANN401
+    from sqlalchemy import event  # noqa: PLC0415 (the session is of this library)
+
+    within = session.get_nested_transaction() or session.get_transaction()
+    if within is None:
+        act()
+        return
+    if _KEY not in session.info:
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_soft_rollback", _rolled_back)
+    session.info.setdefault(_KEY, []).append((within, act))
+
+
+_KEY = "qframe: when it is committed"
+"""Where a session keeps what waits, each with the innermost transaction it was said in."""
+
+
+def _committed(session: Any) -> None:  # noqa: ANN401
+    if session.in_nested_transaction():
+        return  # a savepoint: what is around it may still be rolled back
+    waiting, session.info[_KEY] = session.info[_KEY], []
+    for _, act in waiting:
+        act()
+
+
+def _rolled_back(session: Any, ended: Any) -> None:  # noqa: ANN401
+    session.info[_KEY] = [each for each in session.info[_KEY] if not _is_within(each[0], ended)]
+
+
+def _is_within(transaction: Any, ended: Any) -> bool:  # noqa: ANN401
+    while transaction is not None:
+        if transaction is ended:
+            return True
+        transaction = transaction.parent
+    return False

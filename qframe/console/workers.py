@@ -1,0 +1,193 @@
+"""Commands about workers and what they did: workers, counters."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from qframe.console.common import Config, Connection, Json, configured, each_answering
+from qframe.console.output import duration
+from qframe.console.text import say, say_json, say_rows, screen, table
+from qframe.drivers.base import BaseQueue
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.names import one_line
+from qframe.timing import iso
+from qframe.worker import roster, tally
+from qframe.worker.roster import Entry
+from qframe.worker.tally import Counted
+
+_COLUMNS = ("worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen")
+_EVERY = 2.0
+_MINUTE = 60
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("workers")(workers)
+    app.command("counters")(counters)
+
+
+# -- workers ------------------------------------------------------------------------------------
+
+
+def workers(
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every 2 s.")] = False,
+    connection: Connection = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """List the workers: what each is doing, since when, and what it has done.
+
+    \b
+      qframe workers
+      qframe workers --watch
+      qframe workers --connection redis --json
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    if watch and as_json:
+        raise ConfigurationError("--watch and --json do not go together: call it again")
+    look = partial(_listed, configured(config), connection)
+    if as_json:
+        say_json([_described(entry) for entry in look()])
+    elif watch:
+        _watch(look)
+    else:
+        say_rows([_row(entry) for entry in look()], _COLUMNS, empty="no worker is registered")
+
+
+def _watch(look: Callable[[], list[Entry]]) -> None:
+    from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
+
+    def shown() -> Any:  # noqa: ANN401 (what rich can show)
+        rows = [_row(entry) for entry in look()]
+        return table(rows, _COLUMNS) if rows else "no worker is registered"
+
+    try:
+        with Live(shown(), console=screen(), auto_refresh=False) as live:
+            while True:
+                time.sleep(_EVERY)
+                with redirect_stderr(io.StringIO()):  # who does not answer was named at first
+                    rows = shown()
+                live.update(rows, refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _listed(queues: QueueManager, connection: str | None) -> list[Entry]:
+    """Give the workers in the stores that answer, each once."""
+    found = each_answering(
+        queues, connection, lambda queue: roster.listed(queues.store(queue.name))
+    )
+    entries = {entry.id: entry for _, each in found for entry in each}
+    return [entry for entry in entries.values() if connection in {None, entry.connection}]
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    now = time.time()
+    job = entry.job
+    return {
+        "worker": called(entry),
+        "queues": f"{entry.connection}:{','.join(entry.queues)}",
+        "state": _state(entry),
+        "job": "" if job is None else job.name,
+        "for": "" if job is None else lasting(now - job.since),
+        **{name: entry.counts.get(name, 0) for name in ("processed", "failed")},
+        "MB": round(entry.memory),
+        "seen": f"{lasting(now - entry.beat_at)} ago",
+    }
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    """Give all that is known of a worker, as JSON has it."""
+    job = entry.job
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "host": entry.host,
+        "pid": entry.pid,
+        "connection": entry.connection,
+        "queues": list(entry.queues),
+        "state": _state(entry),
+        "job": job and {**job.model_dump(), "since": iso(job.since)},
+        **{_key(name): entry.counts.get(name, 0) for name in tally.OUTCOMES.values()},
+        "memory": entry.memory,
+        "started_at": iso(entry.started_at),
+        "seen_at": iso(entry.beat_at),
+        "qframe": entry.qframe,
+        "python": entry.python,
+    }
+
+
+def _state(entry: Entry) -> str:
+    return "gone" if entry.is_gone else entry.state
+
+
+def lasting(seconds: float) -> str:
+    """Show seconds in whole ones; clocks of two machines may differ."""
+    return duration(seconds) if seconds >= _MINUTE else f"{max(0.0, seconds):.0f}s"
+
+
+def called(entry: Entry) -> str:
+    """Name a worker in a line."""
+    name = "" if entry.name == "default" else f" {entry.name}"
+    return one_line(f"{entry.host}:{entry.pid}{name}", 100)
+
+
+# -- counters -----------------------------------------------------------------------------------
+
+
+def counters(
+    *,
+    reset: Annotated[bool, typer.Option("--reset", help="Let them begin anew.")] = False,
+    connection: Connection = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Count what became of jobs: in all, by queue and by class.
+
+    \b
+      qframe counters
+      qframe counters --connection redis --json
+      qframe counters --reset
+    """  # noqa: D301 (\b keeps typer from folding the examples)
+    queues = configured(config)
+
+    def act(queue: BaseQueue) -> list[Counted]:
+        store = queues.store(queue.name)
+        if reset:
+            tally.reset(store, connection)
+        return tally.read(store)
+
+    done = each_answering(queues, connection, act)
+    if reset:
+        say(f"the counters of {', '.join(queue.name for queue, _ in done)} begin anew")
+        return
+    found = {
+        (each.what, each.connection, each.name): each
+        for _, several in done
+        for each in several
+        if connection in {None, each.connection}
+    }
+    total = Counted("total", "", "", tally.added_up(e for e in found.values() if e.what == "queue"))
+    rows = [_counted(each) for each in (total, *found.values())]
+    if as_json:
+        say_json(rows)
+    else:
+        columns = ("what", "connection", "name", *map(_key, tally.OUTCOMES.values()))
+        say_rows(rows if found else [], columns, empty="nothing was counted yet")
+
+
+def _counted(each: Counted) -> dict[str, Any]:
+    counts = {_key(counter): count for counter, count in each.counts.items()}
+    return {"what": each.what, "connection": each.connection, "name": each.name, **counts}
+
+
+def _key(counter: str) -> str:
+    return counter.replace(" ", "_")

@@ -1,0 +1,103 @@
+"""The bytes of a connection: written and read with less ado than redis-py's own.
+
+redis-py opens the connection; from then on it is its socket that is used. A plain socket is left to
+block in the kernel, with the kernel's own timeouts: Python's cost a system call more for each.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from typing import Any
+
+import hiredis
+from redis.connection import AbstractConnection, DefaultParser
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import InvalidResponse
+from redis.exceptions import TimeoutError as TooLate
+
+from qframe.drivers.sockets import Vigil, let_block
+
+_BUFFER = 65536
+_MISSING = object()
+_GONE = "the server closed the connection"
+
+
+class Wire:
+    """Writes commands to one connection and reads their replies.
+
+    Raises redis-py's `ConnectionError` or `TimeoutError`, or `OSError`; the connection is out of
+    step then.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_gets",
+        "_poll",
+        "_reader",
+        "_receive",
+        "_socket",
+        "_vigil",
+        "send",
+    )
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        plain: Any = connection._sock  # noqa: SLF001 (redis-py offers no other way to it)
+        self._vigil = None
+        if type(plain) is socket.socket:
+            let_block(plain)
+            self._vigil = Vigil(plain)
+        self._socket = plain
+        self.send = plain.sendall
+        self._receive = plain.recv_into
+        self._poll = select.poll()
+        self._poll.register(plain, select.POLLIN)
+        self._buffer = bytearray(_BUFFER)
+        self._reader = hiredis.Reader(
+            protocolError=InvalidResponse,
+            replyError=DefaultParser.parse_error,
+            notEnoughData=_MISSING,
+        )
+        self._gets = self._reader.gets
+
+    def read(self) -> Any:  # noqa: ANN401 (any reply)
+        """Read one reply; an error the server answered with is given, not raised."""
+        reply = self._gets(False)
+        while reply is _MISSING:
+            self._fill()
+            reply = self._gets(False)
+        if isinstance(reply, ConnectionLost):
+            raise reply
+        return reply
+
+    def _fill(self) -> None:
+        if self._vigil is not None:
+            self._vigil.keep()
+        try:
+            count = self._receive(self._buffer)
+        except BlockingIOError:  # the kernel's way to say it took too long
+            raise TooLate("the server did not answer in time") from None
+        if not count:
+            raise ConnectionLost(_GONE)
+        self._reader.feed(self._buffer, 0, count)  # type: ignore[arg-type] # its stub knows no bytearray
+
+    def ahead(self) -> bool:
+        """Whether there are bytes that were received, and not read yet."""
+        return self._reader.has_data() or (
+            isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+        )
+
+    def readable(self, seconds: float = 0) -> bool:
+        """Whether there is something to read, be it the end, within so many seconds."""
+        return self.ahead() or bool(self._poll.poll(seconds * 1000))
+
+    def fileno(self) -> int:
+        """Give the descriptor to wait on while nothing is `ahead`."""
+        return int(self._socket.fileno())
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()

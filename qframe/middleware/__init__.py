@@ -1,0 +1,23 @@
+"""Middleware: what a job's run goes through, and the ones that are there."""
+
+from qframe.middleware.base import Middleware
+from qframe.middleware.fail_on import FailOn
+from qframe.middleware.limits import Limit
+from qframe.middleware.rate_limited import RateLimited
+from qframe.middleware.skip import Skip
+from qframe.middleware.skip_if_batch_cancelled import SkipIfBatchCancelled
+from qframe.middleware.stores import store_of
+from qframe.middleware.throttles_exceptions import ThrottlesExceptions
+from qframe.middleware.without_overlapping import WithoutOverlapping
+
+__all__ = [
+    "FailOn",
+    "Limit",
+    "Middleware",
+    "RateLimited",
+    "Skip",
+    "SkipIfBatchCancelled",
+    "ThrottlesExceptions",
+    "WithoutOverlapping",
+    "store_of",
+]

@@ -1,0 +1,22 @@
+"""What a middleware is: a callable around a job's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from qframe.queueable import Queueable
+
+
+class Middleware(Protocol):
+    """Something that is called in a job's place, and may call on.
+
+    `call_next(job)` runs what is inside of it, at last the job, gives what `handle` gave and raises
+    what it raised. One that returns without having called on, and without having released, failed
+    or deleted the job, has it skipped. It may be a class with `__call__`, or a function; with
+    `async def`, `call_next` is awaited.
+    """
+
+    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any], /) -> Any:  # noqa: ANN401 (what the job gave)
+        """Run the job, or do not; give what `call_next` gave."""

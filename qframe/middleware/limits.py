@@ -1,0 +1,294 @@
+"""Limits over time: so many within so many seconds, and the moments that count against them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Self
+
+from qframe import timing
+from qframe.exceptions import (
+    BackendUnavailable,
+    JobDefinitionError,
+    LimitReached,
+    QframeError,
+    SettleError,
+)
+from qframe.names import one_line
+from qframe.queueable import Queueable
+
+log = logging.getLogger("qframe")
+
+Value = str | int | uuid.UUID | Enum | tuple[Any, ...]
+By = Value | Callable[[Any], Value | None] | None
+"""What tells jobs apart: None, a value, or a function of the job that gives one."""
+
+_SHORTEST = 0.01
+_EXACT = 100
+"""Up to this many, each moment is kept by itself; of more, those of a hundredth of the time."""
+_SKEW = 1000
+"""Milliseconds two clocks may be apart without anything being done about it."""
+_LONGEST_NAME = 100
+_WIDE = 1 / 8
+_WIDER = 1.25
+_WIDEST = 60.0
+"""Of the time one job has by the limit, a job waits up to this part longer; by this factor more
+for each release; and no more than these seconds, or the limit's."""
+
+_TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+)?\s*([a-z]+)\s*")
+_UNITS = {
+    "s": 1, "sec": 1, "second": 1, "seconds": 1,
+    "m": 60, "min": 60, "minute": 60, "minutes": 60,
+    "h": 3600, "hour": 3600, "hours": 3600,
+    "d": 86400, "day": 86400, "days": 86400,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most `max` within any `per` seconds (a number or a timedelta).
+
+    `by` is what the limit is kept for: a value, or a function of the job that gives one; a value
+    each has its own count. Default: one count for all jobs. Raises `JobDefinitionError`.
+    """
+
+    max: int
+    per: float
+    by: By = None
+
+    def __init__(self, max: int, per: float | timedelta, by: By = None) -> None:  # noqa: A002 (the name a reader expects)
+        object.__setattr__(self, "max", _count(max))
+        object.__setattr__(self, "per", seconds(per, "the time of a limit", _SHORTEST))
+        object.__setattr__(self, "by", by)
+
+    @classmethod
+    def parse(cls, text: str, by: By = None) -> Self:
+        """Read `10/minute`, `5/s`, `1000/day` or `100/15m`."""
+        found = _TEXT.fullmatch(str(text).lower())
+        unit = _UNITS.get(found[3]) if found else None
+        if found is None or unit is None:
+            raise JobDefinitionError(
+                f"{one_line(repr(text), 60)} is no limit: write 10/minute, 5/s, 1000/day or 100/15m"
+            )
+        return cls(int(found[1]), int(found[2] or 1) * unit, by)
+
+    @classmethod
+    def per_second(cls, max: int, by: By = None) -> Self:  # noqa: A002 (as above)
+        """Allow `max` in any second."""
+        return cls(max, 1, by)
+
+    @classmethod
+    def per_minute(cls, max: int, by: By = None) -> Self:  # noqa: A002 (as above)
+        """Allow `max` in any 60 seconds."""
+        return cls(max, 60, by)
+
+    @classmethod
+    def per_hour(cls, max: int, by: By = None) -> Self:  # noqa: A002 (as above)
+        """Allow `max` in any 3600 seconds."""
+        return cls(max, 3600, by)
+
+    @classmethod
+    def per_day(cls, max: int, by: By = None) -> Self:  # noqa: A002 (as above)
+        """Allow `max` in any 24 hours."""
+        return cls(max, 86400, by)
+
+    def __str__(self) -> str:
+        return f"{self.max} in {self.per:g} s"
+
+    @property
+    def grain(self) -> int:
+        """Milliseconds within which moments are kept as one."""
+        return 1 if self.max <= _EXACT else max(1, int(self.per * 10))
+
+
+class Window:
+    """What counts against a limit at one moment: when the last ones were, oldest first.
+
+    Kept as text: a first moment in milliseconds of the epoch, then for each its distance from the
+    first and how many there were. It never holds more than a good hundred.
+    """
+
+    def __init__(self, limit: Limit, text: str | None, now: int) -> None:
+        self._limit = limit
+        self._now = now
+        self._per = int(limit.per * 1000)
+        kept = _decoded(text)
+        latest = now + limit.grain
+        self.ahead = bool(kept) and kept[-1][0] > latest + _SKEW
+        """Whether it was written by a clock that is ahead of this one, or before this one went
+        back. Such moments count as now: so nobody waits longer than the limit's time."""
+        self._kept = [
+            (min(moment, latest), count) for moment, count in kept if moment + self._per > now
+        ]
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(count for _, count in self._kept)
+
+    @property
+    def last(self) -> int:
+        """The moment of the last one; 0 where there is none."""
+        return self._kept[-1][0] if self._kept else 0
+
+    def wait(self) -> float:
+        """Give the seconds until there is room for one more; 0 where there is."""
+        over = self.count - self._limit.max + 1
+        if over <= 0:
+            return 0.0
+        for moment, count in self._kept:
+            over -= count
+            if over <= 0:
+                return max(1, moment + self._per - self._now) / 1000
+        return 0.0
+
+    def add(self) -> None:
+        """Count one more. The moment is rounded up, so that none is forgotten too early."""
+        grain = self._limit.grain
+        moment = -(-self._now // grain) * grain
+        if self._kept and self._kept[-1][0] >= moment:
+            last, count = self._kept.pop()
+            self._kept.append((last, count + 1))
+        else:
+            self._kept.append((moment, 1))
+
+    def trim(self) -> None:
+        """Forget the oldest of more than the limit: they decide nothing."""
+        while self._kept and self.count - self._kept[0][1] >= self._limit.max:
+            del self._kept[0]
+
+    def forget(self, until: int) -> None:
+        """Forget those up to a moment."""
+        self._kept = [each for each in self._kept if each[0] > until]
+
+    def text(self) -> str | None:
+        """Encode for the store; None where there is nothing to keep."""
+        if not self._kept:
+            return None
+        first = self._kept[0][0]
+        return " ".join([str(first), *(f"{at - first} {count}" for at, count in self._kept)])
+
+
+def _decoded(text: str | None) -> list[tuple[int, int]]:
+    try:
+        first, *rest = map(int, (text or "").split())
+    except ValueError:  # nothing, or not ours
+        return []
+    return [(first + at, count) for at, count in zip(rest[::2], rest[1::2], strict=False)]
+
+
+def now() -> int:
+    """Give the milliseconds of the epoch.
+
+    The wall clock is the one that processes on several machines share, and that goes on when they
+    are started again.
+    """
+    return int(time.time() * 1000)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise JobDefinitionError(f"a limit must allow 1 or more, not {one_line(repr(value), 60)}")
+    return value
+
+
+def seconds(value: object, what: str, least: float = 0.0) -> float:
+    """Check a time; raises `JobDefinitionError`."""
+    if isinstance(value, datetime):
+        raise JobDefinitionError(f"{what} must be seconds or a timedelta, not a datetime")
+    try:
+        checked = timing.seconds_until(value, what)  # type: ignore[arg-type] # it looks itself
+    except (TypeError, ValueError) as error:
+        raise JobDefinitionError(str(error)) from None
+    if checked < least:
+        raise JobDefinitionError(f"{what} must be at least {least:g} s, not {checked:g}")
+    return checked
+
+
+def name_of(name: str | None, job: Queueable) -> str:
+    """Give what is limited as it stands in a key: its name, by default the job's class."""
+    own = name or type(job).own_name()
+    return own if len(own) <= _LONGEST_NAME else _hashed(own)
+
+
+def check_name(name: object, owner: str) -> None:
+    """Refuse what cannot name a limit; raises `JobDefinitionError`."""
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise JobDefinitionError(f"{owner}: name must be a text, not {one_line(repr(name), 60)}")
+
+
+def value_of(by: By, job: Queueable) -> str:
+    """Give as text what tells this job from others, "" where nothing does.
+
+    Nothing of a job that is encrypted or has secrets is readable in a store.
+    """
+    value = by(job) if callable(by) else by
+    if value is None:
+        return ""
+    text = _as_text(value)
+    hidden = type(job).encrypted or type(job).secret_fields
+    readable = not hidden and re.fullmatch(r"[a-z0-9_.@-]{1,64}", text)
+    return text if readable else _hashed(text)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str | int | uuid.UUID):
+        return str(value)
+    if isinstance(value, tuple):
+        return repr([_as_text(each) for each in value])
+    raise JobDefinitionError(
+        "by must be, or give, a text, a whole number, a UUID or a tuple of them, not "
+        f"{one_line(repr(value), 60)}"
+    )
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# -- jobs that have to wait -----------------------------------------------------------------------
+
+
+def put_back(job: Queueable, delay: float, why: str) -> None:
+    """Release a job, uncounted; raises `LimitReached` where it cannot wait."""
+    try:
+        job.release(delay)
+    except (SettleError, BackendUnavailable):
+        raise
+    except QframeError:
+        raise LimitReached(
+            f"{type(job).__name__} cannot run for another {delay:.3g} s ({why}), and a job that "
+            "runs in its caller's process cannot wait",
+            delay,
+        ) from None
+    log.debug("%s %s waits %.3g s: %s", type(job).__name__, job.job.uuid, delay, why)
+
+
+def spread(job: Queueable, limit: Limit) -> float:
+    """Give random seconds to wait longer, so that those who wait do not come back all at once.
+
+    Each time a job was released before, it may be a quarter more: who has waited for long is
+    one of many, and the more there are, the further apart they may come.
+    """
+    before = job.job.history.releases if job._reserved is not None else 0  # noqa: SLF001 (the job's own package)
+    width: float = limit.per / limit.max * _WIDE * _WIDER ** min(before, 60)
+    return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (no secret)
+
+
+def in_turn(step: Callable[[], bool], rounds: int = 8) -> bool:
+    """Try a step that another process may forestall, a few times, ever further apart."""
+    for each in range(rounds):
+        if step():
+            return True
+        time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (no secret)
+    return False

@@ -1,0 +1,226 @@
+"""WithoutOverlapping: jobs with the same key run one after the other, on whatever workers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from qframe import timing
+from qframe.exceptions import InvalidJob, JobDefinitionError, QframeError
+from qframe.middleware.limits import put_back
+from qframe.middleware.locks import Lock
+from qframe.middleware.stores import store_of
+
+if TYPE_CHECKING:
+    from qframe.contracts import Job
+    from qframe.queueable import Queueable
+
+Key = str | int | UUID
+
+_LONGEST_NAME = 200
+"""Characters of a lock's name; a database keeps 255, and a longer one is hashed."""
+_LEAST_LEASE = 1.0
+
+_FIRST_DELAY = 0.1
+_GROWTH = 1.5
+_LONGEST_DELAY = 10.0
+_LONGEST_DELAY_OF_A_QUICK_KEY = 0.5
+"""Seconds a waiting job is released for."""
+
+_LOOK = 0.03
+"""Seconds a waiting job stays in its worker, for as long as nobody lets go of the lock."""
+_LONGEST_LOOK = 0.1
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.02
+
+_REMEMBERED = 1000
+"""Keys of which a process knows whom it waited for in vain."""
+
+_OVER = frozenset({"worker died", "timed out", "interrupted", "error"})
+"""Ends of an attempt, in the history, by which its handler runs no more; a released one may."""
+
+
+class WithoutOverlapping:
+    """Lets one job with a key run at a time; the others are released for a while, uncounted.
+
+    ```python
+    class Import(Queueable):
+        account: int
+
+        def middleware(self):
+            return [WithoutOverlapping(self.account)]
+    ```
+
+    - `key`: text, a number or a UUID, or a function of the job that gives one; default: one key
+      for the whole class. It is the class's own unless it is `shared` with all classes.
+    - `release`: seconds or a timedelta until a job that has to wait is tried again. By default it
+      stays in its worker for some milliseconds, and is then released for 0.1 s, growing by half
+      with each release to 10 s, or to 0.5 s where the lock changes hands that quickly.
+    - `dont_release`: do not run a job that would have to wait; it ends as skipped.
+    - `lease`: seconds after which the lock of a killed worker is free, at least 1; default 5. It is
+      renewed every third of that while the job runs, however long.
+
+    Waiting never uses up a try. Who comes next among those that wait is not promised.
+    Where a job cannot be released (connection `sync`, `dispatch_sync`) `LimitReached` is raised.
+    Raises `JobDefinitionError` for what fits none of this.
+    """
+
+    def __init__(
+        self,
+        key: Key | Callable[[Any], Key] | None = None,
+        *,
+        release: float | timedelta | None = None,
+        dont_release: bool = False,
+        shared: bool = False,
+        lease: float = 5,
+    ) -> None:
+        if not (key is None or callable(key) or _is_key(key)):
+            raise JobDefinitionError(
+                f"WithoutOverlapping: the key must be text, a number or a UUID, or a function of "
+                f"the job that gives one, not {type(key).__name__}"
+            )
+        if key is None and shared:
+            raise JobDefinitionError("WithoutOverlapping: a shared lock needs a key")
+        if release is not None and dont_release:
+            raise JobDefinitionError("WithoutOverlapping: give release or dont_release, not both")
+        self.key = key
+        self.release = None if release is None else _seconds(release, "release")
+        self.dont_release = dont_release
+        self.shared = shared
+        self.lease = _seconds(lease, "lease")
+        if self.lease < _LEAST_LEASE:
+            raise JobDefinitionError(
+                f"WithoutOverlapping: lease must be at least 1 second, got {lease}"
+            )
+
+    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job returns)
+        """Run the job under the lock, or put it off."""
+        reserved = _reserved(job)
+        owner = "" if reserved is None else f"{reserved.uuid}:{reserved.attempts()}"
+        lock = Lock(store_of(job), self.name_for(job), owner, self.lease)
+        turn = _Turn(lock, reserved, waits=self.release is None and not self.dont_release)
+        try:
+            if turn.comes():
+                return call_next(job)
+        finally:
+            lock.release()
+        if not self.dont_release:
+            put_back(job, self._delay(job, turn), f"another job holds the lock {lock.name}")
+        return None
+
+    def _delay(self, job: Queueable, turn: _Turn) -> float:
+        """Give the seconds until the job is tried again."""
+        if self.release is not None:
+            return self.release
+        longest = _LONGEST_DELAY_OF_A_QUICK_KEY if turn.quick else _LONGEST_DELAY
+        releases = 0 if _reserved(job) is None else job.job.history.releases
+        delay = min(longest, _FIRST_DELAY * _GROWTH ** min(releases, 30))
+        return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+
+    def name_for(self, job: Queueable) -> str:
+        """Give the name of a job's lock in the store."""
+        key = self.key(job) if callable(self.key) else self.key
+        if self.key is not None and not _is_key(key):
+            raise InvalidJob(
+                f"{type(job).__name__}: the function given to WithoutOverlapping must give text, "
+                f"a number or a UUID, not {type(key).__name__}"
+            )
+        parts = [] if self.shared else [_name_of(type(job))]
+        name = ":".join(["overlap", *parts, *([] if key is None else ["", str(key)])])
+        if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
+            name = f"overlap:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        return name
+
+
+class _Turn:
+    """One job's try for the lock: at once, and for a moment where it `waits` in its worker.
+
+    As long as the lock changes hands it goes on trying, up to a tenth of a second: a key with
+    short jobs is so kept busy. A holder that this process has waited for before is not waited
+    for again: its job is a long one.
+    """
+
+    _slow: dict[str, str] = {}  # noqa: RUF012 (one for the process, on purpose)
+    """The holder last waited for in vain, by the lock's name."""
+
+    def __init__(self, lock: Lock, job: Job | None, *, waits: bool) -> None:
+        self.quick = False
+        """Whether the lock was seen to change hands."""
+        self._lock = lock
+        self._job = job
+        self._waits = waits
+
+    def comes(self) -> bool:
+        """Say whether the lock was taken."""
+        lock, began = self._lock, time.monotonic()
+        holder = lock.holder() if lock.name in self._slow else None
+        pause, seen = _FIRST_PAUSE, holder
+        last = began + _LOOK
+        while True:
+            if (holder is None and lock.take()) or self._inherits(holder):
+                self._slow.pop(lock.name, None)
+                return True
+            if holder is None:
+                holder = lock.holder()
+            if holder != seen:
+                self.quick = seen is not None
+                last = min(time.monotonic() + _LOOK, began + _LONGEST_LOOK)
+                seen = holder
+            if not self._waits or self._slow.get(lock.name) == holder or time.monotonic() > last:
+                break
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 (no secret)
+            pause = min(_LONGEST_PAUSE, pause * 1.5)
+            holder = lock.holder()
+        self._remember(holder)
+        return False
+
+    def _inherits(self, holder: str | None) -> bool:
+        """Take over from an earlier attempt of the same job that is known to have ended.
+
+        One whose end nobody saw may be running still: its lock has to run out.
+        """
+        if holder is None or self._job is None:
+            return False
+        uuid, _, number = holder.rpartition(":")[0].rpartition(":")
+        if uuid != self._job.uuid or not number.isdecimal() or int(number) >= self._job.attempts():
+            return False
+        ended = {attempt.number: attempt.ended for attempt in self._job.history.attempts}
+        return ended.get(int(number)) in _OVER and self._lock.take_over(holder)
+
+    def _remember(self, holder: str | None) -> None:
+        if len(self._slow) >= _REMEMBERED:
+            self._slow.clear()
+        if self.quick or holder is None:
+            self._slow.pop(self._lock.name, None)
+        else:
+            self._slow[self._lock.name] = holder
+
+
+def _reserved(job: Queueable) -> Job | None:
+    try:
+        return job.job
+    except QframeError:  # it is called by hand
+        return None
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str | int | UUID) and not isinstance(value, bool)
+
+
+def _name_of(job_class: type[Queueable]) -> str:
+    try:
+        return job_class.wire_name()
+    except InvalidJob:  # of a program without a file: it runs only here
+        return job_class.own_name()
+
+
+def _seconds(value: object, what: str) -> float:
+    try:
+        return timing.seconds_until(value, what)  # type: ignore[arg-type] # it looks itself
+    except (TypeError, ValueError) as error:
+        raise JobDefinitionError(f"WithoutOverlapping: {error}") from None

@@ -1,0 +1,387 @@
+"""fake: while it is on, what is dispatched is written down instead of being pushed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from qframe import payload
+from qframe.dispatch import send_unsent, unsent
+from qframe.drivers import base
+from qframe.drivers.base import BaseQueue
+from qframe.exceptions import InvalidPayload
+from qframe.foreign import Dispatchable, Foreign
+from qframe.testing.batches import MemoryBatches
+from qframe.testing.following import (
+    ChainTarget,
+    Members,
+    batch_line,
+    chain_line,
+    checked_jobs,
+    fits_batch,
+    fits_chain,
+    shown_targets,
+)
+from qframe.testing.memory import MemoryStore
+from qframe.testing.recording import (
+    Dispatched,
+    DispatchedBatch,
+    DispatchedChain,
+    LinkJob,
+    MemberJob,
+    RecordingQueue,
+    name_in,
+)
+from qframe.testing.wanted import J, Kind, Target, Wanted, listed, shown, shown_job
+
+if TYPE_CHECKING:
+    from qframe.contracts import BatchStore, Store
+    from qframe.timing import When
+
+
+def fake(*, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()) -> Fake:
+    """Write down what is dispatched in this process instead of pushing it.
+
+    `with fake() as queued: ...`, then `queued.assert_dispatched(SendWelcome)`. With `only`, these
+    jobs alone are written down; with `besides`, all but these. The others are pushed. A chain or a
+    batch is written down where one of its jobs is.
+
+    It holds for every connection, also `sync`, whose jobs do not run; for every way to dispatch;
+    and for every thread, until the block is left. Jobs are checked as ever, and listeners of
+    `JobQueueing` and `JobQueued` hear of them. Of fakes inside each other, the inner one that wants
+    a job has it.
+    """
+    return Fake(only=only, besides=besides)
+
+
+class Fake:
+    """What was dispatched while it was on, and assertions on it: what `with fake()` gives.
+
+    An assertion that does not hold raises `AssertionError`, with what was dispatched instead.
+    """
+
+    def __init__(
+        self, *, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()
+    ) -> None:
+        self._only = None if only is None else [Kind(each) for each in _several(only)]
+        self._besides = [Kind(each) for each in _several(besides)]
+        self.store: Store = MemoryStore()
+        """Where locks and limits are kept meanwhile."""
+        self.batch_store: BatchStore = MemoryBatches()
+        """Where batches are kept meanwhile: their members wait until the fake ends."""
+        self.chains: list[DispatchedChain] = []
+        """The chains that were dispatched, in order."""
+        self.batches: list[DispatchedBatch] = []
+        """The batches that were dispatched, in order, but for those that are links of chains."""
+        self._dispatched: list[Dispatched] = []
+        self._queues: dict[BaseQueue, RecordingQueue] = {}
+        self._before: list[object] = []
+
+    def __enter__(self) -> Self:
+        """Begin to write down."""
+        with _changing:
+            if self in _active:
+                raise RuntimeError("this fake is on already; make another one")
+            self._before = [*unsent()]
+            _active.append(self)
+            base.stand_in = _stand_in
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let jobs be pushed again; a dispatch that a variable holds unsent is written down."""
+        try:
+            for draft in self._held():
+                send_unsent(draft)
+        finally:
+            with _changing:
+                _active.remove(self)
+                if not _active:
+                    base.stand_in = None
+
+    # -- what there is --------------------------------------------------------------------------
+
+    def dispatched(
+        self,
+        target: Target | None = None,
+        *,
+        where: Callable[[Any], object] | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+        delay: When | None = None,
+    ) -> list[Dispatched]:
+        """Give what was dispatched, in order, with connection, queue, delay and payload."""
+        kind = None if target is None else Kind(target)
+        wanted = Wanted(kind, where, queue, connection, delay)
+        return [each for each in self._dispatched.copy() if wanted.fits(each)]
+
+    @overload
+    def jobs(self, target: type[J], where: Callable[[J], object] | None = None) -> list[J]: ...
+
+    @overload
+    def jobs(
+        self, target: Target | None = None, where: Callable[[Any], object] | None = None
+    ) -> list[Any]: ...
+
+    def jobs(
+        self, target: Target | None = None, where: Callable[[Any], object] | None = None
+    ) -> list[Any]:
+        """Give the jobs that were dispatched, in order: all, or those a target names."""
+        return [each.job for each in self.dispatched(target, where=where) if each.job is not None]
+
+    # -- assertions -----------------------------------------------------------------------------
+
+    def assert_dispatched(
+        self,
+        target: Target,
+        *,
+        times: int | None = None,
+        where: Callable[[Any], object] | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+        delay: When | None = None,
+    ) -> None:
+        """Assert that there is such a dispatch, or exactly `times` of them.
+
+        `target` is a job class, a function under `@queueable`, a job (one equal to it), or a name
+        on the wire. `where` is given the job. `delay` is seconds, a timedelta or the moment.
+        The first link of a chain counts, its other links and the members of batches do not.
+        """
+        __tracebackhide__ = True
+        wanted = Wanted(Kind(target), where, queue, connection, delay)
+        fits = self._fits(wanted)
+        found = sum(fit for fit, _ in fits)
+        if times is None:
+            if not found:
+                raise AssertionError(self._told(f"expected {wanted} to be dispatched", 0, fits))
+        elif type(times) is not int or times < 0:
+            raise ValueError(f"times is a whole number, 0 or more, not {times!r}")
+        elif found != times:
+            expected = f"expected {wanted} to be dispatched {_times(times)}"
+            raise AssertionError(self._told(expected, found, fits))
+
+    def assert_not_dispatched(
+        self,
+        target: Target,
+        *,
+        where: Callable[[Any], object] | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+        delay: When | None = None,
+    ) -> None:
+        """Assert that there is no such dispatch."""
+        __tracebackhide__ = True
+        wanted = Wanted(Kind(target), where, queue, connection, delay)
+        fits = self._fits(wanted)
+        found = sum(fit for fit, _ in fits)
+        if found:
+            raise AssertionError(self._told(f"expected {wanted} not to be dispatched", found, fits))
+
+    def assert_nothing_dispatched(self) -> None:
+        """Assert that there was no dispatch at all: of no job, no chain and no batch."""
+        __tracebackhide__ = True
+        there = self._all()
+        if there:
+            raise AssertionError(f"expected nothing to be dispatched, but were:\n{there}")
+
+    def assert_chained(
+        self,
+        jobs: Sequence[ChainTarget],
+        *,
+        times: int | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+        delay: When | None = None,
+    ) -> None:
+        """Assert that such a chain was dispatched, or exactly `times`: all its links, in order.
+
+        Each is named as for `assert_dispatched`; a link that is a batch by `PendingBatch`, or by a
+        function that is given the `DispatchedBatch`. `queue` and `delay` are the first link's.
+        """
+        __tracebackhide__ = True
+        wanted = checked_jobs(jobs)
+        if not wanted:
+            raise ValueError("name the links of the chain; whether there was one: `chains`")
+        found = [fits_chain(each, wanted, queue, connection, delay) for each in self.chains.copy()]
+        lines = [chain_line(each) for each in self.chains.copy()]
+        expected = f"the chain {shown_targets(jobs)}"
+        if queue is not None:
+            expected += f" on the queue {queue!r}"
+        if connection is not None:
+            expected += f" on the connection {connection!r}"
+        if delay is not None:
+            expected += f" with a delay of {delay}"
+        self._assert_found(expected, "chain", times, found, lines)
+
+    def assert_batched(
+        self,
+        where: Callable[[DispatchedBatch], object] | None = None,
+        *,
+        name: str | None = None,
+        jobs: Members | None = None,
+        times: int | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+    ) -> None:
+        """Assert that such a batch was dispatched, or exactly `times`.
+
+        `jobs` are all its members, in order, each named as for `assert_dispatched`, a chain as a
+        list. A batch that is a link of a chain is not among them.
+        """
+        __tracebackhide__ = True
+        wanted = None if jobs is None else checked_jobs(jobs)
+        found = [
+            fits_batch(each, where, name, wanted, queue, connection) for each in self.batches.copy()
+        ]
+        lines = [batch_line(each) for each in self.batches.copy()]
+        expected = "a batch" if name is None else f"the batch {name!r}"
+        if jobs is not None:
+            expected += f" of {shown_targets(jobs, ', ')}"
+        if queue is not None:
+            expected += f" on the queue {queue!r}"
+        if connection is not None:
+            expected += f" on the connection {connection!r}"
+        expected += " that `where` accepts" if where is not None else ""
+        self._assert_found(expected, "batch", times, found, lines)
+
+    def _assert_found(
+        self, expected: str, kind: str, times: int | None, found: list[bool], lines: list[str]
+    ) -> None:
+        __tracebackhide__ = True
+        count = sum(found)
+        if times is not None and (type(times) is not int or times < 0):
+            raise ValueError(f"times is a whole number, 0 or more, not {times!r}")
+        if (count > 0) if times is None else (count == times):
+            return
+        often = "" if times is None else f" {_times(times)}"
+        text = f"expected {expected} to be dispatched{often}, but it was "
+        text += _times(count) if count else "not"
+        if lines:
+            plural = {"batch": "batches"}.get(kind, f"{kind}s")
+            text += f"; the {plural} dispatched were:\n{listed(found, lines)}"
+        elif there := self._all():
+            text += f"; dispatched were:\n{there}"
+        else:
+            text += ": nothing was dispatched"
+        raise AssertionError(text)
+
+    def _all(self) -> str:
+        """List all there is, a line each."""
+        parts = [shown([(False, each) for each in self._dispatched.copy()]), self._grouped()]
+        return "\n".join(part for part in parts if part)
+
+    def _grouped(self) -> str:
+        """List the chains and the batches."""
+        lines = [f"a chain: {chain_line(each)}" for each in self.chains.copy()]
+        lines += [f"a batch: {batch_line(each)}" for each in self.batches.copy()]
+        return listed([False] * len(lines), lines)
+
+    def _fits(self, wanted: Wanted) -> list[tuple[bool, Dispatched]]:
+        return [(wanted.fits(each), each) for each in self._dispatched.copy()]
+
+    def _told(self, expected: str, found: int, fits: list[tuple[bool, Dispatched]]) -> str:
+        """Say what was expected and what there is."""
+        grouped = self._grouped()
+        if not fits and not grouped:
+            text = f"{expected}, but nothing was dispatched"
+        else:
+            was = f"was {_times(found)}" if found else "was not"
+            lines = "\n".join(part for part in (shown(fits), grouped) if part)
+            text = f"{expected}, but it {was}; dispatched were:\n{lines}"
+        held = [shown_job(draft.job) for draft in self._held()]
+        if held:
+            text += f"\nnot sent yet, for a variable holds the dispatch: {', '.join(held)}"
+        return text
+
+    # -- for qframe itself ----------------------------------------------------------------------
+
+    def takes(self, what: Dispatchable | str | bytes) -> bool:
+        """Whether a job, or a raw payload, is written down here."""
+        job, name = _named(what)
+        if self._only is not None and not any(kind.fits(job, name) for kind in self._only):
+            return False
+        return not any(kind.fits(job, name) for kind in self._besides)
+
+    def queue_for(self, original: BaseQueue) -> RecordingQueue:
+        """Give what stands in for a connection."""
+        with _changing:
+            if original not in self._queues:
+                self._queues[original] = RecordingQueue(
+                    original, self, self.store, self.batch_store
+                )
+            return self._queues[original]
+
+    def note_job(self, dispatched: Dispatched) -> None:
+        """Write a job down."""
+        self._dispatched.append(dispatched)
+
+    def note_chain(self, dispatched: DispatchedChain) -> None:
+        """Write a chain down."""
+        self.chains.append(dispatched)
+
+    def note_batch(self, dispatched: DispatchedBatch) -> None:
+        """Write a batch down."""
+        self.batches.append(dispatched)
+
+    def note_added(self, batch: str, jobs: Iterable[MemberJob]) -> None:
+        """Write members down that were added to a batch."""
+        for each in self.batches.copy():
+            if each.id == batch:
+                each.jobs.extend(jobs)
+
+    def note_extended(self, job: LinkJob, *, first: bool) -> None:
+        """Hear of a link put into the chain of a job that runs: none does here."""
+
+    def _held(self) -> list[Any]:
+        """Give the dispatches made meanwhile that a variable holds unsent."""
+        return [
+            draft
+            for draft in unsent()
+            if not any(draft is each for each in self._before) and self.takes(draft.job)
+        ]
+
+
+_active: list[Fake] = []
+_changing = threading.RLock()
+
+
+def active() -> Fake | None:
+    """Give the innermost fake that is on."""
+    return _active[-1] if _active else None
+
+
+def _stand_in(queue: BaseQueue, what: Dispatchable | str | bytes) -> BaseQueue | None:
+    """Give what takes a job in place of a connection, where a fake wants it."""
+    if isinstance(queue, RecordingQueue):
+        return None
+    for each in reversed(_active.copy()):
+        if each.takes(what):
+            return each.queue_for(queue)
+    return None
+
+
+def _named(what: Dispatchable | str | bytes) -> tuple[Dispatchable | None, str]:
+    if isinstance(what, Foreign):
+        return what, what.name
+    if not isinstance(what, str | bytes):
+        return what, type(what).own_name()
+    try:
+        return None, name_in(payload.parse(what.encode() if isinstance(what, str) else what))
+    except InvalidPayload:
+        return None, ""
+
+
+def _several(targets: Iterable[Target]) -> list[Target]:
+    if isinstance(targets, str):
+        raise TypeError("give a list of jobs: fake(only=[SendWelcome])")
+    return list(targets)
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,0 +1,33 @@
+"""The pytest plugin: the fixtures `queued` and `qframe_database`, there wherever qframe is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from qframe.manager import QueueManager
+    from qframe.testing.fakes import Fake
+
+
+@pytest.fixture
+def queued() -> Iterator[Fake]:
+    """Write down what the test dispatches instead of pushing it: `qframe.testing.fake()`."""
+    from qframe.testing.fakes import fake  # noqa: PLC0415 (pytest loads this for every test run)
+
+    with fake() as recorded:
+        yield recorded
+
+
+@pytest.fixture
+def qframe_database(tmp_path: Path) -> Iterator[QueueManager]:
+    """Give the test queues of its own, in SQLite files: `qframe.testing.embedded()`."""
+    from qframe.testing.embedding import embedded  # noqa: PLC0415 (as above)
+
+    folder = tmp_path / "qframe"
+    folder.mkdir()
+    with embedded(folder) as queues:
+        yield queues

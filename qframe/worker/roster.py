@@ -1,0 +1,129 @@
+"""Roster: what each worker says of itself in the store, and who of them is gone.
+
+It is information: no job's fate depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from qframe import host
+from qframe.contracts import Store
+
+PREFIX = "worker:"
+BEAT = 10.0
+"""Seconds after which an entry is written again although nothing has changed."""
+TTL = 30.0
+"""Seconds after which the entry of a worker that writes no more is gone."""
+
+
+class Running(BaseModel):
+    """The job a worker runs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    uuid: str
+    name: str
+    queue: str
+    attempt: int
+    since: float
+    """When the attempt began, epoch seconds by the worker's clock, as all times here."""
+
+
+class Entry(BaseModel):
+    """One worker. `place` and `born` tell its process from a later one with its pid."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    place: str = ""
+    born: str = ""
+    connection: str
+    queues: tuple[str, ...]
+    started_at: float
+    beat_at: float = 0.0
+    qframe: str = ""
+    python: str = ""
+    state: str = "idle"
+    """`idle`, `running` or `paused`."""
+    job: Running | None = None
+    """The job that runs; None also between two jobs in quick succession."""
+    counts: dict[str, int] = {}
+    """How often its jobs came to which outcome, since it began."""
+    memory: float = 0.0
+    """Resident megabytes."""
+
+    @property
+    def key(self) -> str:
+        """Where it is in the store."""
+        return PREFIX + self.id
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process is known to have ended: killed, for else it had taken itself off.
+
+        Only known on the worker's own machine, and in its container.
+        """
+        if (self.host, self.place) != (host.NAME, host.place()):
+            return False
+        if self.born:
+            return host.born(self.pid) != self.born
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+def introduced(name: str, connection: str, queues: tuple[str, ...]) -> Entry:
+    """Give the first entry of a worker in this process."""
+    return Entry(
+        id=secrets.token_hex(8),
+        name=name,
+        host=host.NAME,
+        pid=host.pid(),
+        place=host.place(),
+        born=host.born(host.pid()),
+        connection=connection,
+        queues=queues,
+        started_at=round(time.time(), 3),
+        qframe=_version(),
+        python=".".join(map(str, sys.version_info[:3])),
+    )
+
+
+def _version() -> str:
+    try:
+        return version("qframe")
+    except PackageNotFoundError:  # run from its folder
+        return ""
+
+
+def listed(store: Store) -> list[Entry]:
+    """Give the entries of all workers, by host and pid."""
+    keys = store.keys(PREFIX)
+    return read(store, keys) if keys else []
+
+
+def read(store: Store, keys: Iterable[str]) -> list[Entry]:
+    """Give the entries that there still are; what another version wrote differently is left out."""
+    entries = []
+    for text in store.get(*keys):
+        try:
+            if text is not None:
+                entries.append(Entry.model_validate_json(text))
+        except ValidationError:
+            continue
+    return sorted(entries, key=lambda entry: (entry.host, entry.pid, entry.started_at))

@@ -1,0 +1,38 @@
+"""The batches in memory keep what those of a backend promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from qframe.contracts import BatchStore
+from qframe.testing.batches import MemoryBatches
+from tests.conformance import test_batches as promised
+
+
+@pytest.fixture
+def store() -> BatchStore:
+    return MemoryBatches()
+
+
+test_new = promised.test_a_new_batch_is_there_and_has_no_members
+test_taken_once = promised.test_an_id_is_taken_once
+test_numbers = promised.test_members_are_numbered_as_it_grows
+test_growing = promised.test_it_grows_until_it_is_over
+test_sealing = promised.test_sealing_ends_what_has_settled_by_then
+test_empty = promised.test_an_empty_batch_ends_when_it_is_sealed
+test_done_once = promised.test_a_member_is_done_once
+test_failed_once = promised.test_a_member_has_failed_once
+test_done_after_a_retry = promised.test_one_that_failed_and_is_done_after_a_retry_is_done
+test_first_ever = promised.test_the_first_failure_is_the_first_ever
+test_cancels = promised.test_the_first_failure_cancels_unless_they_are_allowed
+test_finished = promised.test_it_is_finished_when_all_have_settled
+test_retried = promised.test_a_retried_member_is_told_of_after_the_end
+test_progress = promised.test_progress_is_told_of_in_steps
+test_absent = promised.test_of_a_batch_that_is_not_there_nothing_is_counted
+test_failures = promised.test_failures_come_in_the_members_order
+test_cancel = promised.test_cancel_says_whether_there_was_something_to_cancel
+test_revive = promised.test_a_cancelled_batch_that_is_revived_goes_on
+test_told = promised.test_what_was_told_is_noted
+test_page = promised.test_the_latest_come_first_page_by_page
+test_prune = promised.test_prune_removes_what_finished_before
+test_prune_more = promised.test_prune_removes_unfinished_and_cancelled_ones_when_asked

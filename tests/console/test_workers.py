@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from qframe import host
+from qframe.worker import roster, tally
+from tests.console.conftest import Shop
+from tests.console.test_queues import AWAY, TWO
+
+
+def register(shop: Shop, connection: str = "database", **over: Any) -> roster.Entry:
+    """Put a worker, which is this process, into the store."""
+    entry = roster.introduced("default", connection, ("default",))
+    entry = entry.model_copy(update={"beat_at": time.time(), **over})
+    shop.manager.store("database").set(entry.key, entry.model_dump_json())
+    return entry
+
+
+def running(name: str, seconds: float = 5) -> roster.Running:
+    since = time.time() - seconds
+    return roster.Running(uuid="u", name=name, queue="emails", attempt=2, since=since)
+
+
+def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert shop.run("workers").out == "no worker is registered\n"
+    assert shop.run("workers", "--json").rows == []
+    counts = {"processed": 7, "given back": 1}
+    register(shop, state="running", job=running("shop.Order", 125), counts=counts, memory=61.7)
+    register(shop, name="mail", born="1", queues=("a", "b"), started_at=now + 1)
+    header, *rows = shop.run("workers").lines
+    assert header.split() == [
+        "worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen",
+    ]  # fmt: skip
+    me = f"{host.NAME}:{os.getpid()}"
+    assert [row.split() for row in rows] == [
+        [me, "database:default", "running", "shop.Order", "2m", "5s", "7", "0", "62", "0s", "ago"],
+        [me, "mail", "database:a,b", "gone", "0", "0", "0", "0s", "ago"],
+    ]  # fmt: skip
+    first, _ = shop.run("workers", "--json").rows
+    assert first["job"]["name"] == "shop.Order"
+    assert first["job"]["since"].startswith("20")
+    assert (first["processed"], first["given_back"], first["memory"]) == (7, 1, 61.7)
+
+
+def test_names_of_jobs_are_made_harmless(shop: Shop) -> None:
+    register(shop, state="running", job=running("\x1b]0;evil\x07 [red]x"), host="h\x1b[2J")
+    for command in (["workers"], ["workers", "--json"]):
+        said = shop.run(*command)
+        assert "\x1b" not in said.out
+        assert "\x07" not in said.out
+        assert "[red]x" in said.out
+
+
+def test_a_store_shared_by_connections_is_shown_once_and_narrowed(shop: Shop) -> None:
+    shop.write("qframe.toml", TWO)
+    register(shop)
+    register(shop, "main")  # so called in the configuration of that worker
+    assert len(shop.run("workers", "--json").rows) == 2
+    (row,) = shop.run("workers", "--connection", "database", "--json").rows
+    assert row["connection"] == "database"
+    assert shop.run("workers", "--connection", "other", "--json").rows == []
+
+
+@pytest.mark.parametrize("command", [["workers"], ["counters"], ["restart", "--wait", "0"]])
+def test_connections_that_do_not_answer_are_named(shop: Shop, command: list[str]) -> None:
+    shop.write("qframe.toml", AWAY)
+    said = shop.run(*command)
+    assert said.code == 0
+    assert "cannot be opened" in said.err
+    assert len(said.err.splitlines()) == 1
+    said = shop.run(*command, "--connection", "away")
+    assert said.code in {2, 69}
+    assert "cannot be opened" in said.err
+
+
+def test_watch_shows_it_until_it_is_interrupted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            register(shop, state="running", job=running("shop.Order"))
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("qframe.console.workers.time.sleep", pause)
+    said = shop.run("workers", "--watch")
+    assert said.code == 0
+    assert "shop.Order" in said.out
+    assert pauses == [2, 2]
+    said = shop.run("workers", "--watch", "--json")
+    assert said.code == 2
+    assert "do not go together" in said.only()
+
+
+def test_counters_in_all_by_queue_and_by_class(shop: Shop) -> None:
+    shop.write("qframe.toml", TWO)
+    assert shop.run("counters").out == "nothing was counted yet\n"
+    for name in ("database", "other"):
+        added = tally.amounts(
+            name,
+            {},
+            {("shop.Order", "emails", "done"): 5, ("\x1b[31m", "default", "given back"): 2},
+        )
+        shop.manager.store(name).increment(added, "marker", "1")
+    said = shop.run("counters")
+    assert "\x1b" not in said.out
+    rows = [row.split()[:4] for row in said.lines]
+    assert rows == [
+        ["what", "connection", "name", "processed"], ["total", "10", "0", "0"],
+        ["queue", "database", "default", "0"], ["queue", "database", "emails", "5"],
+        ["job", "database", "\\x1b[31m", "0"], ["job", "database", "shop.Order", "5"],
+        ["queue", "other", "default", "0"], ["queue", "other", "emails", "5"],
+        ["job", "other", "\\x1b[31m", "0"], ["job", "other", "shop.Order", "5"],
+    ]  # fmt: skip
+    total, *_ = shop.run("counters", "--connection", "other", "--json").rows
+    assert (total["what"], total["processed"], total["given_back"]) == ("total", 5, 2)
+    said = shop.run("counters", "--connection", "other", "--reset")
+    assert said.out == "the counters of other begin anew\n"
+    total, *_ = shop.run("counters", "--json").rows
+    assert total["processed"] == 5
+
+
+def test_restart_refuses_a_wrong_time(shop: Shop) -> None:
+    for seconds in ("nan", "inf"):
+        said = shop.run("restart", "--wait", seconds)
+        assert said.code == 2
+        assert "--wait must not be" in said.only()
+    assert "Invalid value" in shop.run("restart", "--wait", "soon").only()
+
+
+def test_restart_does_not_wait_for_one_that_is_gone(shop: Shop) -> None:
+    register(shop, born="1")
+    said = shop.run("restart", "--wait", "5")
+    assert (said.code, said.lines[1:]) == (0, ["no worker is registered"])
+
+
+def test_restart_does_not_take_a_silent_worker_for_one_that_exited(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry runs out while it is still there."""
+    entry = register(shop, beat_at=time.time() - roster.TTL)
+
+    def pause(_seconds: float) -> None:
+        shop.manager.store("database").delete(entry.key)
+
+    monkeypatch.setattr("qframe.console.restart.time.sleep", pause)
+    said = shop.run("restart", "--wait", "0.2")
+    assert said.code == 1
+    assert said.lines[-1].endswith("has not exited: idle")

@@ -1,0 +1,205 @@
+"""Jobs that only a process of their own survives, copied into projects as their module `iso`."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jobs import note  # type: ignore[import-not-found] # the project's
+
+from qframe import Queueable, dispatch, events
+from qframe.exceptions import JobAlreadySettled
+
+note("imported", os.getpid())
+
+_kept: list[Any] = []
+
+
+@events.listen(events.JobProcessed)
+def hear_own(_event: events.JobProcessed) -> None:
+    note("own", os.getpid())
+
+
+class Look(Queueable):
+    """Notes what its process is like, and spoils what it can of it."""
+
+    def handle(self) -> None:
+        stdin = Path("/proc/self/fd/0").readlink()
+        score = Path("/proc/self/oom_score_adj").read_text().strip()
+        umask = os.umask(0o77)
+        note("look", os.getpid(), os.getppid(), os.getpgrp(), stdin, score)
+        spoilt = len(_kept), os.environ.get("SPOILT"), Path.cwd().name, umask
+        note("clean" if spoilt == (0, None, "app", 0o22) else f"spoilt {spoilt}")
+        note("random", random.random())
+        os.environ["SPOILT"] = "1"
+        os.chdir("/")
+        _kept.append(1)
+        signal.alarm(1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class Leave(Queueable):
+    """Ends its process in a way no job should."""
+
+    how: str
+
+    def handle(self) -> None:
+        note("start", self.how, self.attempts, os.getpid())
+        if self.how == "fds":
+            os.closerange(3, 4096)
+            return
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.how == "exit 0":
+            os._exit(0)
+        if self.how == "exit 3":
+            os._exit(3)
+        if self.how == "segfault":
+            ctypes.string_at(0)
+        if self.how == "abort":
+            os.abort()
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "group":
+            os.killpg(0, signal.SIGKILL)
+        if self.how == "exec":
+            os.execv(sys.executable, [sys.executable, "-c", ""])
+
+    def failed(self, error: BaseException) -> None:
+        note("failed", type(error).__name__, os.getpid())
+
+
+class AsksBackoff(Queueable):
+    """Is asked for its backoff, though its process is dead."""
+
+    tries = 2
+
+    def backoff(self, attempt: int, error: BaseException) -> float:
+        note("backoff", attempt, type(error).__name__)
+        return 60
+
+    def handle(self) -> None:
+        os._exit(1)
+
+
+class Settle(Queueable):
+    """Settles itself, twice."""
+
+    how: str
+
+    def handle(self) -> None:
+        note("start", self.how, self.attempts)
+        if self.attempts > 1:
+            return
+        getattr(self.job, self.how)()
+        try:
+            self.delete()
+        except JobAlreadySettled:
+            state = self.job.is_deleted, self.job.is_released, self.job.has_failed
+            note("refused", *map(int, (*state, self.job.is_settled)))
+
+
+class Family(Queueable):
+    """Leaves processes behind: its own, and one that has left for good."""
+
+    def handle(self) -> None:
+        near = subprocess.Popen(["sleep", "600"])
+        note("left", near.pid)
+        reader, writer = os.pipe()
+        if not os.fork():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            os.write(writer, str(os.getpid()).encode())
+            time.sleep(600)
+            os._exit(0)
+        note("left", os.read(reader, 20).decode())
+
+
+class ReturnsTwice(Queueable):
+    """Forks, and both come back from the job."""
+
+    def handle(self) -> None:
+        if not os.fork():
+            note("second", os.getpid())
+        else:
+            time.sleep(0.3)
+
+
+class Busy(Queueable):
+    """Holds the interpreter lock for some seconds."""
+
+    seconds: float
+
+    def handle(self) -> None:
+        note("start", "busy", self.attempts, os.getpid())
+        # A C function called without the lock being given up.
+        ctypes.PyDLL(None).usleep(int(self.seconds * 1e6))
+        note("end", "busy", self.attempts)
+
+
+class Hog(Queueable):
+    """Asks for more memory than it may have."""
+
+    def handle(self) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29))
+        bytearray(2**30)
+
+
+class Cycle:
+    """Keeps something from being dropped until somebody looks for it."""
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+        self.me = self
+
+
+class Drops(Queueable):
+    """Dispatches, and keeps what it should drop: in a list, and in a cycle."""
+
+    def handle(self) -> None:
+        from jobs import Note
+
+        gc.disable()
+        dispatch(Note(word="sent")).on_queue("made").send()
+        _kept.append(dispatch(Note(word="kept")).on_queue("made"))
+        Cycle(dispatch(Note(word="cycle")).on_queue("made"))
+
+
+class Deaf(Queueable):
+    """Hears no signal, and has swallowed every end."""
+
+    def handle(self) -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        note("start", "deaf", self.attempts, os.getpid())
+        for _ in itertools.count():
+            time.sleep(0.1)
+
+
+class Reports(Queueable):
+    """Tells of its progress, and gives a result."""
+
+    def handle(self) -> dict[str, int]:
+        self.job.progress(0.5, "half")
+        return {"answer": 42}
+
+
+def hear(event: Any) -> None:
+    note("heard", type(event).__name__, os.getpid())
+
+
+def rescue(event: events.JobExceptionOccurred) -> None:
+    event.job.delete()
+    note("rescued", os.getpid())

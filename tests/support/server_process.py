@@ -1,0 +1,60 @@
+"""The process of a private server: whether it lives, how it is ended or made to stand still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+PATIENCE = 20.0
+"""Seconds until a server that does not come up fails its test; generous for a busy machine."""
+
+
+class ServerProcess:
+    """The process of a server, ended by its own pid; a subclass starts it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether its process is there, stopped or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to end, and wait for that."""
+        self.resume()
+        if self._process is not None:
+            self._process.terminate()
+            self._ended()
+
+    def kill(self) -> None:
+        """Kill it, whatever state it is in."""
+        if self._process is not None:
+            self._process.kill()
+            self._ended()
+
+    def _ended(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        """Let it stand still: connections are accepted by the kernel, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._stopped = True
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        if self._stopped and self.alive():
+            os.kill(self.pid, signal.SIGCONT)
+        self._stopped = False

@@ -1,0 +1,130 @@
+"""What travels between a job's process and its worker, where no process is needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import pytest
+
+from qframe import exceptions, tracebacks
+from qframe.exceptions import JobTimedOut, LeaseLost, MaxAttemptsExceeded, QframeError
+from qframe.worker.channel import ChildChannel, ElsewhereError, ParentChannel, packed, unpacked
+from qframe.worker.process import Exit
+
+
+class OddError(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class LeaseLostToo(Exception):
+    """Of the application."""
+
+
+def sent(error: BaseException) -> BaseException:
+    made = unpacked(packed(error))
+    assert made is not None
+    assert type(made).__name__ == type(error).__name__
+    return made
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), OddError(1, 2), KeyError("x"), OSError(2, "x")]
+)
+def test_an_error_keeps_its_name_its_words_and_its_traceback(error: Exception) -> None:
+    made = sent(raised(error))
+    assert str(made) == str(error)
+    assert tracebacks.full(made) == tracebacks.full(error)
+    assert "in raised" in tracebacks.full(made)
+    assert isinstance(made, ElsewhereError)
+
+
+def test_what_is_known_here_is_of_its_class() -> None:
+    assert isinstance(sent(KeyError("x")), KeyError)
+    assert type(sent(JobTimedOut("late"))) is JobTimedOut
+    assert type(sent(MaxAttemptsExceeded("enough"))) is MaxAttemptsExceeded
+    assert type(sent(UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"))) is not UnicodeDecodeError
+    other = type("LeaseLost", (Exception,), {})
+    assert not isinstance(sent(other("mine")), LeaseLost), "the application's, not ours"
+    assert not isinstance(sent(SystemExit(3)), SystemExit), "which would end the worker"
+
+
+def test_every_error_of_ours_can_be_made_again() -> None:
+    for name, kind in vars(exceptions).items():
+        if isinstance(kind, type) and issubclass(kind, BaseException):
+            message = {"class": name, "module": kind.__module__, "text": "t", "traceback": "T"}
+            assert str(unpacked(message)) == "t"
+
+
+def test_no_error_stays_none() -> None:
+    assert packed(None) is None
+    assert unpacked(None) is None
+
+
+def channels() -> tuple[socket.socket, ChildChannel, ParentChannel]:
+    ours, theirs = socket.socketpair()
+    return theirs, ChildChannel(theirs), ParentChannel(ours)
+
+
+def test_messages_come_in_order_and_whole() -> None:
+    theirs, job, worker = channels()
+    job.later({"n": 1})
+    assert worker.hear() == []
+    job.tell({"n": 2, "text": "ü\udc80"})
+    assert worker.hear() == [{"n": 1}, {"n": 2, "text": "ü\udc80"}]
+    theirs.send(b"\0\0\0\x09[")
+    assert worker.hear() == []
+    theirs.send(b'{"n":3}')
+    assert worker.hear() == []
+    theirs.send(b"]")
+    assert worker.hear() == [{"n": 3}]
+    theirs.close()
+    assert worker.hear() == []
+    assert not worker.is_open
+    worker.close()
+
+
+@pytest.mark.parametrize("rubbish", [b"\xff" * 100, b"\0\0\0\x02{}", b"\0\0\0\x03abc"])
+def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
+    theirs, _, worker = channels()
+    theirs.send(rubbish)
+    assert worker.hear() == []
+    assert not worker.is_open
+    worker.close()
+    theirs.close()
+
+
+def test_a_descriptor_that_is_something_else_now_is_not_written_to() -> None:
+    theirs, job, worker = channels()
+    other, end = socket.socketpair()
+    os.dup2(other.fileno(), theirs.fileno())
+    with pytest.raises(QframeError, match="closed the connection"):
+        job.tell({"n": 1})
+    end.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        end.recv(1)
+    for each in (theirs, other, end):
+        each.close()
+    worker.close()
+
+
+def test_an_end_is_put_into_words() -> None:
+    assert Exit(7, 3 << 8, 12.4, 0.5).words() == (
+        "exited with code 3 (pid 7, at most 12 MB, 0.50 s of CPU)"
+    )
+    assert Exit(7, signal.SIGSEGV).words().startswith("was killed by SIGSEGV (pid 7")
+    assert "SIGKILL, possibly out of memory" in Exit(7, signal.SIGKILL).words()
+    assert "SIGABRT, core dumped" in Exit(7, signal.SIGABRT | 0x80).words()
+    assert "signal 63" in Exit(7, 63).words()
+    assert "nobody knows how" in Exit(7, None).words()
+    assert Exit(7, 0).is_clean
+    assert not Exit(7, None).is_clean
