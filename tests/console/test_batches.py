@@ -45,6 +45,13 @@ class Follow(Queueable):
 """
 
 
+def wait_for_the_next_millisecond() -> None:
+    """Let a moment pass that the stores can tell from this one."""
+    now = int(time.time() * 1000)
+    while int(time.time() * 1000) == now:
+        time.sleep(0.0005)
+
+
 class Parts:
     """Batches of the shop, and what ran of them."""
 
@@ -61,7 +68,9 @@ class Parts:
         pending = batch([kind(number=number) for number in range(numbers)]).name(name)
         for event in ("then", "finally_"):
             getattr(pending, event)(self.jobs.Follow(event=event))
-        return pending.allow_failures(allow).dispatch()
+        dispatched = pending.allow_failures(allow).dispatch()
+        wait_for_the_next_millisecond()  # as batches of one have no order
+        return dispatched
 
     def work(self, *broken: int) -> list[Any]:
         """Work off what waits, where these numbers fail; gives what ran."""

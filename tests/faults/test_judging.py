@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +14,12 @@ from faults.scenarios import chains
 from faults.site import Site
 from tests.support import gate
 from tests.support.ledger import Account, Fault, Ledger
+
+
+@pytest.fixture(autouse=True)
+def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the folders of what went wrong made where they are removed in the end."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def _account(tmp_path: Path, *lines: str) -> Account:
@@ -189,7 +195,6 @@ def test_a_violation_is_told_and_the_ledger_kept(
     assert verdict.line().startswith("F0 broken  seed 7: jobs ")
     assert verdict.line().endswith("VIOLATED")
     assert (folder / "project" / "ledger").exists()
-    shutil.rmtree(folder)
 
 
 def test_a_run_without_faults_holds_and_leaves_nothing_behind() -> None:
@@ -258,9 +263,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "F0 broken  seed 5: " in out
     assert "F0 broken  seed 6: " in out
-    for line in out.splitlines():
-        if "the ledger" in line:
-            shutil.rmtree(line.split()[-1])
     with pytest.raises(SystemExit):
         run("F99")
     assert "no such scenario: F99" in capsys.readouterr().err

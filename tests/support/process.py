@@ -24,6 +24,7 @@ from qframe import config, project
 from qframe.contracts import FailedJob, Sizes
 from qframe.drivers.base import BaseQueue
 from qframe.manager import QueueManager
+from tests.support import forking
 
 ZOO = Path(__file__).with_name("zoo.py")
 """Jobs of every kind; a project has them as the module `jobs`."""
@@ -35,7 +36,6 @@ _SHOWN = 3000
 _ARRIVAL = 2.0
 """Characters of a process's output that are shown where its test fails."""
 
-_RUN = "from qframe.console.app import main; main()"
 _LIMITED = """
 import ctypes, os, resource, sys
 kind, value, *command = sys.argv[1:]
@@ -83,19 +83,31 @@ class Process:
     """A running command whose output goes to files."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, name: str, environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        folder: Path,
+        name: str,
+        environment: Mapping[str, str],
+        *,
+        forked: bool = False,
     ) -> None:
         self._out = folder / f"{name}.out"
         self._err = folder / f"{name}.err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.popen = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+        self.popen: subprocess.Popen[bytes] | forking.Forked
+        if forked:
+            self.popen = forking.server().fork(
+                command[3:], folder, self._out, self._err, environment
             )
+        else:
+            with self._out.open("wb") as out, self._err.open("wb") as err:
+                self.popen = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                )
         self.pid = self.popen.pid
         self.words = command[3:]
         self.began = time.monotonic()
@@ -315,9 +327,9 @@ class Project:
         limit: tuple[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a command of `qframe`."""
-        command = [sys.executable, "-c", _RUN, *map(str, arguments)]
-        return self.run(command, limit=limit, environment=environment)
+        """Start a command of `qframe`, forked where that makes no difference to it."""
+        command = forking.command([*map(str, arguments)])
+        return self.run(command, limit=limit, environment=environment, may_be_forked=True)
 
     def python(self, code: str, *arguments: object) -> Finished:
         """Run a program in the project's folder to its end."""
@@ -330,13 +342,16 @@ class Project:
         *,
         limit: tuple[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
+        may_be_forked: bool = False,
     ) -> Process:
         """Start any command in the project's folder."""
         if limit is not None:
             command = [sys.executable, "-c", _LIMITED, limit[0], str(limit[1]), *command]
         inherited = {k: v for k, v in os.environ.items() if not k.upper().startswith("QFRAME_")}
         everything = {**inherited, "LEDGER": str(self.ledger), **(environment or {})}
-        process = Process(command, self.root, f"process-{len(self.processes)}", everything)
+        forked = may_be_forked and limit is None and forking.server().may_fork(everything)
+        name = f"process-{len(self.processes)}"
+        process = Process(command, self.root, name, everything, forked=forked)
         self.processes.append(process)
         return process
 

@@ -1,0 +1,169 @@
+"""Commands of `qframe` forked from a process that has imported it already.
+
+Importing qframe and a driver takes most of a second of processor time on a small machine, and the
+tests start thousands of commands. What is forked is a process of its own like any other, with its
+own pid, folder, environment and output; only its modules were imported before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_SERVE = "from tests.support.forking import serve; serve()"
+_RUN = "from qframe.console.app import main; main()"
+_REPOSITORY = Path(__file__).parents[2]
+_IMPORTED = (
+    "qframe.console.app",
+    "qframe.drivers.beanstalkd.queue",
+    "qframe.drivers.database.queue",
+    "qframe.drivers.redis.queue",
+    "qframe.worker.isolation",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+)
+_FREE = ("LEDGER", "PYTEST_CURRENT_TEST", "QFRAME_")
+"""What begins like this is not read before a command runs, so it may differ from command to
+command; where anything else in the environment does, the command is started by itself."""
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """Give what starts a command of `qframe` by itself."""
+    return [sys.executable, "-c", _RUN, *arguments]
+
+
+class Forked:
+    """A process forked by another; what there is of it is as in `subprocess.Popen`."""
+
+    def __init__(self, pid: int, server: Server, arguments: Sequence[str]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+        self._arguments = arguments
+        self._handle = os.pidfd_open(pid)  # its pid is its own until `_reap`
+
+    def poll(self) -> int | None:
+        """Give its exit code, None while it runs."""
+        return self._reap(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and give the exit code; raises `subprocess.TimeoutExpired`."""
+        code = self._reap(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(list(self._arguments), timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it is known to have ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _reap(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self._handle, select.POLLIN)
+            if ended.poll(None if timeout is None else timeout * 1000):
+                self.returncode = self._server.reap(self.pid)
+                os.close(self._handle)
+        return self.returncode
+
+
+class Server:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        ours, its = socket.socketpair()
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SERVE, str(its.fileno())],
+                cwd=_REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+            )
+        self._pipe = ours.makefile("rw", buffering=1)
+        self._owner = os.getpid()
+
+    def may_fork(self, environment: Mapping[str, str]) -> bool:
+        """Whether a command in such an environment may be forked."""
+        different = set(environment.items()) ^ set(self._environment.items())
+        return os.getpid() == self._owner and all(name.startswith(_FREE) for name, _ in different)
+
+    def fork(
+        self, arguments: Sequence[str], folder: Path, out: Path, err: Path,
+        environment: Mapping[str, str],
+    ) -> Forked:  # fmt: skip
+        """Start a command of `qframe` in a folder, its output going to files."""
+        places = [str(place) for place in (folder, out, err)]
+        return Forked(self._ask([list(arguments), *places, dict(environment)]), self, arguments)
+
+    def reap(self, pid: int) -> int:
+        """Give the exit code of one that has ended, as `subprocess` has it."""
+        return self._ask(pid)
+
+    def _ask(self, question: object) -> int:
+        self._pipe.write(json.dumps(question) + "\n")
+        answer = self._pipe.readline()
+        assert answer, f"the process that forks has ended: {self._process.wait()}"
+        return int(answer)
+
+
+@functools.cache
+def server() -> Server:
+    """Give the process that forks for this one; it ends when this one does."""
+    return Server()
+
+
+def serve() -> None:
+    """Fork a command for each line that asks for one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends it
+    for module in _IMPORTED:
+        importlib.import_module(module)
+
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    with connection, connection.makefile("rw", buffering=1) as pipe:
+        for line in pipe:
+            question = json.loads(line)
+            if isinstance(question, int):
+                _, status = os.waitpid(question, 0)
+                answer = os.waitstatus_to_exitcode(status)
+            else:
+                answer = os.fork()
+            if not answer and not isinstance(question, int):
+                break
+            pipe.write(f"{answer}\n")
+        else:
+            sys.exit()
+    _become(*question)
+
+
+def _become(
+    arguments: list[str], folder: str, out: str, err: str, environment: dict[str, str]
+) -> None:
+    """Make this process what it would be had it been started for the command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, name in ((1, out), (2, err)):
+        opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.argv = ["-c", *arguments]
+    sys.orig_argv = command(arguments)
+    from qframe.console.app import main
+
+    main()
