@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from qframe import QueueManager, events, manager, project
 from qframe.queueable import index
+from tests.support import forking
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.redis_server import RedisServer
 
@@ -33,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-backend", action="store_true", help="run each worker test on all its backends"
     )
+    parser.addoption(
+        "--exec", action="store_true", help="start each command of qframe by itself, forking none"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    forking.enabled = not config.getoption("--exec")
 
 
 @pytest.fixture(scope="session")

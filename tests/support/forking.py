@@ -16,8 +16,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import setproctitle
 
 _SERVE = "from tests.support.forking import serve; serve()"
 _RUN = "from qframe.console.app import main; main()"
@@ -38,6 +41,10 @@ command; where anything else in the environment does, the command is started by 
 def command(arguments: Sequence[str]) -> list[str]:
     """Give what starts a command of `qframe` by itself."""
     return [sys.executable, "-c", _RUN, *arguments]
+
+
+enabled = True
+"""Whether anything is forked; `--exec` has each command start by itself."""
 
 
 class Forked:
@@ -95,6 +102,7 @@ class Server:
                 pass_fds=[its.fileno()],
             )
         self._pipe = ours.makefile("rw", buffering=1)
+        self._asking = threading.Lock()
         self._owner = os.getpid()
 
     def may_fork(self, environment: Mapping[str, str]) -> bool:
@@ -107,6 +115,8 @@ class Server:
         environment: Mapping[str, str],
     ) -> Forked:  # fmt: skip
         """Start a command of `qframe` in a folder, its output going to files."""
+        for each in (out, err):
+            each.write_bytes(b"")  # which are there from the beginning
         places = [str(place) for place in (folder, out, err)]
         return Forked(self._ask([list(arguments), *places, dict(environment)]), self, arguments)
 
@@ -115,16 +125,22 @@ class Server:
         return self._ask(pid)
 
     def _ask(self, question: object) -> int:
-        self._pipe.write(json.dumps(question) + "\n")
-        answer = self._pipe.readline()
+        with self._asking:
+            self._pipe.write(json.dumps(question) + "\n")
+            answer = self._pipe.readline()
         assert answer, f"the process that forks has ended: {self._process.wait()}"
         return int(answer)
 
 
 @functools.cache
-def server() -> Server:
+def _server() -> Server:
     """Give the process that forks for this one; it ends when this one does."""
     return Server()
+
+
+def server_for(environment: Mapping[str, str]) -> Server | None:
+    """Give what forks commands in such an environment; None where they start by themselves."""
+    return _server() if enabled and _server().may_fork(environment) else None
 
 
 def serve() -> None:
@@ -132,6 +148,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends it
     for module in _IMPORTED:
         importlib.import_module(module)
+    setproctitle.getproctitle()  # finds its place in memory, which another environment moves
 
     connection = socket.socket(fileno=int(sys.argv[1]))
     with connection, connection.makefile("rw", buffering=1) as pipe:
@@ -159,7 +176,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     for number, name in ((1, out), (2, err)):
-        opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        opened = os.open(name, os.O_WRONLY)
         os.dup2(opened, number)
         os.close(opened)
     sys.argv = ["-c", *arguments]

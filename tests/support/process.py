@@ -88,16 +88,13 @@ class Process:
         folder: Path,
         name: str,
         environment: Mapping[str, str],
-        *,
-        forked: bool = False,
+        forked_by: forking.Server | None = None,
     ) -> None:
         self._out = folder / f"{name}.out"
         self._err = folder / f"{name}.err"
         self.popen: subprocess.Popen[bytes] | forking.Forked
-        if forked:
-            self.popen = forking.server().fork(
-                command[3:], folder, self._out, self._err, environment
-            )
+        if forked_by is not None:
+            self.popen = forked_by.fork(command[3:], folder, self._out, self._err, environment)
         else:
             with self._out.open("wb") as out, self._err.open("wb") as err:
                 self.popen = subprocess.Popen(
@@ -349,9 +346,10 @@ class Project:
             command = [sys.executable, "-c", _LIMITED, limit[0], str(limit[1]), *command]
         inherited = {k: v for k, v in os.environ.items() if not k.upper().startswith("QFRAME_")}
         everything = {**inherited, "LEDGER": str(self.ledger), **(environment or {})}
-        forked = may_be_forked and limit is None and forking.server().may_fork(everything)
+        alone = limit is not None or not may_be_forked
+        server = None if alone else forking.server_for(everything)
         name = f"process-{len(self.processes)}"
-        process = Process(command, self.root, name, everything, forked=forked)
+        process = Process(command, self.root, name, everything, server)
         self.processes.append(process)
         return process
 
