@@ -310,9 +310,11 @@ class Batch:
     def add(self, *jobs: MemberJobs) -> Batch:
         """Add members, from a job of the batch; raises `InvalidJob` where it is over."""
         if jobs:
-            name = self._record.options.get("queue")
-            makers = [_maker(self._queue, self.id, each, name) for each in jobs]
-            beginning.add(self._queue, self._store(), self.id, makers, self._next_growth())
+            queue, name = self._queue, self._record.options.get("queue")
+            makers = [
+                beginning.built(queue, self.id, _maker(queue, self.id, each, name)) for each in jobs
+            ]
+            beginning.add(queue, self._store(), self.id, makers, self._next_growth())
         return self.fresh()
 
     def _next_growth(self) -> str:

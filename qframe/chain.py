@@ -49,7 +49,7 @@ class PendingChain:
         """What is dispatched when a link fails."""
         self._connection: str | None = None
         self._queue: str | None = None
-        self._delay: When = 0
+        self._delay: When | None = None
 
     def on_connection(self, name: str) -> Self:
         """Use this connection for all links; default: that of the first.
@@ -68,7 +68,8 @@ class PendingChain:
     def delay(self, delay: When) -> Self:
         """Make the first link ready after `delay`: seconds, timedelta or aware datetime.
 
-        A link's own `delay` begins when the one before it is done. Raises `InvalidJob`.
+        It is in place of that link's own `delay`; the others' begin when the one before them is
+        done. Raises `InvalidJob`.
         """
         seconds(delay)
         self._delay = delay
@@ -104,7 +105,7 @@ class PendingChain:
         for each in self.jobs:
             job, more = _link_job(queue, each, name)
             keys = {tail.KEY: {"id": identity, **more}, **said}
-            delay = seconds(job.delay if jobs else job.delay or self._delay)
+            delay = seconds(job.delay if jobs or self._delay is None else self._delay)
             links.append(queue.link(job, job.queue or name, delay, keys))
             jobs.append(job)
         return ChainPlan(identity, jobs, links, callbacks(queue, self.callbacks, name, {}))

@@ -209,7 +209,8 @@ class _Draft:
     """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope."""
 
     __slots__ = (
-        "connection", "delay", "envelope", "id", "job", "pid", "queue", "rank", "track", "waits",
+        "connection", "delay", "disarmed", "envelope", "id", "job", "pid", "queue", "rank", "track",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, job: Dispatchable) -> None:
@@ -221,6 +222,8 @@ class _Draft:
         self.track = 0.0
         self.waits = False
         """Whether it is pushed when a transaction is committed, and not before."""
+        self.disarmed = False
+        """Whether a call raised, so that it is not pushed at the commit, unless sent after that."""
         self.rank: int | None = None
         self.use(manager.default().connection(job.connection))
 
@@ -247,6 +250,7 @@ class _Draft:
 
     def send(self) -> str:
         if self.waits:
+            self.disarmed = False
             return self.envelope.uuid
         if not self.id:
             if self.pid != host.pid():
@@ -269,6 +273,7 @@ class _Disarming:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
+            self._draft.disarmed = True
             _unsent.pop(id(self._draft), None)
 
 
@@ -305,9 +310,10 @@ def send_dropped() -> None:
 
 
 def _send_committed(draft: _Draft) -> None:
-    """Push a dispatch that waited for a commit."""
+    """Push a dispatch that waited for a commit, if no call on it has raised."""
     draft.waits = False
-    _send_dropped(draft)
+    if not draft.disarmed:
+        _send_dropped(draft)
 
 
 def _send_dropped(draft: _Draft) -> None:

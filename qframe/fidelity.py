@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from qframe.names import one_line
 from qframe.secret import Secret
@@ -45,6 +46,21 @@ def first_fault(error: ValidationError | RecursionError) -> str:
         return "nested too deeply"
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
+
+
+def without_values(error: ValidationError) -> ValidationError:
+    """Give a validation's error without what may be of the values: the places within a field.
+
+    These are the keys of a dict as well, and nothing tells them from the names of a model's fields.
+    """
+    lines: list[InitErrorDetails] = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        kind, said, loc = fault["type"], fault["msg"], fault["loc"]
+        if kind == "union_tag_invalid":  # it quotes what was given
+            said = "Input tag is none of those expected"
+        place = (loc[0], "*") if len(loc) > 1 else loc
+        lines.append({"type": PydanticCustomError(kind, said), "loc": place, "input": None})
+    return ValidationError.from_exception_data(error.title, lines, hide_input=True)
 
 
 def with_other_empties(data: dict[str, Any], error: ValidationError) -> dict[str, Any] | None:

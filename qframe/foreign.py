@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qframe import timing
@@ -15,7 +16,7 @@ from qframe.names import nearest, one_line
 from qframe.queueable import Queueable
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import timedelta
     from typing import TypedDict
 
     class ForeignOptions(TypedDict, total=False):
@@ -114,6 +115,13 @@ class Foreign:
         if self._retry_until is None:
             return None
         return math.ceil(timing.moment(self._retry_until, "retry_until"))
+
+    def relative_deadlines(self) -> dict[str, float]:
+        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        until = self._retry_until
+        if until is None or isinstance(until, datetime):
+            return {}
+        return {"retryUntil": timing.seconds_until(until)}
 
     def expiry(self) -> None:
         """Laravel has no such thing."""

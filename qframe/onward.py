@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from qframe.exceptions import QframeError
 from qframe.membership import Member
 from qframe.queueable import Queueable
 from qframe.tail import Link
+
+log = logging.getLogger("qframe")
 
 _TELLING = 5.0
 """Seconds, at most, after which another may tell where a worker died telling."""
@@ -60,11 +63,11 @@ def about(identity: str, event: str) -> dict[str, Any]:
     return {membership.KEY: {"id": identity, "on": event}}
 
 
-def _with(link: Link, more: dict[str, Any]) -> Link:
+def _with(queue: BaseQueue, link: Link, more: dict[str, Any]) -> Link:
     """Add keys to the payload of a link that was built before."""
     message = payload.parse(link.raw)
     payload.add(message, more)
-    return link._replace(raw=payload.encode(message))
+    return queue.changed(link, message)
 
 
 class TellBatch(Queueable):
@@ -103,6 +106,7 @@ class TellBatch(Queueable):
         store = queue.batch_store()
         record = None if store is None else store.read(self.of)
         if store is None or record is None:
+            log.warning("the batch %s is not kept (any more): nothing follows it", self.of)
             return
         for event in ("progress", "catch", "then", "finally"):
             if _is_due(record, event):
@@ -116,7 +120,7 @@ class TellBatch(Queueable):
         if event == "catch" and links:
             cause = _first_failure(queue, store, record)
             links = [following.caused(queue, link, *cause) for link in links]
-        queue.put_links(links)
+        following.put(queue, links)
         if event == "progress":
             store.told(record.id, progress=record.settled)
         else:
@@ -139,11 +143,14 @@ def _is_due(record: BatchRecord, event: str) -> bool:
 def _first_failure(
     queue: BaseQueue, store: BatchStore, record: BatchRecord
 ) -> tuple[str, str, str]:
-    failed = store.failures(record.id, 1)
-    kept = queue.failed_store.find(failed[0]) if failed and queue.failed_store is not None else None
-    if kept is None:
-        return failed[0] if failed else "", "", "the job was removed, or its record is gone"
-    return kept.uuid, kept.name, kept.exception.strip().rpartition("\n")[2]
+    uuid = store.first_failure(record.id)
+    kept = queue.failed_store.find(uuid) if uuid and queue.failed_store is not None else None
+    if kept is not None:
+        return kept.uuid, kept.name, kept.exception.strip().rpartition("\n")[2]
+    inner = store.read(uuid) if uuid else None
+    if inner is not None:  # a batch, the link by which its chain has failed
+        return inner.id, inner.name or "a batch", _failure(inner)
+    return uuid or "", "", "the job was removed, or its record is gone"
 
 
 def _go_on(
@@ -157,13 +164,15 @@ def _go_on(
     well = _went_well(record, onward)
     event = "chain" if well else "broken"
     links = queue.lock_store()
-    if links is None or event in record.told:
+    if event in record.told:
+        return
+    if links is None:  # the caller of the link goes on
+        store.told(record.id, event)
         return
     if not well:
-        for each in tail.catch_of(links, chain):
-            words = _failure(record)
-            name = record.name or "a batch"
-            queue.put_link(following.caused(queue, each, record.id, name, words))
+        cause = record.id, record.name or "a batch", _failure(record)
+        catch = tail.catch_of(links, chain)
+        following.put(queue, [following.caused(queue, each, *cause) for each in catch])
     if (not well or not following.advance(queue, chain, link)) and number is not None:
         following.count_in(queue, Member(number["id"], number["n"]), link, failed=not well)
     store.told(record.id, event)
@@ -197,7 +206,7 @@ class BeginBatch(Queueable):
         queue = manager.default().connection(reserved.connection_name)
         identity = reserved.uuid
         follow = {
-            event: [_with(Link.of(fields), about(identity, event)) for fields in each]
+            event: [_with(queue, Link.of(fields), about(identity, event)) for fields in each]
             for event, each in self.follow.items()
         }
         said = reserved.payload
@@ -211,7 +220,7 @@ class BeginBatch(Queueable):
             queue, identity, self.label, self.default_queue, follow,
             allows=self.allows, step=self.step, more={"chain": onward},
         )  # fmt: skip
-        makers = (self._maker(identity, each) for each in self.members)
+        makers = (self._maker(queue, identity, each) for each in self.members)
         queue.begin_batch(BatchPlan(new, follow["before"], makers, len(self.members)))
         if queue.lock_store() is None:  # it has run: nobody goes on but this job's caller
             store = queue.batch_store()
@@ -219,10 +228,11 @@ class BeginBatch(Queueable):
             if record is not None and not _went_well(record, onward):
                 raise QframeError(_failure(record))
 
-    def _maker(self, identity: str, kept: dict[str, Any]) -> MakeMember:
+    @staticmethod
+    def _maker(queue: BaseQueue, identity: str, kept: dict[str, Any]) -> MakeMember:
         def make(number: int) -> ChainPlan:
             said = {membership.KEY: Member(identity, number).wire()}
-            links = [_with(Link.of(fields), said) for fields in kept["links"]]
+            links = [_with(queue, Link.of(fields), said) for fields in kept["links"]]
             catch = [Link.of(fields) for fields in kept["catch"]]
             return ChainPlan(kept["chain"], [None] * len(links), links, catch)
 

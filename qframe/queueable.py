@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticSerializationError
+from pydantic_core import ArgsKwargs, CoreSchema, PydanticSerializationError, core_schema
 
 from qframe import project, sealing, secret, timing, tracking
 from qframe.declaration import annotations_of, check_declaration
@@ -26,7 +26,7 @@ from qframe.exceptions import (
     JobDefinitionError,
     QframeError,
 )
-from qframe.fidelity import first_fault, plain, same, with_other_empties
+from qframe.fidelity import first_fault, plain, same, with_other_empties, without_values
 from qframe.names import one_line
 from qframe.unique import DEFAULT_FOR, Rule, rule_of
 
@@ -288,14 +288,19 @@ class Queueable:
     @classmethod
     def check_reachable(cls) -> None:
         """Refuse a class a worker could not find: one defined inside a function or class."""
-        if cls._incomplete:
-            cls._adapter.rebuild(raise_errors=False)
-            _find_secrets(cls)
+        cls._complete()
         if not cls.job_name and "." in cls.__qualname__:
             raise InvalidJob(
                 f"{cls.__qualname__} is not at the top level of its module, so no worker could "
                 "find it; move it there"
             )
+
+    @classmethod
+    def _complete(cls) -> None:
+        """Look again at types that were not defined when the class was."""
+        if cls._incomplete:
+            cls._adapter.rebuild(raise_errors=False)
+            _find_secrets(cls)
 
     @classmethod
     def wire_backoff(cls) -> str | None:
@@ -318,15 +323,26 @@ class Queueable:
 
     def retry_deadline(self) -> float | None:
         """Give `retry_until` as an epoch time."""
-        until = type(self).retry_until
-        if callable(until):
-            until = until(self)
+        until = self._retry_until()
         return None if until is None else timing.moment(until, "retry_until")
+
+    def _retry_until(self) -> Seconds | timedelta | datetime | None:
+        until = type(self).retry_until
+        return until(self) if callable(until) else until
 
     def expiry(self) -> float | None:
         """Give `expires` as an epoch time."""
         expires = type(self).expires
         return None if expires is None else timing.moment(expires, "expires")
+
+    def relative_deadlines(self) -> dict[str, float]:
+        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        said = {"retryUntil": self._retry_until(), "expiresAt": type(self).expires}
+        return {
+            key: timing.seconds_until(value)
+            for key, value in said.items()
+            if value is not None and not isinstance(value, datetime)
+        }
 
     def kept_for(self) -> float:
         """Give the seconds the status of a tracked job is kept."""
@@ -359,7 +375,7 @@ class Queueable:
         try:
             back = self._validated(data)
         except (ValidationError, RecursionError) as error:
-            raise InvalidJob(f"{name}: {first_fault(error)}") from None
+            raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
         for key in data:
             sent = getattr(self, key)
             if not same(sent, getattr(back, key)):
@@ -375,6 +391,23 @@ class Queueable:
     def _hides(cls) -> bool:
         """Whether messages about the class's values must not show them."""
         return cls.encrypted or bool(cls.secret_fields)
+
+    @classmethod
+    def _first_fault(cls, error: ValidationError | RecursionError) -> str:
+        if cls._hides() and isinstance(error, ValidationError):
+            error = without_values(error)
+        return first_fault(error)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Have pydantic's own errors hide keys as well where they are to hide what was given."""
+        schema = handler(source)
+        config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
+        if not config.get("hide_input_in_errors"):
+            return schema
+        return core_schema.no_info_wrap_validator_function(_hiding_keys, schema)
 
     @classmethod
     def opens(cls, data: dict[str, Any]) -> bool:
@@ -407,6 +440,7 @@ class Queueable:
             raise InvalidArguments(
                 f"{cls.__name__}: the payload's data is a {type(data).__name__}, not named fields"
             )
+        cls._complete()
         fields = cls.field_names()
         if not data.keys() <= fields:
             for key in data.keys() - fields:
@@ -419,7 +453,7 @@ class Queueable:
             if other is not None:
                 with contextlib.suppress(ValidationError):
                     return cls._validated(other)
-            raise InvalidArguments(f"{cls.__name__}: {first_fault(error)}") from None
+            raise InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}") from None
 
     @classmethod
     def _validated(cls, data: dict[str, Any]) -> Self:
@@ -482,6 +516,16 @@ def _find_secrets(cls: type[Queueable]) -> None:
         if not cls._incomplete:
             pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), force=True)
             cls._adapter = TypeAdapter(cls)
+
+
+def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:
+    """Make a job; of the data of a payload, the whole error is looked into before it is shown."""
+    if not isinstance(given, ArgsKwargs):
+        return validate(given)
+    try:
+        return validate(given)
+    except ValidationError as error:
+        raise without_values(error) from None
 
 
 def _hiding_repr(job: Queueable) -> str:

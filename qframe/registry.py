@@ -54,7 +54,7 @@ class Registry:
         if found is None and name.startswith(_OWN):
             return own_job(name)
         if found is None:
-            found = queueable.index.get(name) or self._defined_in_main(name)
+            found = queueable.index.get(name) or defined_in_main(name)
             if found is None or not self._allowed(found):
                 return None
             self._found[name] = found
@@ -113,14 +113,15 @@ class Registry:
             module == each or module.startswith(f"{each}.") for each in self._modules
         )
 
-    def _defined_in_main(self, name: str) -> type[Queueable] | None:
-        """Find a job of the script this process was started with, which is not importable."""
-        module, _, attribute = name.rpartition(".")
-        main = queueable.index.get(f"__main__.{attribute}")
-        return main if main is not None and project.main_module()[0] == module else None
-
     def _shown(self, name: str) -> str:
         return one_line(name, 200)
+
+
+def defined_in_main(name: str) -> type[Queueable] | None:
+    """Find a job of the script this process was started with, which is not importable."""
+    module, _, attribute = name.rpartition(".")
+    main = queueable.index.get(f"__main__.{attribute}")
+    return main if main is not None and project.main_module()[0] == module else None
 
 
 def own_job(name: str) -> type[Queueable] | None:

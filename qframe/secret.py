@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, get_args
 
@@ -17,6 +18,8 @@ TRAVELS: dict[str, bool] = {}
 KEY = "secrets"
 """The payload's key: the fields of `data` that are not to be shown."""
 _MARK = "qframe_secret"
+_KEEPER = "qframe.onward.BeginBatch"
+"""The job whose data holds the payloads of others, each as the text `raw`."""
 
 
 class Secret(Generic[T]):
@@ -126,13 +129,38 @@ def _inside(schema: Any, known: Mapping[str, Any]) -> list[dict[str, Any]]:  # n
 def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:
     """Give a payload with its secrets as stars; None where there are none to hide."""
     names, data = payload.get(KEY), payload.get("data")
-    if not isinstance(names, list) or not isinstance(data, dict):
+    if not isinstance(data, dict):
+        return None
+    if payload.get("job") == _KEEPER:
+        shown = _redacted_within(data)
+        return None if shown == data else {**payload, "data": shown}
+    if not isinstance(names, list):
         return None
     hidden = {name for name in names if isinstance(name, str)} & data.keys()
     if not hidden:
         return None
     shown = {key: SHOWN if key in hidden else value for key, value in data.items()}
     return {**payload, "data": shown}
+
+
+def _redacted_within(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    if isinstance(value, list):
+        return [_redacted_within(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _redacted_text(each) if key == "raw" else _redacted_within(each)
+        for key, each in value.items()
+    }
+
+
+def _redacted_text(raw: object) -> object:
+    try:
+        payload = json.loads(raw) if isinstance(raw, str) else None
+    except (ValueError, RecursionError):  # it is no payload
+        return raw
+    hidden = redacted(payload) if isinstance(payload, dict) else None
+    return raw if hidden is None else json.dumps(hidden, separators=(",", ":"))
 
 
 def shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -113,6 +114,8 @@ def _waiting(
     uuid: str, timeout: float, connection: str | None
 ) -> Iterator[tuple[JobStatus | None, float]]:
     """Ask again and again; gives the final status, or None and the seconds to wait before it."""
+    if math.isnan(timeout):
+        raise ValueError("timeout must be seconds, not nan")
     deadline = time.monotonic() + timeout
     pause = _FIRST_PAUSE
     while True:

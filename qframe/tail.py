@@ -33,18 +33,25 @@ class Link(NamedTuple):
 
     uuid: str
     raw: bytes
-    """Its payload, not signed."""
+    """Its payload, signed where a key was configured when it was made. Nobody signs it later: what
+    was kept may have been changed."""
     queue: str
     delay: float
+    within: Mapping[str, float] | None = None
+    """The seconds from its push to its deadlines, by their keys in the payload."""
 
     def fields(self) -> dict[str, Any]:
         """Give what JSON can carry."""
-        return {**self._asdict(), "raw": self.raw.decode()}
+        fields = {**self._asdict(), "raw": self.raw.decode()}
+        if not self.within:
+            del fields["within"]
+        return fields
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Link:
         """Read what `fields` gave."""
-        return cls(fields["uuid"], fields["raw"].encode(), fields["queue"], fields["delay"])
+        uuid, raw, queue, delay = (fields[key] for key in ("uuid", "raw", "queue", "delay"))
+        return cls(uuid, raw.encode(), queue, delay, fields.get("within"))
 
 
 class Change(NamedTuple):

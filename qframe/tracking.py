@@ -6,7 +6,7 @@ import json
 import math
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -194,16 +194,26 @@ def life_of(message: dict[str, Any]) -> int:
     return int(payload.number(message, LIFE) or 0)
 
 
-def as_json(result: object) -> tuple[str, str]:
-    """Give what a job gave as JSON, or "" and why it is not kept."""
+class Encoded(NamedTuple):
+    """What a job gave as JSON, or "" and why it is not kept."""
+
+    text: str
+    remark: str
+
+
+def as_json(result: object) -> Encoded:
+    """Encode what a job gave, unless that has been done."""
+    if isinstance(result, Encoded):
+        return result
     try:
         plain = to_jsonable_python(result, inf_nan_mode="constants", fallback=secret.shown)
         text = _json(plain)
     except Exception:  # noqa: BLE001 (a result may be anything, and raise anything)
-        return "", f"the result is a {type(result).__name__}, which JSON cannot carry"
+        return Encoded("", f"the result is a {type(result).__name__}, which JSON cannot carry")
     if len(text) > MAX_RESULT:
-        return "", f"the result has {len(text):,} bytes of JSON, more than {MAX_RESULT:,}"
-    return text, ""
+        too_long = f"the result has {len(text):,} bytes of JSON, more than {MAX_RESULT:,}"
+        return Encoded("", too_long)
+    return Encoded(text, "")
 
 
 def checked_progress(done: float, text: str) -> None:

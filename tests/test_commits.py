@@ -12,7 +12,15 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from qframe import BackendUnavailable, InvalidJob, Queueable, QueueManager, dispatch, events
+from qframe import (
+    BackendUnavailable,
+    InvalidJob,
+    InvalidQueueName,
+    Queueable,
+    QueueManager,
+    dispatch,
+    events,
+)
 from qframe.testing import fake
 
 
@@ -131,6 +139,35 @@ def test_what_is_no_transaction_is_one_clear_line(qframe_database: QueueManager)
     with pytest.raises(InvalidJob, match="after_commit takes a SQLAlchemy Session, or a function"):
         dispatch(Welcome()).after_commit("session")
     assert waiting(qframe_database) == 0
+
+
+def test_a_fluent_call_that_raised_disarms_what_waits_for_a_commit(
+    qframe_database: QueueManager, session: Session
+) -> None:
+    insert(session)
+    with pytest.raises(InvalidQueueName):
+        dispatch(Welcome()).after_commit(session).on_queue("bad name")
+    pending = dispatch(Welcome()).after_commit(session)
+    with pytest.raises(InvalidJob):
+        pending.delay(-5)
+    with pytest.raises(InvalidJob):
+        (before := dispatch(Welcome())).delay(-5)
+    before.after_commit(session)
+    session.commit()
+    assert waiting(qframe_database) == 0
+
+
+def test_a_dispatch_that_was_disarmed_is_pushed_at_the_commit_where_it_is_sent_all_the_same(
+    qframe_database: QueueManager, session: Session
+) -> None:
+    insert(session)
+    pending = dispatch(Welcome()).after_commit(session)
+    with pytest.raises(InvalidJob):
+        pending.delay(-5)
+    assert pending.send()
+    assert waiting(qframe_database) == 0
+    session.commit()
+    assert waiting(qframe_database) == 1
 
 
 def test_awaiting_it_gives_the_id_and_pushes_nothing(

@@ -6,14 +6,25 @@ import copy
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from qframe import InvalidArguments, InvalidJob, Queueable, QueueManager, Secret, events, queueable
+from qframe import (
+    InvalidArguments,
+    InvalidJob,
+    Queueable,
+    QueueManager,
+    Secret,
+    batch,
+    chain,
+    events,
+    queueable,
+)
 from qframe.payload import create
 from qframe.sealing import Keyring, new_key
+from qframe.secret import redacted
 from qframe.tracking import as_json
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -33,9 +44,24 @@ class Later(Queueable):
     def handle(self) -> None: ...
 
 
+class LaterToo(Queueable):
+    logins: dict[str, Forward]
+    encrypted = False
+
+    def handle(self) -> None: ...
+
+
 class Forward(BaseModel):
     password: Secret[str]
     more: list[Forward] = []
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
 
 
 class Send(Queueable):
@@ -95,6 +121,63 @@ def test_no_message_of_a_wrong_value_shows_a_secret(fields: dict[str, Any]) -> N
             Send.from_data(fields)
         assert VALUE not in str(arrived.value)
     assert VALUE not in f"{made.value} {made.value!r} {dispatched.value}"
+
+
+class Marks(Queueable):
+    of: Secret[dict[str, int]]
+    deep: dict[str, list[dict[str, int]]] = {}  # noqa: RUF012 (each job gets its own)
+    pet: Annotated[Cat | Dog | None, Field(discriminator="kind")] = None
+    encrypted = False
+
+    def handle(self) -> None: ...
+
+
+class ClosedMarks(Queueable):
+    of: dict[str, int]
+    deep: dict[str, list[dict[str, int]]] = {}  # noqa: RUF012 (each job gets its own)
+    pet: Annotated[Cat | Dog | None, Field(discriminator="kind")] = None
+    encrypted = True
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [Marks, ClosedMarks])
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"of": {VALUE: "x"}}, r"of\.\*: Input should be a valid integer"),
+        ({"of": {}, "deep": {VALUE: [{VALUE: VALUE}]}}, r"deep\.\*: Input should be a valid int"),
+        ({"of": {}, "pet": {"kind": VALUE}}, "pet: Input tag is none of those expected"),
+        ({"of": VALUE}, "of: Input should be a valid dict"),
+    ],
+)
+def test_no_message_shows_the_keys_within_a_field(
+    kind: type[Queueable], fields: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValidationError) as made:
+        kind(**fields)
+    with pytest.raises(InvalidJob, match=told) as dispatched:
+        kind.dispatch(**fields)
+    with pytest.raises(InvalidArguments, match=told) as arrived:
+        kind.from_data(fields)
+    assert VALUE not in f"{made.value} {made.value!r} {made.value.errors()}"
+    assert VALUE not in f"{dispatched.value} {arrived.value}"
+    assert made.value.title == kind.__name__
+    assert [fault["loc"][0] for fault in made.value.errors()] == [list(fields)[-1]]
+
+
+def test_an_empty_array_of_php_within_a_field_of_an_encrypted_class_arrives() -> None:
+    assert ClosedMarks.from_data({"of": [], "deep": {"a": [[]]}}) == ClosedMarks(
+        of={}, deep={"a": [{}]}
+    )
+
+
+def test_a_type_that_is_defined_later_is_looked_into_where_a_job_arrives() -> None:
+    with pytest.raises(ValidationError) as made:
+        LaterToo(logins={VALUE: {}})  # type: ignore[dict-item]
+    with pytest.raises(InvalidArguments, match=r"logins\.\*: Field required") as arrived:
+        LaterToo.from_data({"logins": {VALUE: {}}})
+    assert VALUE not in f"{made.value} {arrived.value}"
 
 
 def test_a_value_that_would_change_on_the_way_is_not_shown() -> None:
@@ -176,6 +259,22 @@ def test_pydantic_shows_stars_outside_of_a_payload() -> None:
     login = Login(user="u", password=Secret(VALUE))
     assert VALUE not in login.model_dump_json()
     assert VALUE not in str(login.model_dump())
+
+
+def test_the_jobs_kept_in_a_batch_of_a_chain_are_shown_with_stars(fresh: Path) -> None:
+    queues = QueueManager({"connections": {"database": {"driver": "database"}}})
+    send = Send(token=Secret(VALUE))
+    within = batch([send, chain([send]).catch(send)]).then(send)
+    link = chain([batch([chain([send, within])]).then(send)])
+    queues.connection("database").begin_chain(link.plan(queues.connection("database"), None, None))
+    (job,) = queues.connection("database").reserve(["default"])
+    raw = json.dumps(job.payload)
+    shown = redacted(job.payload)
+    assert raw.count(VALUE) == 6
+    assert VALUE not in json.dumps(shown)
+    assert json.dumps(shown).count("**********") >= 6
+    assert json.dumps(job.payload) == raw, "what is kept is not changed"
+    assert redacted({"job": job.payload["job"], "data": {"members": [7], "follow": None}}) is None
 
 
 def test_the_events_of_a_dispatch_show_no_data(fresh: Path) -> None:

@@ -143,7 +143,7 @@ def prune_batches(
     hours: Annotated[float, typer.Option(help="How long finished ones are kept.")] = 24,
     unfinished: Annotated[
         float | None,
-        typer.Option(help="Also unfinished ones, created longer ago.", show_default=False),
+        typer.Option(help="Also unfinished or untold ones made longer ago.", show_default=False),
     ] = None,
     cancelled: Annotated[
         float | None,

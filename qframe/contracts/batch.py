@@ -27,7 +27,7 @@ class BatchRecord:
     sealed: bool
     """Whether all that were dispatched at first are there; before, it cannot finish."""
     told: frozenset[str]
-    """The callbacks that were pushed: `catch`, `then`, `finally`."""
+    """What was dispatched: `catch`, `then`, `finally`; `chain` or `broken` of a link of a chain."""
     told_progress: int
     """How many members had settled when progress was told last."""
     options: dict[str, Any]
@@ -51,6 +51,13 @@ class BatchRecord:
     def is_finished(self) -> bool:
         """Whether every member is done or failed."""
         return self.sealed and self.settled >= self.total
+
+    @property
+    def is_told(self) -> bool:
+        """Whether all was dispatched that follows it as it ended."""
+        done = self.failed == 0 and self.cancelled_at is None
+        chained = "chain" not in self.options or not self.told.isdisjoint({"chain", "broken"})
+        return "finally" in self.told and (not done or "then" in self.told) and chained
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,13 @@ class BatchStore(ABC):
     def failures(self, batch: str, limit: int = 1000) -> Sequence[str]:
         """Give the uuids of the jobs by which members failed, in the members' order."""
 
+    def first_failure(self, batch: str) -> str | None:
+        """Give the uuid of the job by which the first member failed: first in time.
+
+        Where that one is done after a retry, it is another's.
+        """
+        return next(iter(self.failures(batch, 1)), None)
+
     @abstractmethod
     def cancel(self, batch: str) -> bool:
         """Note that the batch is cancelled; says whether it was neither that nor finished."""
@@ -157,6 +171,7 @@ class BatchStore(ABC):
     ) -> int:
         """Remove those that finished before an epoch time, and give how many were removed.
 
-        Where it is given, also unfinished ones created before a time, and cancelled ones cancelled
-        before one.
+        Not such as have not been told of (`is_told`): what follows is still to be dispatched.
+        Where it is given, also these and unfinished ones created before a time, and cancelled ones
+        cancelled before one.
         """

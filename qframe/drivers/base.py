@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import time
 from abc import abstractmethod
@@ -33,6 +34,7 @@ from qframe.drivers.beginning import BatchPlan, ChainPlan
 from qframe.drivers.reservation import BaseJob, made_up_uuid, uuid_of
 from qframe.exceptions import (
     DuplicateJob,
+    InvalidSignature,
     PayloadTooLarge,
     QframeError,
     Unsupported,
@@ -42,7 +44,7 @@ from qframe.names import queue_name
 from qframe.payload import Envelope
 from qframe.queueable import Queueable
 from qframe.sealing import Keyring
-from qframe.signing import OVERHEAD, Signer
+from qframe.signing import OVERHEAD, Signer, is_signed
 from qframe.tail import Link
 from qframe.unique import Lock
 
@@ -194,7 +196,34 @@ class BaseQueue(Queue):
             delay = max(delay, job.unique_rule.delay)
         name = self._announce(job, envelope, queue, delay)
         self.check_queue(name)
-        return Link(envelope.uuid, envelope.raw, name, delay)
+        raw = self.signed(envelope.raw, name)
+        return Link(envelope.uuid, raw, name, delay, job.relative_deadlines() or None)
+
+    def due(self, link: Link) -> bytes:
+        """Give the payload of a job made before as it is pushed: its deadlines count from now."""
+        if not link.within:
+            return link.raw
+        message, now = payload.parse(link.raw), time.time()
+        message["createdAt"] = int(now)
+        for key, seconds in link.within.items():
+            whole = isinstance(message.get(key), int)  # as Laravel has it
+            message[key] = math.ceil(now + seconds) if whole else now + seconds
+        return self.changed(link, message).raw
+
+    def changed(self, link: Link, message: dict[str, Any]) -> Link:
+        """Give a job made before with another payload, signed anew where it was signed right.
+
+        Any other stays as it is: whoever reserves it refuses it.
+        """
+        raw = payload.encode(message)
+        try:
+            if self.signer is not None:
+                raw = self.signer.renewed(link.raw, raw, link.queue)
+            elif is_signed(link.raw):
+                raw = link.raw
+        except InvalidSignature:
+            raw = link.raw
+        return link._replace(raw=raw)
 
     def check_queue(self, name: str) -> None:
         """Raise `InvalidQueueName` for a queue this backend cannot have: its push comes later."""
@@ -217,7 +246,7 @@ class BaseQueue(Queue):
         groups: dict[tuple[str, float], list[tuple[bytes, str]]] = {}
         holders = {}
         for link in links:
-            raw = self.signed(link.raw, link.queue)
+            raw = self.due(link)
             lock = unique.of_raw(raw)
             if lock is None:
                 groups.setdefault((link.queue, link.delay), []).append((raw, link.uuid))
@@ -512,10 +541,21 @@ class BaseQueue(Queue):
             self.push_raw(payload, record.queue)
             return
         self._check_size(payload)
-        self.check_holder(lock, self.put_unique(payload, queue_name(record.queue), 0, lock))
+        queue, store = queue_name(record.queue), self.lock_store()
+        if not lock.is_token or store is None:
+            self.check_holder(lock, self.put_unique(payload, queue, 0, lock))
+            return
+        holder = lock.take(store)
+        self.check_holder(lock, "" if holder == lock.uuid else holder)
+        self._put([(payload, lock.uuid)], queue, 0)
+        lock.prolong(store)
 
     def check_holder(self, lock: Lock, holder: str) -> None:
         """Raise `DuplicateJob` where another job has the lock of one to be queued again."""
+        if holder and lock.is_token:
+            raise DuplicateJob(
+                f"{lock.uuid} is debounced and {holder}, dispatched later, has taken its place"
+            )
         if holder:
             raise DuplicateJob(
                 f"{lock.uuid} is unique and {holder}, which waits or runs, has its lock; retry it "

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from qframe import events, tail
+from qframe import events, membership, payload, tail
 from qframe.contracts import BatchStore, NewBatch, Store
 from qframe.drivers import following
 from qframe.exceptions import InvalidJob, QframeError, Unsupported
@@ -23,6 +23,8 @@ log = logging.getLogger("qframe")
 
 CHUNK = 500
 """So many members are counted in and pushed together."""
+_LARGEST = 2**31 - 1
+"""No member has a longer number: what has room for this one has room for any."""
 
 
 class ChainPlan(NamedTuple):
@@ -86,7 +88,7 @@ def batch(queue: BaseQueue, plan: BatchPlan) -> None:
         return
     store.create(plan.new)  # false only where that was said again: no other batch has its id
     try:
-        queue.put_links(plan.before)
+        following.put(queue, plan.before)
         for makers in _chunks(plan.members):
             add(queue, store, identity, makers)
     except BaseException:
@@ -112,7 +114,7 @@ def _in_job(queue: BaseQueue, store: BatchStore, kept: Store, plan: BatchPlan, s
         store.grow(identity, size)
     (text,) = kept.get(key)
     if text is None:
-        queue.put_links(plan.before)
+        following.put(queue, plan.before)
     pushed = int(text or 0)
     again = bool(begun.total)
     for makers in _chunks(itertools.islice(plan.members, pushed, None)):
@@ -133,6 +135,19 @@ def _left(kept: Store, plan: ChainPlan) -> ChainPlan | None:
     if at is None:
         return plan
     return plan._replace(id="") if at == plan.links[0].uuid else None
+
+
+def built(queue: BaseQueue, identity: str, make: MakeMember) -> MakeMember:
+    """Build a member now, its number put in later: one that cannot be built is never counted in."""
+    plan = make(_LARGEST)
+
+    def numbered(number: int) -> ChainPlan:
+        said = {membership.KEY: Member(identity, number).wire()}
+        return plan._replace(
+            links=[queue.changed(link, payload.parse(link.raw) | said) for link in plan.links]
+        )
+
+    return numbered
 
 
 def add(

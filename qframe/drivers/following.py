@@ -8,13 +8,13 @@ leaves a job that comes again, and whose removal does it again without harm.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qframe import events, payload, tail, tracebacks
 from qframe.contracts import Capability, Store
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.membership import Member
-from qframe.signing import OVERHEAD
 from qframe.tail import Gone, Link, Step
 
 if TYPE_CHECKING:
@@ -147,12 +147,22 @@ def fail(job: BaseJob, record: FailedJob, store: FailedStore, error: BaseExcepti
     apart = job.member is not None and not job.connection.noting
     if (catch or apart) and not _still_held(job):
         return False
-    for link in catch:
-        words = tracebacks.brief(error, 500)
-        job.connection.put_link(caused(job.connection, link, job.uuid, job.name, words))
+    if catch:
+        queue, cause = job.connection, (job.uuid, job.name, tracebacks.brief(error, 500))
+        put(queue, [caused(queue, link, *cause) for link in catch])
     if apart:
         count(job, failed=True)
     return job._fail(record, store)  # noqa: SLF001 (its own steps)
+
+
+def put(queue: BaseQueue, links: Sequence[Link]) -> None:
+    """Push callbacks; the listeners are told of unique ones that are not, as one like them is."""
+    holders = queue.put_links(links)
+    for link in links:
+        holder = holders.get(link.uuid)
+        if holder is not None:
+            log.info("the callback %s is dropped: %s has its lock", link.uuid, holder)
+            events.fire(events.JobDuplicate, queue.name, link.queue, None, holder)
 
 
 def caused(queue: BaseQueue, link: Link, uuid: str, name: str, error: str) -> Link:
@@ -164,9 +174,9 @@ def caused(queue: BaseQueue, link: Link, uuid: str, name: str, error: str) -> Li
     for words in (error, ""):
         message = payload.parse(link.raw)
         payload.add(message, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
-        raw = payload.encode(message)
-        if len(raw) + OVERHEAD <= queue.max_payload:
-            return link._replace(raw=raw)
+        told = queue.changed(link, message)
+        if len(told.raw) <= queue.max_payload:
+            return told
     return link
 
 

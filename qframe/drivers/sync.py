@@ -22,7 +22,7 @@ from qframe.foreign import Dispatchable, Foreign
 from qframe.names import queue_name
 from qframe.payload import Envelope
 from qframe.queueable import Queueable, index
-from qframe.registry import own_job
+from qframe.registry import defined_in_main, own_job
 from qframe.tail import Link
 from qframe.unique import STARTED, Lock
 
@@ -130,7 +130,7 @@ class SyncQueue(BaseQueue):
         with self._locked(unique.of_raw(link.raw)) as holder:
             if not holder:
                 name = payload.job_name(payload.parse(link.raw))
-                job_class = index.get(name) or own_job(name)
+                job_class = index.get(name) or defined_in_main(name) or own_job(name)
                 if job_class is None:
                     raise UnknownJob(f"{name} is not defined in this process")
                 self._arrive(job_class, link, behind)
@@ -175,8 +175,8 @@ class SyncQueue(BaseQueue):
                 except BaseException as error:
                     name = payload.display_name(payload.parse(link.raw))
                     words = tracebacks.brief(error, 500)
-                    for each in plan.catch:
-                        self.put_link(following.caused(self, each, link.uuid, name, words))
+                    cause = link.uuid, name, words
+                    following.put(self, [following.caused(self, x, *cause) for x in plan.catch])
                     raise
 
     def extend_chain(self, running: Job, link: Link, *, first: bool) -> bool:

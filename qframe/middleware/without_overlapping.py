@@ -123,7 +123,11 @@ class WithoutOverlapping:
         return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
 
     def name_for(self, job: Queueable) -> str:
-        """Give the name of a job's lock in the store."""
+        """Give the name of a job's lock in the store.
+
+        The key of a job that is encrypted or has secrets is hashed, but not a shared one: it has to
+        be the same for all classes that share it.
+        """
         key = self.key(job) if callable(self.key) else self.key
         if self.key is not None and not _is_key(key):
             raise InvalidJob(
@@ -131,9 +135,12 @@ class WithoutOverlapping:
                 f"a number or a UUID, not {type(key).__name__}"
             )
         parts = [] if self.shared else [_name_of(type(job))]
-        name = ":".join(["overlap", *parts, *([] if key is None else ["", str(key)])])
+        text = str(key)
+        if not self.shared and (type(job).encrypted or type(job).secret_fields):
+            text = _hashed(text)
+        name = ":".join(["overlap", *parts, *([] if key is None else ["", text])])
         if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
-            name = f"overlap:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+            name = f"overlap:{_hashed(name)}"
         return name
 
 
@@ -206,6 +213,10 @@ def _reserved(job: Queueable) -> Job | None:
         return job.job
     except QframeError:  # it is called by hand
         return None
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_key(value: object) -> bool:

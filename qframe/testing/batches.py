@@ -101,6 +101,12 @@ class MemoryBatches(BatchStore):
         kept = self._kept.get(batch)
         return [] if kept is None else [each for _, each in sorted(kept.failed.items())][:limit]
 
+    def first_failure(self, batch: str) -> str | None:
+        """Give the uuid of the job by which the first member failed."""
+        kept = self._kept.get(batch)
+        first = None if kept is None or kept.first is None else kept.failed.get(kept.first)
+        return first or super().first_failure(batch)
+
     def cancel(self, batch: str) -> bool:
         """Note that the batch is cancelled."""
         kept = self._kept.get(batch)
@@ -144,8 +150,11 @@ class MemoryBatches(BatchStore):
         gone = [
             record.id
             for record in (kept.record for kept in self._kept.values())
-            if (record.finished_at is not None and record.finished_at < finished)
-            or (record.finished_at is None and record.created_at < (unfinished or 0))
+            if (record.is_told and record.finished_at is not None and record.finished_at < finished)
+            or (
+                not (record.is_told and record.finished_at is not None)
+                and record.created_at < (unfinished or 0)
+            )
             or (record.cancelled_at is not None and record.cancelled_at < (cancelled or 0))
         ]
         for identity in gone:

@@ -21,6 +21,8 @@ Message = dict[str, Any]
 
 _HEAD = 4
 _LONGEST = 64 * 1024 * 1024
+_LONGEST_TEXT = 1024 * 1024
+"""Characters of an error's message that travel: as JSON each may be six bytes."""
 
 
 class ChildChannel:
@@ -109,15 +111,21 @@ class ParentChannel:
         while len(self._heard) >= _HEAD:
             size = int.from_bytes(self._heard[:_HEAD], "big")
             if size > _LONGEST:
-                self.is_open, self._heard = False, b""
+                self._refuse()
             if len(self._heard) < _HEAD + size:
                 break
             frame, self._heard = self._heard[_HEAD : _HEAD + size], self._heard[_HEAD + size :]
             said = _decoded(frame)
             if said is None:
-                self.is_open, self._heard = False, b""
+                self._refuse()
             messages += said or ()
         return messages
+
+    def _refuse(self) -> None:
+        """Hear no more, and let the job's process know: it must not wait until all is heard."""
+        self.is_open, self._heard = False, b""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def answer(self, message: Message) -> None:
         """Answer; a job that is gone hears nothing."""
@@ -170,9 +178,18 @@ def packed(error: BaseException | None) -> Message | None:
     return {
         "class": kind.__name__,
         "module": kind.__module__,
-        "text": text,
+        "text": _shortened(text),
         "traceback": tracebacks.full(error),
     }
+
+
+def _shortened(text: str) -> str:
+    """Leave out the middle of a text that is too long to travel."""
+    half = _LONGEST_TEXT // 2
+    left_out = len(text) - 2 * half
+    if left_out <= 0:
+        return text
+    return f"{text[:half]}\n... {left_out:,} characters left out ...\n{text[-half:]}"
 
 
 def unpacked(error: Message | None) -> BaseException | None:

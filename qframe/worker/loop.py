@@ -322,7 +322,11 @@ class Worker:
         if not self._idle:
             self._idle = True
             events.fire(events.WorkerIdle, self.queue.name, self.queues)
-        if self.options.stop_when_empty or self.signals.quit:
+        # Before the wait, as the way from its end to the job's start is to be short. What was told
+        # until here shows; what is told from here on ends the wait.
+        self.signals.drain()
+        told = self.signals.quit or self.signals.paused != self._paused
+        if told or self.options.stop_when_empty:
             return
         can_wait = Capability.WAIT in self.queue.capabilities
         timeout = self.queue.look_every if can_wait else self.options.sleep
@@ -337,7 +341,6 @@ class Worker:
         if self._is_too_big():
             return
         self.queue.wait(self.control.active, max(0.0, timeout), self.signals.fileno())
-        self.signals.drain()
         self._memory_seen = time.monotonic()  # what comes now is not to wait for a look at it
 
     def _found_more(self) -> bool:

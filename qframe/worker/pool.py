@@ -152,7 +152,8 @@ class Pool:
         self._stopping += 1
         if self._stopping <= 2:  # noqa: PLR2004 (finish, and give back)
             for place in self._places:
-                place.signal(number)
+                # One that cannot hear yet holds no job, and would say of an INT where it was.
+                place.signal(number if place.hears else signal.SIGTERM)
                 place.signal(signal.SIGCONT)  # or one that is stopped would not hear it
             wait = self._stop_timeout if self._stopping == 1 else max(self._options.grace, 1)
             self._next_step = time.monotonic() + wait if wait else 0.0

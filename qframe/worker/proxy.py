@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pydantic_core
-
-from qframe import exceptions, secret, timing, tracebacks, tracking
+from qframe import exceptions, timing, tracebacks, tracking
 from qframe.contracts import History, Job
 from qframe.contracts.status import State
 from qframe.exceptions import QframeError
@@ -94,17 +91,8 @@ class ChildJob(Job):
             self._channel.tell(_note("progress", done=done, text=text))
 
     def keep_result(self, result: Any) -> None:  # noqa: ANN401 (whatever the job gave)
-        if not self._is_tracked or result is None:
-            return
-        try:
-            value = pydantic_core.to_jsonable_python(
-                result, inf_nan_mode="constants", fallback=secret.shown
-            )
-            json.dumps(value)
-        except Exception:  # noqa: BLE001 (a result may be anything, and raise anything)
-            self._channel.later(_note("keep_result", result=None, kind=type(result).__name__))
-        else:
-            self._channel.later(_note("keep_result", result=value, kind=None))
+        if self._is_tracked and result is not None:
+            self._channel.later(_note("keep_result", result=tracking.as_json(result)))
 
     def ends_as(self, state: State, remark: str) -> None:
         if self._is_tracked:
@@ -163,8 +151,8 @@ def unpack(step: str, arguments: dict[str, Any]) -> None:
         arguments["error"] = unpacked(arguments["error"])
     elif step == "ends_as":
         arguments["state"] = State(arguments["state"])
-    elif step == "keep_result" and (kind := arguments.pop("kind")):
-        arguments["result"] = type(kind, (), {})()  # which JSON cannot carry here either
+    elif step == "keep_result":
+        arguments["result"] = tracking.Encoded(*arguments["result"])
 
 
 _STATES = ("is_deleted", "is_released", "has_failed", "is_lost", "is_settled")

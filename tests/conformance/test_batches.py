@@ -380,6 +380,7 @@ def test_prune_removes_what_finished_before(store: BatchStore) -> None:
         failed(store, 0, name)
         done(store, 1, name)
         done(store, 2, name)
+        store.told(name, "catch", "finally")
         time.sleep(0.02)
     opened(store, 1, "unfinished")
     moment = read(store, "new").finished_at
@@ -411,6 +412,70 @@ def test_prune_removes_unfinished_and_cancelled_ones_when_asked(store: BatchStor
     assert store.prune(now + 100) == 0
     assert store.prune(now - 100, unfinished=now + 100) == 2
     assert list(store.page()) == []
+
+
+def test_prune_leaves_what_is_still_to_be_told(store: BatchStore) -> None:
+    said = json.dumps({"chain": {"id": "c"}})
+    payload_of_a_link = {"follow": {"then": [{"raw": said}]}}
+    of_chain = {**payload_of_a_link, "chain": {"id": "c"}}
+    later = time.time() + 100
+    for options, failures, cancelled, *told in (
+        (payload_of_a_link, 0, False, "then", "finally"),
+        (payload_of_a_link, 1, False, "catch", "finally"),
+        (payload_of_a_link, 0, True, "finally"),
+        (of_chain, 0, False, "then", "finally", "chain"),
+        (of_chain, 1, False, "catch", "finally", "broken"),
+        (of_chain, 1, False, "catch", "finally", "chain"),
+        (of_chain, 0, True, "finally", "broken"),
+    ):
+        store.create(new(allows=True, options=options))
+        store.grow("b", 2)
+        if cancelled:
+            store.cancel("b")
+        store.settle("b", 0, "job-0", failed=bool(failures))
+        store.seal("b")
+        done(store, 1)
+        for word in told:
+            assert not read(store).is_told
+            assert store.prune(later) == 0, (told, word)
+            store.told("b", word)
+        assert read(store).is_told
+        assert store.prune(0, unfinished=later) == 0
+        assert store.prune(later) == 1, told
+
+
+def test_prune_takes_what_nobody_tells_where_unfinished_ones_are(store: BatchStore) -> None:
+    opened(store, 1)
+    assert done(store, 0)
+    now = time.time()
+    assert store.prune(now + 100, unfinished=now - 100) == 0
+    assert store.prune(0, unfinished=now + 100) == 1
+
+
+def test_a_retried_batch_is_not_removed_before_it_is_told_again(store: BatchStore) -> None:
+    opened(store, 1, allows=True)
+    failed(store, 0)
+    store.told("b", "catch", "finally")
+    assert done(store, 0)
+    later = time.time() + 100
+    assert store.prune(later) == 0, "then is due"
+    store.told("b", "then")
+    assert store.prune(later) == 1
+
+
+def test_the_first_failure_is_the_first_in_time(store: BatchStore) -> None:
+    assert store.first_failure("none") is None
+    opened(store, 12, allows=True)
+    assert store.first_failure("b") is None
+    for number in (10, 1, 0):
+        failed(store, number)
+        assert store.first_failure("b") == "job-10"
+    done(store, 10)
+    assert store.first_failure("b") == "job-0", "of those that are left the first in order"
+    failed(store, 10)
+    for number in (0, 1):
+        done(store, number)
+    assert store.first_failure("b") is None
 
 
 def test_prune_of_many_members_leaves_none(store: BatchStore) -> None:

@@ -15,7 +15,7 @@ from qframe.contracts import BatchStore, Capability, State, Store
 from qframe.drivers.base import BaseQueue
 from qframe.drivers.following import CAUSE
 from qframe.drivers.reservation import BaseJob
-from qframe.exceptions import BackendUnavailable, LeaseLost
+from qframe.exceptions import BackendUnavailable, InvalidSignature, LeaseLost
 from qframe.signing import Signer, is_signed
 from qframe.tail import Gone, Link, Step
 from qframe.unique import of_raw
@@ -227,13 +227,44 @@ def test_a_link_whose_chain_is_gone_is_a_job_like_any_other(bench: Bench) -> Non
     assert bench.queue.reserve(["default"]) == []
 
 
-def test_the_next_one_is_signed_for_its_queue(bench: Bench) -> None:
+@pytest.mark.parametrize("within", [None, {"expiresAt": 60.0}])
+def test_the_next_one_comes_with_the_signature_it_was_kept_with(
+    bench: Bench, within: dict[str, float] | None
+) -> None:
     bench.queue.signer = signer = Signer(["k" * 32])
-    dispatch(bench, link("a"), link("b", "emails"))
+    following = link("b", "emails")._replace(within=within)
+    dispatch(bench, link("a"), following._replace(raw=signer.signed(following.raw, "emails")))
     begun(bench, "a").delete()
     (job,) = bench.queue.reserve(["emails"])
     assert is_signed(job.raw_body)
     signer.check(job.raw_body, "emails")
+
+
+@pytest.mark.parametrize("within", [None, {"expiresAt": 60.0}])
+def test_what_was_kept_without_a_signature_gets_none(
+    bench: Bench, within: dict[str, float] | None
+) -> None:
+    """Who may write to the store has no key: the worker that gets the job is to refuse it."""
+    bench.queue.signer = signer = Signer(["k" * 32])
+    foreigners = link("b", "emails")._replace(within=within)
+    dispatch(bench, link("a"), foreigners, catch=[foreigners])
+    begun(bench, "a").delete()
+    (job,) = bench.queue.reserve(["emails"])
+    with pytest.raises(InvalidSignature, match="not signed"):
+        signer.check(job.raw_body, "emails")
+
+
+def test_the_deadlines_of_a_link_count_from_its_push(bench: Bench) -> None:
+    long_ago = time.time() - 3600
+    kept: dict[str, Any] = {"createdAt": 0, "retryUntil": int(long_ago), "expiresAt": long_ago}
+    within = {"retryUntil": 60.0, "expiresAt": 30.5}
+    dispatch(bench, link("a"), link("b", **kept)._replace(within=within))
+    dispatched = time.time()
+    begun(bench, "a").delete()
+    pushed = begun(bench, "b").payload
+    assert isinstance(pushed["retryUntil"], int)
+    for key, seconds in {"createdAt": -1, **within}.items():
+        assert dispatched + seconds <= pushed[key] <= time.time() + seconds + 1
 
 
 def test_the_listeners_are_told_of_the_next_one(bench: Bench) -> None:
@@ -457,7 +488,7 @@ def test_a_chain_goes_on_where_its_store_is_elsewhere(apart: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", [SqliteBench], indirect=True)
-@pytest.mark.parametrize("breaks", ["_insert", "signed"])
+@pytest.mark.parametrize("breaks", ["_insert", "due"])
 def test_a_push_that_fails_undoes_the_step(
     bench: Bench, breaks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

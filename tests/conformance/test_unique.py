@@ -334,6 +334,49 @@ def test_of_debounced_jobs_the_last_one_runs(bench: Bench) -> None:
     assert last == {one: False, other: True, two: True}
 
 
+@pytest.mark.needs(Capability.DELAY)
+def test_a_failed_debounced_job_does_not_take_the_place_of_a_later_one(bench: Bench) -> None:
+    old = bench.queue.push(Index(text="old"))
+    bench.forward(31)
+    begin(bench).fail(ValueError("no"))
+    new = bench.queue.push(Index(text="new"))
+    store = bench.manager.failed_store(NAME)
+    record = store.find(old)
+    assert record is not None
+    with pytest.raises(DuplicateJob, match=f"{old} is debounced and {new}, dispatched later"):
+        retry(bench.manager, store, record)
+    assert store.find(old) is not None
+    bench.forward(31)
+    job = begin(bench)
+    assert isinstance(job, BaseJob)
+    assert job.uuid == new
+    assert not job.is_replaced()
+    job.delete()
+    assert not bench.queue.reserve(["default"])
+
+
+@pytest.mark.needs(Capability.DELAY)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_failed_debounced_job_that_none_has_replaced_runs_again(bench: Bench, kept: bool) -> None:
+    old = bench.queue.push(Index())
+    bench.forward(31)
+    begin(bench).fail(ValueError("no"))
+    if not kept:
+        (key,) = store_of(bench).keys("debounce:")
+        store_of(bench).delete(key)
+    store = bench.manager.failed_store(NAME)
+    record = store.find(old)
+    assert record is not None
+    assert retry(bench.manager, store, record)
+    assert store.find(old) is None
+    job = begin(bench)
+    assert isinstance(job, BaseJob)
+    assert job.uuid == old
+    assert not job.is_replaced()
+    assert store_of(bench).get(*store_of(bench).keys("debounce:")) == [old]
+    job.delete()
+
+
 def test_a_payload_that_names_no_lock_of_ours_takes_none() -> None:
     for said in (
         "true", '{"key":"restart","for":5,"until":"handled"}',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from qframe import (
     manager,
 )
 from qframe.contracts import Capability
+from tests.support.process import Project
 
 ran: list[Any] = []
 
@@ -220,3 +222,24 @@ def test_nothing_is_recorded_and_nothing_waits() -> None:
     for call in (queue.size, queue.clear, lambda: queue.reserve(["default"])):
         with pytest.raises(Unsupported):
             call()
+
+
+SCRIPT = """
+from qframe import Queueable, batch, chain
+
+class Say(Queueable):
+    word: str
+    def handle(self) -> None:
+        print(self.word)
+
+if __name__ == "__main__":
+    chain([Say(word="a"), Say(word="b")]).on_connection("sync").dispatch()
+    print(batch([Say(word="c")]).then(Say(word="d")).on_connection("sync").dispatch().done)
+"""
+
+
+def test_chains_and_batches_run_the_jobs_of_the_script_itself(tmp_path: Path) -> None:
+    with Project(tmp_path / "app") as project:
+        finished = project.python(SCRIPT)
+    assert (finished.code, finished.err) == (0, "")
+    assert finished.out.split() == ["a", "b", "c", "d", "1"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, ClassVar
 
 from qframe import Batch, Queueable, Secret, batch, dispatch, events
-from qframe.exceptions import DontHandle
+from qframe.exceptions import DontHandle, InvalidJob
 
 ran: list[Any] = []
 """What ran, in order."""
@@ -31,6 +32,24 @@ class Elsewhere(Say):
 
 class Later(Say):
     delay = 30
+
+
+class Hurried(Say):
+    """May not wait long."""
+
+    expires = 2
+    retry_until = 2
+
+
+class Slow(Say):
+    def handle(self) -> None:
+        super().handle()
+        time.sleep(2.1)
+
+
+class Asked(Say):
+    def retry_until(self) -> float:
+        return 2
 
 
 class Skips(Say):
@@ -107,6 +126,21 @@ class Grows(Queueable):
         own = self.batch()
         assert own is not None
         own.add(*(Say(word=f"added {number}") for number in range(self.by)))
+
+
+to_add: list[Any] = []
+
+
+class Adds(Queueable):
+    """Adds what the test has said to its own batch."""
+
+    def handle(self) -> None:
+        own = self.batch()
+        assert own is not None
+        try:
+            own.add(*to_add)
+        except InvalidJob:
+            ran.append("refused")
 
 
 class Cancels(Queueable):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -10,6 +13,7 @@ import redis
 from qframe import (
     BackendUnavailable,
     InvalidJob,
+    QframeError,
     Queueable,
     QueueManager,
     Secret,
@@ -30,6 +34,7 @@ from qframe.middleware import SkipIfBatchCancelled
 from qframe.onward import TellBatch
 from qframe.testing import drain
 from tests.following.jobs import (
+    Adds,
     Cancels,
     Elsewhere,
     Extends,
@@ -44,6 +49,7 @@ from tests.following.jobs import (
     heard,
     ran,
     says,
+    to_add,
 )
 
 pytestmark = pytest.mark.usefixtures("queues")
@@ -123,6 +129,93 @@ def test_a_failed_member_that_is_retried_and_done_is_done(
     assert [*made.fresh().failed_jobs] == []
 
 
+def test_what_is_still_to_follow_keeps_a_batch_from_being_pruned(queues: QueueManager) -> None:
+    inner = batch([Elsewhere(word="a")]).then(Follows(what="then")).finally_(Follows(what="end"))
+    chain([inner, *says("two")]).dispatch()
+    drain(queues="default")
+    drain(queues="elsewhere")
+    assert queues.batches().prune(2**33) == 0
+    drain()
+    assert ran == ["a", ("then", 1, 0), ("end", 1, 0), "two"]
+    assert queues.batches().prune(2**33) == 1
+
+
+@pytest.mark.parametrize("kind", ["no callbacks", "empty", "failed", "cancelled", "broken off"])
+def test_what_has_wholly_been_told_is_pruned(queues: QueueManager, kind: str) -> None:
+    jobs: list[Queueable] = [] if kind == "empty" else says("a", "b")
+    if kind == "failed":
+        jobs.append(Say(word="c", fails=True))
+    if kind == "broken off":
+        with pytest.raises(InvalidJob):
+            batch([*jobs, Say]).dispatch()  # type: ignore[list-item]
+    else:
+        made = batch(jobs).dispatch()
+        if kind == "cancelled":
+            made.cancel()
+    drain()
+    assert queues.batches().prune(2**33) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_in_a_chain_on_sync_is_pruned(queues: QueueManager, fails: bool) -> None:
+    links = chain([batch([Say(word="a", fails=fails)]), *says("two")]).on_connection("sync")
+    with pytest.raises(QframeError) if fails else contextlib.nullcontext():
+        links.dispatch()
+    store = queues.connection("sync").batch_store()
+    assert store is not None
+    assert len(store.page()) == store.prune(2**33) == 1
+
+
+def test_that_nothing_can_follow_what_was_pruned_is_said(
+    queues: QueueManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = batch([Elsewhere(word="a")]).then(Follows(what="then")).dispatch()
+    drain(queues="elsewhere")
+    assert queues.batches().prune(0, unfinished=2**33) == 1
+    with caplog.at_level(logging.WARNING, "qframe"):
+        drain()
+    assert ran == ["a"]
+    assert f"the batch {made.id} is not kept (any more): nothing follows it" in caplog.text
+
+
+def test_catch_is_told_of_the_failure_that_came_first() -> None:
+    links = [*says("a"), Say(word="fails last", fails=True)]
+    made = batch([links, Say(word="b", fails=True)]).allow_failures()
+    made.catch(Follows(what="catch")).dispatch()
+    drain()
+    assert ran[:3] == ["a", "b", "fails last"]
+    assert ran[3:] == [("catch", 0, 2), ("Say", "ValueError: cannot say b")]
+
+
+def test_catch_is_told_of_a_batch_within_that_failed() -> None:
+    deep = batch([Say(word="a", fails=True), *says("b")]).name("deep")
+    batch([chain([deep, *says("c")])]).catch(Follows(what="catch")).dispatch()
+    drain()
+    assert ran[2:] == [("catch", 0, 1), ("deep", "1 of 2 members of deep failed")]
+
+
+def test_a_unique_callback_that_is_dropped_is_told_of(queues: QueueManager) -> None:
+    told: list[tuple[str, str]] = []
+    events.listen(events.JobDuplicate)(lambda event: told.append((event.queue, event.id)))
+    first = dispatch(Only(word="only")).on_queue("later").send()
+    callbacks = [Only(word="only")]
+    (
+        batch([Say(word="a", fails=True)])
+        .before(*callbacks)
+        .catch(*callbacks)
+        .then(*callbacks)
+        .finally_(*callbacks)
+        .dispatch()
+    )
+    drain(queues="default")
+    assert told == [("default", first)] * 3
+    chain([Say(word="b", fails=True)]).catch(*callbacks).dispatch()
+    chain([batch([Say(word="c", fails=True)])]).catch(*callbacks).dispatch()
+    drain(queues="default")
+    assert told == [("default", first)] * 5
+    assert ran == ["a", "b", "c"]
+
+
 def test_a_member_that_is_skipped_is_done() -> None:
     made = batch([Skips(word="a")]).then(Follows(what="then")).dispatch()
     drain()
@@ -137,6 +230,28 @@ def test_a_running_member_adds_others() -> None:
     with pytest.raises(InvalidJob, match="is finished, cancelled or gone: it takes no jobs"):
         made.add(Say(word="late"))
     assert "late" not in ran
+
+
+def test_a_chain_that_a_member_adds_counts_as_one() -> None:
+    to_add[:] = [says("b", "c"), chain([batch(says("d")), Sealed(word=Secret("e"))])]
+    made = batch([Adds(), *says("a")]).then(Follows(what="then")).dispatch()
+    drain()
+    assert sorted(ran[:-1]) == ["a", "b", "c", "d", "e"]
+    assert ran[-1] == ("then", 4, 0)
+    assert made.fresh().done == 4
+
+
+@pytest.mark.parametrize("bad", [Say, [], [Say(word="good"), Say], Say(word="x" * 70_000)])
+def test_what_cannot_be_added_leaves_the_batch_as_it_was(
+    queues: QueueManager, bad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues.connection(), "max_payload", 60_000)
+    to_add[:] = [Say(word="good"), bad]
+    found = batch([Adds(), *says("a")]).then(Follows(what="then")).dispatch()
+    drain()
+    assert ran == ["refused", "a", ("then", 2, 0)]
+    after = found.fresh()
+    assert (after.total, after.failed, after.is_cancelled) == (2, 0, False)
 
 
 def test_what_a_member_adds_is_the_same_when_it_runs_again(

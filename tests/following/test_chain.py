@@ -77,6 +77,16 @@ def test_the_first_link_waits_for_the_chains_delay_the_others_for_their_own(
     assert (sizes.ready, sizes.delayed) == (0, 2)
 
 
+def test_the_chains_delay_is_in_place_of_the_first_links_own(queues: QueueManager) -> None:
+    chain([Later(word="one"), Later(word="two")]).delay(0).dispatch()
+    drain()
+    assert ran == ["one"]
+    assert queues.connection().sizes().delayed == 1
+    longer = chain([Later(word="three")]).delay(300)
+    assert longer.plan(queues.connection(), None, None).links[0].delay == 300
+    assert chain([Later(word="four")]).plan(queues.connection(), None, None).links[0].delay == 30
+
+
 def test_a_link_that_fails_ends_the_chain_and_its_catch_is_told() -> None:
     chain([*says("one"), Say(word="two", fails=True), *says("three")]).catch(
         Follows(what="caught"), Follows(what="also", fails=True)
@@ -344,6 +354,13 @@ def test_on_sync_a_chain_runs_here_and_now_and_raises() -> None:
     inner = batch([*says("a"), says("b", "c")]).then(Follows(what="then"))
     chain([*says("one"), inner, *says("two")]).on_connection("sync").dispatch()
     assert ran == ["one", "a", "b", "c", ("then", 2, 0), "two"]
+
+
+def test_on_sync_a_catch_that_fails_hides_neither_the_failure_nor_the_others() -> None:
+    caught = (Say(word="one", fails=True), Follows(what="two"))
+    with pytest.raises(ValueError, match="cannot say a"):
+        chain([Say(word="a", fails=True)]).on_connection("sync").catch(*caught).dispatch()
+    assert ran == ["a", "one", "two", ("Say", "ValueError: cannot say a")]
 
 
 def test_on_sync_a_unique_link_has_its_lock_for_as_long_as_it_says(queues: QueueManager) -> None:

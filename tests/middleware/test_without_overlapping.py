@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qframe import JobDefinitionError, Queueable, QueueManager, manager
+from qframe import JobDefinitionError, Queueable, QueueManager, Secret, manager
 from qframe.contracts import History, Store
 from qframe.contracts.history import Attempt
 from qframe.exceptions import InvalidJob, LimitReached
@@ -103,6 +103,33 @@ def test_a_lock_is_named_by_class_and_key(key: Any, given: dict[str, bool], name
     found = WithoutOverlapping(key, **given).name_for(Plain())
     assert found.startswith("overlap:")
     assert found.endswith(name)
+
+
+class Sealed(Plain):
+    encrypted = True
+
+
+class Hidden(Plain):
+    word: Secret[str] = Secret("w")
+    encrypted = False
+
+
+@pytest.mark.parametrize("kind", [Sealed, Hidden])
+def test_the_key_of_a_job_with_something_to_hide_is_hashed(kind: type[Plain]) -> None:
+    names = {WithoutOverlapping(key).name_for(kind()) for key in ("ann@private", "ben@private")}
+    assert len(names) == 2
+    assert not any("private" in name for name in names)
+    assert all(f"{kind.__name__}::" in name for name in names)
+    assert WithoutOverlapping(lambda job: job.account).name_for(kind()) == WithoutOverlapping(
+        "7"
+    ).name_for(kind())
+    assert WithoutOverlapping().name_for(kind()).endswith(kind.__name__)
+
+
+@pytest.mark.parametrize("kind", [Sealed, Hidden])
+def test_a_shared_lock_is_the_same_for_all_classes(kind: type[Plain]) -> None:
+    shared = WithoutOverlapping("a", shared=True)
+    assert shared.name_for(kind()) == shared.name_for(Plain())
 
 
 def test_what_a_store_may_not_keep_is_hashed() -> None:

@@ -7,6 +7,7 @@ own pid, folder, environment and output; only its modules were imported before.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import json
@@ -101,9 +102,16 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
             )
-        self._pipe = ours.makefile("rw", buffering=1)
+        with ours:
+            self._pipe = ours.makefile("rw", buffering=1)
         self._asking = threading.Lock()
         self._owner = os.getpid()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._owner:
+            self._pipe.close()
+            self._process.wait()
 
     def may_fork(self, environment: Mapping[str, str]) -> bool:
         """Whether a command in such an environment may be forked."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -70,6 +73,13 @@ def test_no_error_stays_none() -> None:
     assert unpacked(None) is None
 
 
+def test_of_an_error_without_end_the_middle_is_left_out() -> None:
+    made = sent(raised(ValueError("a" * 2_000_000 + "b" * 2_000_000)))
+    assert 1_000_000 < len(str(made)) < 1_100_000
+    assert "characters left out" in str(made)
+    assert str(made).endswith("bbb")
+
+
 def channels() -> tuple[socket.socket, ChildChannel, ParentChannel]:
     ours, theirs = socket.socketpair()
     return theirs, ChildChannel(theirs), ParentChannel(ours)
@@ -128,3 +138,14 @@ def test_an_end_is_put_into_words() -> None:
     assert "nobody knows how" in Exit(7, None).words()
     assert Exit(7, 0).is_clean
     assert not Exit(7, None).is_clean
+
+
+def test_who_says_too_much_does_not_wait_to_be_heard() -> None:
+    theirs, job, worker = channels()
+    with theirs, closing(worker), ThreadPoolExecutor() as threads:
+        telling = threads.submit(job.tell, {"text": "x" * 65 * 1024 * 1024})
+        while worker.is_open:
+            select.select([worker], [], [], 20)
+            assert worker.hear() == []
+        with pytest.raises(QframeError, match="the worker cannot be told"):
+            telling.result(20)

@@ -326,6 +326,17 @@ class TestBeingTold:
         assert running.stop() == 0
         assert time.monotonic() - began < PATIENCE / 2
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+    def test_it_shows_nothing_of_where_a_worker_was_that_had_not_begun(
+        self, project: Project, number: signal.Signals
+    ) -> None:
+        project.write("slow.py", "import time\ntime.sleep(60)\n")
+        running = pool(project, toml='jobs = ["slow"]')
+        wait_for_row(running, "started")
+        running.signal(number)
+        assert running.wait() == 0
+        assert "Traceback" not in running.err
+
 
 class TestWatching:
     def test_workers_are_replaced_when_files_change(self, project: Project) -> None:

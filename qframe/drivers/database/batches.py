@@ -37,9 +37,19 @@ class BatchStatements:
             c.cancelled_ms.is_(None), not_(and_(c.sealed == 1, c.pending_jobs == c.failed_jobs))
         )
         self._member = and_(m.batch_id == param("id"), m.number == param("number"))
+        # As `BatchRecord.is_told`; within `follow` the quotes of payloads are escaped.
+        told = and_(
+            c.told.contains("finally"),
+            or_(c.told.contains("then"), c.failed_jobs > 0, c.cancelled_ms.is_not(None)),
+            or_(
+                not_(c.options.contains('"chain":')),
+                c.told.contains("chain"),
+                c.told.contains("broken"),
+            ),
+        )
         self._old = or_(
-            c.finished_ms < param("finished"),
-            and_(c.finished_ms.is_(None), c.created_ms < param("unfinished")),
+            and_(c.finished_ms < param("finished"), told),
+            and_(or_(c.finished_ms.is_(None), not_(told)), c.created_ms < param("unfinished")),
             c.cancelled_ms < param("cancelled"),
         )
 
@@ -190,6 +200,17 @@ class BatchStatements:
             .where(m.batch_id == param("id"), m.state == _FAILED)
             .order_by(m.number)
             .limit(param("limit"))
+        )
+
+    @cached_property
+    def first_failure(self) -> Statement:
+        c, m = self._batches.c, self._members.c
+        first = select(c.first_failed).where(self._this).scalar_subquery()
+        return self.database.statement(
+            select(m.uuid)
+            .where(m.batch_id == param("id"), m.state == _FAILED)
+            .order_by(case((m.number == first, 0), else_=1), m.number)
+            .limit(1)
         )
 
     @cached_property
@@ -358,6 +379,11 @@ class DatabaseBatchStore(BatchStore):
         with self.database.session() as session:
             rows = session.run(self.sql.failures, id=batch, limit=limit).fetchall()
         return [uuid for (uuid,) in rows]
+
+    def first_failure(self, batch: str) -> str | None:
+        with self.database.session() as session:
+            row = session.run(self.sql.first_failure, id=batch).fetchone()
+        return None if row is None else row[0]
 
     def cancel(self, batch: str) -> bool:
         with self.database.transaction() as session:

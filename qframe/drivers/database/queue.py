@@ -139,9 +139,7 @@ class DatabaseQueue(BaseQueue):
 
     def insert_link(self, session: Session, link: Link) -> None:
         """Push the next of a chain in the transaction that removes the one before it."""
-        self._insert(
-            session, [(self.signed(link.raw, link.queue), link.uuid)], link.queue, link.delay
-        )
+        self._insert(session, [(self.due(link), link.uuid)], link.queue, link.delay)
 
     # -- working --------------------------------------------------------------------------------
 

@@ -91,6 +91,16 @@ class RedisBatchStore(BatchStore):
             (found,) = link.ask(Command("ZRANGE", failures, 0, limit - 1))
         return [each.decode().partition(":")[2] for each in found]
 
+    def first_failure(self, batch: str) -> str | None:
+        key, _, failures = self._keys.of_batch(batch)
+        with self._links.of(self._keys.batches) as link:
+            (first,) = link.ask(Command("HGET", key, "first"))
+            if first is not None:
+                (found,) = link.ask(Command("ZRANGEBYSCORE", failures, first, first))
+                for each in found:
+                    return str(each.decode().partition(":")[2])
+        return super().first_failure(batch)
+
     def cancel(self, batch: str) -> bool:
         with self._links.of(self._keys.batches) as link:
             (done,) = link.ask(call("batch_cancel+batch", self._keys.of_batch(batch)))

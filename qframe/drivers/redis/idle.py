@@ -16,8 +16,10 @@ from qframe.drivers.redis.waiting import Listener, until_one
 from qframe.exceptions import BackendUnavailable
 from qframe.guard import guarded
 
-_MARGIN = 0.002
-"""Seconds a wait goes on after the moment it is for: two clocks never run alike."""
+_MARGIN = 0.0005
+_DRIFT = 0.0005
+"""Seconds a wait goes on after the moment it is for, in all and for each second it lasts: two
+clocks never run alike, and one that is being corrected may run so much faster."""
 _LATER = 0.5
 """Seconds after our own end at which the server would end a wait, should we not."""
 _PATIENCE = 0.3
@@ -101,7 +103,8 @@ class Idle:
 
     def _bounded(self, seconds: Sequence[float]) -> float:
         """Give the shortest wait; what PHP delays, or gives back, wakes nobody."""
-        return min([each + _MARGIN for each in seconds if each >= 0] + [self._longest])
+        waits = [each + _MARGIN + _DRIFT * each for each in seconds if each >= 0]
+        return min([*waits, self._longest])
 
     def taken(self) -> Taken | None:
         """Give what the last wait has taken, once."""

@@ -151,7 +151,7 @@ class RedisJob(BaseJob):
         link, queue = step.push, self.connection
         if link is None or not queue.noting:
             return super().hand_over(step)
-        raw = queue.signed(link.raw, link.queue)
+        raw = queue.due(link)
         ready, notify, delayed, *_ = queue.keys.of(link.queue)
         names = [self.keys.reserved, ready, notify, delayed]
         delay = repr(link.delay) if link.delay else "0"

@@ -9,8 +9,8 @@ from qframe.drivers.redis.scripts import Command, Script, wrapped
 from qframe.unique import Lock
 
 Step = tuple[Lock, str, int]
-"""A lock, and what a script does with it: `take` or `set`, and the milliseconds it lasts; or
-`free`, and the part of the script's reply that says whether the job was moved."""
+"""A lock, and what a script does with it: `take`, `retake` or `set`, and the milliseconds it lasts;
+or `free`, and the part of the script's reply that says whether the job was moved."""
 
 
 def locked(command: Command, start: str, steps: Sequence[Step]) -> Command:
@@ -32,6 +32,12 @@ def taking(lock: Lock, delay: float) -> Step:
     """Give the step of a push."""
     milliseconds = max(1, int((lock.seconds + delay) * 1000))
     return lock, "set" if lock.is_token else "take", milliseconds
+
+
+def retaking(lock: Lock) -> Step:
+    """Give the step of a failed job's push: a later dispatch that took its place keeps it."""
+    _, verb, milliseconds = taking(lock, 0)
+    return lock, "retake" if lock.is_token else verb, milliseconds
 
 
 @cache

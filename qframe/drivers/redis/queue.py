@@ -33,7 +33,7 @@ from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import QueueKeys
 from qframe.drivers.redis.link import Link, Reply
 from qframe.drivers.redis.links import Links
-from qframe.drivers.redis.locks import Step, locked, taking
+from qframe.drivers.redis.locks import Step, locked, retaking, taking
 from qframe.drivers.redis.scripts import Command, call
 from qframe.drivers.redis.search import cancelled, cleared
 from qframe.drivers.redis.statuses import ARRIVED, Part, RedisStatusStore, noted
@@ -557,7 +557,7 @@ class RedisQueue(BaseQueue):
             command = self._call("requeue", keys, notes, record.uuid, stored)
             lock = unique.of_raw(payload)
             if lock is not None:
-                command = self._locked(command, taking(lock, 0))
+                command = self._locked(command, retaking(lock))
             (done,) = link.ask(command)
             if lock is not None and isinstance(done, bytes):
                 self.check_holder(lock, done.decode())

@@ -218,6 +218,7 @@ def _live_in_a_batch(queue: BaseQueue, name: str) -> None:
     assert batches.read("b") == record
     assert not batches.cancel("b")
     assert batches.failures("b") == []
+    batches.told("b", "finally")
     assert batches.prune(record.created_at + 3600) == 1
     assert drain(queue, name) != []  # what was to tell of it
     assert queue.own_failed_store().flush() == 1  # type: ignore[union-attr]

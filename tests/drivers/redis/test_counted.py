@@ -390,6 +390,7 @@ def test_many_batches_are_listed_and_pruned_some_at_a_time(
         assert batches.create(new_batch(name))
         if int(name) % 2:
             assert batches.seal(name) is not None
+            batches.told(name, "then", "finally")
     listed: list[str] = []
     while page := batches.page(60, listed[-1] if listed else None):
         listed += [each.id for each in page]

@@ -5,6 +5,7 @@
 -- KEYS  one for each lock
 -- ARGV  three for each lock, then how many there are
 --       'take', uuid, milliseconds: nothing is moved where another job has it
+--       'retake', uuid, milliseconds: the same, but not where it is its own
 --       'set', uuid, milliseconds: whoever has it
 --       'free', uuid, the part of the reply that says whether its job was moved (0: the whole)
 -- Gives what the other script gives; of a lock that another job has, its uuid; 0 where a lock shows
@@ -15,10 +16,10 @@ for i = 1, #KEYS - count do keys[i] = KEYS[i] end
 for i = 1, #ARGV - 1 - 3 * count do own[i] = ARGV[i] end
 
 for i = 1, count do
-  if ARGV[#own + 3 * i - 2] == 'take' then
-    local holder = redis.call('GET', KEYS[#keys + i])
-    if holder then return holder == ARGV[#own + 3 * i - 1] and 0 or holder end
-  end
+  local verb, uuid = ARGV[#own + 3 * i - 2], ARGV[#own + 3 * i - 1]
+  local holder = (verb == 'take' or verb == 'retake') and redis.call('GET', KEYS[#keys + i])
+  if holder and holder ~= uuid then return holder end
+  if holder and verb == 'take' then return 0 end
 end
 local reply = move(keys, own)
 for i = 1, count do
