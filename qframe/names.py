@@ -14,14 +14,15 @@ _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 def queue_name(name: object) -> str:
     """Give `name` back when it may name a queue; raises `InvalidQueueName` when not."""
-    if type(name) is str and _is_queue_name(name):
+    if type(name) is str and is_queue_name(name):
         return name
     shown = printable(repr(name), 60)
     raise InvalidQueueName(f"{shown} is not a queue name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
 
 
 @lru_cache(maxsize=1024)
-def _is_queue_name(name: str) -> bool:
+def is_queue_name(name: str) -> bool:
+    """Whether this may name a queue: what others have named may not."""
     return _QUEUE.fullmatch(name) is not None
 
 

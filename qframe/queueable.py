@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ArgsKwargs, CoreSchema, PydanticSerializationError, core_schema
+from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
 
 from qframe import project, sealing, secret, timing, tracking
 from qframe.declaration import annotations_of, check_declaration
@@ -520,7 +520,7 @@ def _find_secrets(cls: type[Queueable]) -> None:
 
 def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:
     """Make a job; of the data of a payload, the whole error is looked into before it is shown."""
-    if not isinstance(given, ArgsKwargs):
+    if isinstance(given, dict):
         return validate(given)
     try:
         return validate(given)

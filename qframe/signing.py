@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qframe.exceptions import InvalidSignature
 from qframe.names import one_line
@@ -111,6 +111,11 @@ class _Key:
             self._begun.clear()
         self._begun[queue] = begun
         return begun
+
+
+def without_signature(message: dict[str, Any]) -> dict[str, Any]:
+    """Give a payload without a signature that it may have."""
+    return {key: value for key, value in message.items() if key != "signature"}
 
 
 def is_signed(raw: bytes) -> bool:

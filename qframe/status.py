@@ -14,8 +14,6 @@ from qframe.drivers.base import BaseQueue
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
 from qframe.manager import QueueManager
 
-CANCEL = "cancel:"
-"""What the key begins with under which a running job's worker is told to end it."""
 CANCEL_TTL = 30.0
 """Seconds until a wish to cancel a running job is forgotten."""
 _FIRST_PAUSE = 0.005
@@ -69,11 +67,6 @@ def cancel(id: str, *, running: bool = False, connection: str | None = None) -> 
     """
     outcome = _first(connection, lambda queue: cancel_on(queue, id, running=running), None)
     return outcome or Cancelling.ABSENT
-
-
-def cancel_key(uuid: str) -> str:
-    """Give the store's key by which the worker that runs a job is told to end it."""
-    return f"{CANCEL}{uuid}"
 
 
 # -- on all connections ---------------------------------------------------------------------------
@@ -177,4 +170,4 @@ def _note_cancelled(queue: BaseQueue, known: JobStatus) -> None:
 
 
 def _tell_worker(queue: BaseQueue, uuid: str) -> None:
-    manager.default().store(queue.name).set(cancel_key(uuid), "1", CANCEL_TTL)
+    manager.default().store(queue.name).set(tracking.cancel_key(uuid), "1", CANCEL_TTL)

@@ -28,6 +28,8 @@ DEFAULT_TTL = 86400
 """Seconds a status is kept where nothing else was asked for."""
 MAX_RESULT = 65_536
 """The longest result that is kept, in bytes of JSON."""
+CANCEL = "cancel:"
+"""What the key begins with under which a running job's worker is told to end it."""
 MAX_TEXT = 500
 WHILE_IT_WAITED = "cancelled while it waited"
 _LONGEST_UUID = 200
@@ -214,6 +216,11 @@ def as_json(result: object) -> Encoded:
         too_long = f"the result has {len(text):,} bytes of JSON, more than {MAX_RESULT:,}"
         return Encoded("", too_long)
     return Encoded(text, "")
+
+
+def cancel_key(uuid: str) -> str:
+    """Give the store's key by which the worker that runs a job is told to end it."""
+    return f"{CANCEL}{uuid}"
 
 
 def checked_progress(done: float, text: str) -> None:

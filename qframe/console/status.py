@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qframe import status as statuses
+from qframe import tracking
 from qframe.console.common import Config, Connection, Json, configured, each_answering
 from qframe.console.text import say, say_error, say_json
 from qframe.contracts import Cancelling, Capability, JobStatus, State
@@ -130,7 +131,7 @@ def _untracked(queues: QueueManager, connection: str | None, uuid: str) -> dict[
 def _nothing_to_cancel(queues: QueueManager, connection: str | None, uuid: str) -> str:
     known = _read(queues, connection, uuid)
     if known is not None and known.is_final:
-        return f"{uuid} has ended already: {known.state}"
+        return _has_ended(known)
     unable = [
         queue.name
         for queue in statuses.connections(queues, connection)
@@ -140,13 +141,25 @@ def _nothing_to_cancel(queues: QueueManager, connection: str | None, uuid: str) 
     return f"no job {one_line(uuid, 100)!r} waits or runs{more}"
 
 
+def _has_ended(known: JobStatus) -> str:
+    return f"{known.uuid} has ended already: {known.state}"
+
+
 def _was_ended(queues: QueueManager, connection: str, uuid: str) -> bool:
-    """Wait until the worker has taken back the wish it granted."""
-    store = queues.store(connection)
+    """Wait until the worker has taken back the wish it granted; if it does not, take it back.
+
+    Raises `ConfigurationError` where the job came to another end by itself.
+    """
+    store, queue = queues.store(connection), queues.connection(connection)
+    key = tracking.cancel_key(uuid)
     deadline = time.monotonic() + _PATIENCE
-    while store.get(statuses.cancel_key(uuid)) != [None]:
+    while store.get(key) != [None]:
+        known = statuses.read_on(queue, uuid)
+        if known is not None and known.is_final and known.state is not State.CANCELLED:
+            store.delete(key)  # or the job ends at once when it is tried again
+            raise ConfigurationError(_has_ended(known))
         if time.monotonic() > deadline:
-            return False
+            return not store.delete(key)  # gone: it was granted just now
         time.sleep(_EVERY)
     return True
 

@@ -44,7 +44,7 @@ from qframe.names import queue_name
 from qframe.payload import Envelope
 from qframe.queueable import Queueable
 from qframe.sealing import Keyring
-from qframe.signing import OVERHEAD, Signer, is_signed
+from qframe.signing import OVERHEAD, Signer, without_signature
 from qframe.tail import Link
 from qframe.unique import Lock
 
@@ -213,17 +213,15 @@ class BaseQueue(Queue):
     def changed(self, link: Link, message: dict[str, Any]) -> Link:
         """Give a job made before with another payload, signed anew where it was signed right.
 
-        Any other stays as it is: whoever reserves it refuses it.
+        One that was signed wrong stays as it is, and one that was signed is not where there is no
+        key: who requires signatures refuses both.
         """
-        raw = payload.encode(message)
-        try:
-            if self.signer is not None:
-                raw = self.signer.renewed(link.raw, raw, link.queue)
-            elif is_signed(link.raw):
-                raw = link.raw
-        except InvalidSignature:
-            raw = link.raw
-        return link._replace(raw=raw)
+        if self.signer is None:
+            return link._replace(raw=payload.encode(without_signature(message)))
+        with contextlib.suppress(InvalidSignature):
+            raw = self.signer.renewed(link.raw, payload.encode(message), link.queue)
+            return link._replace(raw=raw)
+        return link
 
     def check_queue(self, name: str) -> None:
         """Raise `InvalidQueueName` for a queue this backend cannot have: its push comes later."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qframe import membership, payload, sealing, tail, timing, tracebacks, tracking, unique
@@ -125,13 +127,28 @@ class BaseJob(Job):
 
     @property
     def uuid(self) -> str:  # type: ignore[override] # read from the payload when asked for
+        return self._own_uuid or made_up_uuid(self.connection_name, self.queue, self.id)
+
+    @property
+    def _own_uuid(self) -> str:
+        """The uuid in the payload, "" where there is none."""
         try:
             uuid = self.payload.get("uuid")
         except InvalidPayload:
-            uuid = None
-        if isinstance(uuid, str) and uuid:
-            return uuid
-        return made_up_uuid(self.connection_name, self.queue, self.id)
+            return ""
+        return uuid if isinstance(uuid, str) else ""
+
+    @property
+    def _id_may_recur(self) -> bool:
+        """Whether another message may come to have the same id."""
+        return True
+
+    @cached_property
+    def record_uuid(self) -> str:
+        """What its failure is recorded as: a name made up may be that of another job's record."""
+        if self._own_uuid or not self._id_may_recur:
+            return self.uuid
+        return f"{self.uuid}@{secrets.token_hex(4)}"
 
     @property
     def name(self) -> str:  # type: ignore[override] # read from the payload when asked for
@@ -230,7 +247,7 @@ class BaseJob(Job):
         elif self.started:
             history = history.ended("error", tracebacks.brief(error, 500))
         return FailedJob(
-            uuid=self.uuid,
+            uuid=self.record_uuid,
             connection=self.connection_name,
             queue=self.queue,
             payload=self.raw_body,

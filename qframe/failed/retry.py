@@ -24,6 +24,8 @@ def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
     queue = queues.connection(record.connection)
     message = _signed(queue.signer, record)
     events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
+    # A wish to cancel that came too late was about the life before.
+    queues.store(queue.name).delete(tracking.cancel_key(record.uuid))
     done = queue.requeue(record, message, store)
     if done and not queue.noting:
         queue.note_queued(message, record.uuid, record.queue)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qframe.contracts import Job, Store
 from qframe.exceptions import BackendUnavailable
-from qframe.status import cancel_key
+from qframe.tracking import cancel_key
 
 if TYPE_CHECKING:
     from qframe.worker.leases import LeaseKeeper

@@ -66,6 +66,8 @@ class Worker:
                 f"the connection {self.queue.name!r} ({self.queue.settings.driver}) cannot list "
                 f"its queues: name them instead of {self.selection.patterns[0]!r}"
             )
+        for name in self.selection.names:
+            self.queue.check_queue(name)
         self.jobs = 0
         self.stop_reason: StopReason | None = None
         self.told: Callable[[roster.Entry], None] | None = None

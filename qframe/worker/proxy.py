@@ -8,6 +8,7 @@ from qframe import exceptions, timing, tracebacks, tracking
 from qframe.contracts import History, Job
 from qframe.contracts.status import State
 from qframe.exceptions import QframeError
+from qframe.names import printable
 from qframe.worker.channel import ChildChannel, Message, packed, unpacked
 
 UNANSWERED = {"progress", "keep_result", "ends_as"}
@@ -88,7 +89,8 @@ class ChildJob(Job):
     def progress(self, done: float, text: str = "") -> None:
         tracking.checked_progress(done, text)
         if self._is_tracked:
-            self._channel.tell(_note("progress", done=done, text=text))
+            shown = printable(text, tracking.MAX_TEXT)
+            self._channel.tell(_note("progress", done=done, text=shown))
 
     def keep_result(self, result: Any) -> None:  # noqa: ANN401 (whatever the job gave)
         if self._is_tracked and result is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
-from qframe.names import printable, queue_name
+from qframe.names import is_queue_name, printable, queue_name
 
 log = logging.getLogger("qframe")
 
@@ -81,7 +81,7 @@ class Selection:
             return self.names
         self._silent = False
         now = time.monotonic()
-        self._seen.update((name, now) for name in existing if _is_queue(name))
+        self._seen.update((name, now) for name in existing if is_queue_name(name))
         self._seen = {name: at for name, at in self._seen.items() if now - at < KEPT}
         self.names = self._among(sorted(self._seen))
         return self.names
@@ -120,12 +120,3 @@ def _skips(given: object) -> bool:
 
 def _matched(name: str, entries: Iterable[Entry]) -> bool:
     return any(entry.regex.fullmatch(name) for entry in entries)
-
-
-def _is_queue(name: str) -> bool:
-    """Tell what may be worked: a name that others gave may be none of ours, nor can be paused."""
-    try:
-        queue_name(name)
-    except InvalidQueueName:
-        return False
-    return True

@@ -82,6 +82,17 @@ class TestClear:
         assert bench.queue.sizes() == at(ready=1, buried=1)
         assert bench.queue.clear("emails") == 1
 
+    @pytest.mark.needs(Capability.RESERVE)
+    def test_jobs_whose_lease_ran_out_go_as_well(self, bench: Bench) -> None:
+        push(bench, *(f"killed {number}" for number in range(3)))
+        for _ in range(3):
+            begin(bench)
+        bench.forward(RETRY_AFTER + 2)
+        push(bench, "started", "ready")
+        assert bench.queue.sizes().total == 5
+        assert bench.queue.clear() == 5
+        assert drain(bench.queue) == []
+
 
 @pytest.mark.needs(Capability.LIST | Capability.DELAY)
 class TestQueues:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from qframe.contracts import Capability, FailedJob, FailedStore, Job
+from qframe.drivers.reservation import BaseJob
 from qframe.exceptions import JobAlreadySettled, LeaseLost
 from tests.conformance.drivers import RETRY_AFTER, Bench
 from tests.conformance.steps import at, begin, body, drain, push, take
@@ -545,3 +546,11 @@ class TestFail:
         record = bench.failed.find("same")
         assert record is not None
         assert "second" in record.exception
+
+    def test_a_reservation_has_one_name_for_its_record(self, bench: Bench) -> None:
+        bench.queue.push_raw('{"job": "x.Test", "data": {}}')
+        job = begin(bench)
+        assert isinstance(job, BaseJob)
+        first, second = (job.failure(ValueError("no"), counted=True) for _ in range(2))
+        assert first.uuid == second.uuid
+        assert first.uuid.startswith(job.uuid)

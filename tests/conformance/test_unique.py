@@ -14,7 +14,7 @@ from qframe.drivers.reservation import BaseJob
 from qframe.exceptions import BackendUnavailable, DuplicateJob
 from qframe.failed.retry import retry
 from qframe.unique import of_raw
-from tests.conformance.drivers import NAME, Bench
+from tests.conformance.drivers import NAME, RETRY_AFTER, Bench
 from tests.conformance.steps import begin, take
 from tests.conformance.steps import until as wait_until
 
@@ -271,6 +271,15 @@ def test_clearing_a_queue_frees_the_locks_of_what_waited(bench: Bench) -> None:
     assert len(locks(bench)) == 2
     assert running in locks(bench)
     job.delete()
+
+
+@pytest.mark.needs(Capability.CLEAR)
+def test_clearing_a_queue_frees_the_lock_of_one_whose_lease_ran_out(bench: Bench) -> None:
+    bench.queue.push(Import())
+    begin(bench)
+    bench.forward(RETRY_AFTER + 2)
+    assert bench.queue.clear() == 1
+    assert locks(bench) == []
 
 
 def test_many_at_once_go_by_the_same_rule(bench: Bench) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, batch, chain
+from qframe import Queueable, QueueManager, batch, chain, manager
 from qframe.contracts import NewBatch
 from qframe.testing import drain
 from tests.following.jobs import Asked, Follows, Hurried, Say, Slow, ran, says
@@ -73,3 +74,17 @@ def test_deadlines_begin_when_a_job_is_pushed(queues: QueueManager) -> None:
     drain()
     assert ran == ["one", "two", "three", "member", "then", "finally", "four"]
     assert [*queues.failed_store().page()] == []
+
+
+def test_who_has_no_key_does_what_signed_jobs_ask_for(backend: dict[str, Any]) -> None:
+    """As while keys are introduced: nobody may lose what a batch, or a cause, adds to a payload."""
+    inner = batch(says("member")).then(Follows(what="then"))
+    last: list[Queueable] = [Say(word="two", fails=True)]
+    chain([*says("one"), inner, *last]).catch(Follows(what="caught")).dispatch()
+    names = ["tests.following.jobs"]
+    keyless = {"default": "used", "jobs": names, "connections": {"used": backend}}
+    manager.use(QueueManager(keyless))
+    drain()
+    assert [each if isinstance(each, str) else each[0] for each in ran] == [
+        *("one", "member", "then", "two", "caught", "Say")
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from qframe.status import read_on
 from tests.support.process import Process, Project, wait_for
 
 pytestmark = pytest.mark.on_redis_too
@@ -212,14 +213,34 @@ def test_what_a_job_leaves_behind_is_ended_with_it(project: Project) -> None:
 
 
 def test_progress_and_result_of_a_tracked_job(project: Project) -> None:
-    from qframe.status import read_on
-
     uuid = project.push("iso.Reports", track=600)
     project.drain("--isolate")
     status = read_on(project.queue, uuid)
     assert status is not None
     assert status.state == "COMPLETE"
     assert status.result == {"answer": 42}
+
+
+TALKS = """
+from qframe import Queueable
+
+class Talks(Queueable):
+    track = True
+
+    def handle(self):
+        self.progress(0.5, "x" * 70_000_000)
+        return "y" * 70_000_000
+"""
+
+
+def test_a_job_may_say_more_than_is_kept(project: Project) -> None:
+    project.write("talk.py", TALKS)
+    uuid = project.push("talk.Talks", track=600)
+    project.drain("--isolate")
+    status = read_on(project.queue, uuid)
+    assert status is not None
+    assert (status.state, status.result, len(status.message)) == ("COMPLETE", None, 500)
+    assert status.remark.startswith("the result has 70,000,002 bytes")
 
 
 # -- time ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qframe import NotTracked, State, WaitTimedOut, job_status, manager, status
+from qframe import NotTracked, State, WaitTimedOut, job_status, manager, status, tracking
 from qframe.contracts import JobStatus
 from tests.support.process import Process, Project, wait_for
 
@@ -326,6 +326,15 @@ def test_cancel_one_that_runs_and_is_not_tracked(project: Project) -> None:
     cancel_while_it_runs(project, project.push("Sleep", {"seconds": 60}, maxTries=5))
 
 
+def test_a_wish_that_came_too_late_ends_no_later_life(project: Project) -> None:
+    uuid = push(project, "Raise", {"kind": "ValueError"}, maxTries=1)
+    project.drain()
+    store = project.manager.store(project.queue.name)
+    store.set(tracking.cancel_key(uuid), "1", 30)
+    assert project.qframe("retry", uuid).code == 0
+    assert store.get(tracking.cancel_key(uuid)) == [None]
+
+
 def test_cancel_one_that_runs_in_a_process_of_its_own(project: Project) -> None:
     uuid = push(project, "Sleep", {"seconds": 60}, maxTries=5)
     worker = project.work("--isolate")
@@ -367,7 +376,7 @@ def test_a_wish_to_cancel_that_came_too_late_ends_no_other_job(project: Project)
     worker = project.work()
     project.wait_for_note("end", "first")
     store = project.manager.store(project.queue.name)
-    store.set(status.cancel_key(first), "1", 30)
+    store.set(tracking.cancel_key(first), "1", 30)
     project.wait_for_note("end", "second")
     assert worker.stop() == 0
     assert "done" in worker.out

@@ -154,8 +154,9 @@ class BeanstalkdJob(BaseJob):
         self._began = time.time()
         if self.may_have_memo:
             self._note(self._attempts, self.history)
-            if self.memo is not None and self.memo.failed:
-                self.connection.is_dug_up(self.uuid)
+            failed = self.memo is not None and self.memo.failed
+            if failed:
+                self.connection.is_dug_up(failed if isinstance(failed, str) else self.uuid)
 
     def ticket(self) -> bytes | None:
         known = "" if self.memo is None else self.memo.history.to_json()
@@ -230,8 +231,8 @@ class BeanstalkdJob(BaseJob):
         if self.connection.settings.on_failure == "delete":
             return super()._fail(record, store)
         store.add(record)
-        self.connection.memos.has_buried(self.number, self.uuid)
-        return self._bury_with(Memo(0, self.facts.reserves, failed=True))
+        self.connection.memos.has_buried(self.number, record.uuid)
+        return self._bury_with(Memo(0, self.facts.reserves, failed=record.uuid))
 
     def _settle_by(
         self, verb: str, command: bytes, done: bytes, memo: Memo | None = None, delay: float = 0
@@ -260,7 +261,7 @@ class BeanstalkdJob(BaseJob):
         return verb == "release" and facts.releases > self.facts.releases
 
     def _note(
-        self, attempts: int, history: History, delay: float = 0, *, failed: bool = False
+        self, attempts: int, history: History, delay: float = 0, *, failed: str | bool = False
     ) -> None:
         memo = Memo(attempts, self.facts.reserves, history, failed)
         self.connection.memos.write(self.number, self.uuid, memo, delay)

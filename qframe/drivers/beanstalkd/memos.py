@@ -25,13 +25,14 @@ _KEPT = 30 * 86400.0
 class Memo:
     """What is noted of one job: started `attempts` times when the server had counted `reserves`.
 
-    `failed` is set on one that was buried as failed: kicked, it begins anew.
+    `failed` is the uuid of the record of one that was buried as failed: kicked, it begins anew. It
+    may be true alone: then the uuid is the job's.
     """
 
     attempts: int
     reserves: int
     history: History = field(default_factory=History)
-    failed: bool = False
+    failed: str | bool = False
 
     def attempts_before(self, reserves: int) -> int:
         """Give how often the job was started before the reservation that is number `reserves`.
@@ -56,7 +57,8 @@ class Memo:
         """Decode; None for what is no memo."""
         try:
             attempts, reserves, failed, history = json.loads(text)
-            return cls(int(attempts), int(reserves), History.from_json(history), bool(failed))
+            failed = failed if isinstance(failed, str) else bool(failed)
+            return cls(int(attempts), int(reserves), History.from_json(history), failed)
         except (ValueError, TypeError):
             return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qframe.contracts import Sizes
 from qframe.drivers.beanstalkd.link import Link, Reply
 from qframe.drivers.beanstalkd.wire import fields, names
+from qframe.drivers.reservation import uuid_of
 
 _STATES = (b"ready", b"delayed", b"reserved", b"buried")
 
@@ -73,10 +74,20 @@ def _each(
     return acted
 
 
-def delete_buried(link: Link, number: int, tube: bytes) -> None:
-    """Delete a job that is buried in a tube, if it is."""
+def delete_buried(link: Link, number: int, tube: bytes, payload: bytes) -> None:
+    """Delete the job with this payload that is buried in a tube, if it is.
+
+    A server without a log gives its numbers anew after a restart: it may be another job's.
+    """
     link.open()
-    ((word, _, yaml),) = link.exchange(b"stats-job %d\r\n" % number, 1)
+    (found, _, body), (word, _, yaml) = link.exchange(
+        b"peek %d\r\nstats-job %d\r\n" % (number, number), 2
+    )
+    if found != b"FOUND" or word != b"OK":
+        return
+    uuid = uuid_of(body)
+    if uuid != uuid_of(payload) or (not uuid and body != payload):
+        return
     said = fields(yaml)
-    if word == b"OK" and (said[b"state"], said[b"tube"]) == (b"buried", tube):
+    if (said[b"state"], said[b"tube"]) == (b"buried", tube):
         link.exchange(b"delete %d\r\n" % number, 1)

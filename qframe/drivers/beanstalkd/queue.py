@@ -20,7 +20,7 @@ from qframe.drivers.beanstalkd.waiting import RESERVE, Waits
 from qframe.drivers.beanstalkd.wire import JobFacts, queue_in, tube_of, whole_seconds
 from qframe.exceptions import BackendUnavailable
 from qframe.guard import guarded
-from qframe.names import queue_name
+from qframe.names import is_queue_name, queue_name
 
 
 class BeanstalkdQueue(BaseQueue):
@@ -207,7 +207,8 @@ class BeanstalkdQueue(BaseQueue):
 
     def queues(self) -> list[str]:
         with guarded():
-            return sorted(queue_in(tube) for tube in operations.tubes(self.links.talk()))
+            names = map(queue_in, operations.tubes(self.links.talk()))
+            return sorted(filter(is_queue_name, names))
 
     def clear(self, queue: str | None = None) -> int:
         with guarded():
@@ -226,7 +227,8 @@ class BeanstalkdQueue(BaseQueue):
         self.push_again(record, payload)
         if number:
             with guarded():
-                operations.delete_buried(self.links.talk(), number, tube_of(record.queue))
+                tube = tube_of(record.queue)
+                operations.delete_buried(self.links.talk(), number, tube, record.payload)
             self.memos.has_dug_up(record.uuid)
         return store.forget(record.uuid)
 

@@ -334,8 +334,10 @@ class DatabaseQueue(BaseQueue):
     def clear(self, queue: str | None = None) -> int:
         name = queue_name(queue or self.default_queue)
         with self.database.transaction() as session:
-            gone = session.run(self.sql.locked, queue=name, like='%"unique"%').fetchall()
-            count = int(session.run(self.sql.clear, queue=name).rowcount)
+            now = self.database.now(session)
+            times = {"now": now, "reserved_before": int(now / 1000 - self.retry_after)}
+            gone = session.run(self.sql.locked, queue=name, like='%"unique"%', **times).fetchall()
+            count = int(session.run(self.sql.clear, queue=name, **times).rowcount)
             for (text,) in gone:
                 self.free_lock_of(text.encode() if isinstance(text, str) else bytes(text))
         return count

@@ -135,9 +135,10 @@ class Statements:
             ).where(waiting)
         )
         unburied = and_(waiting, or_(c.due_at.is_(None), c.due_at < NEVER))
-        self.clear = make(jobs.delete().where(unburied))
+        clearable = or_(unburied, and_(in_queue, _expired(jobs)))
+        self.clear = make(jobs.delete().where(clearable))
         self.locked = make(
-            select(database.as_bytes(c.payload)).where(unburied, c.payload.like(param("like")))
+            select(database.as_bytes(c.payload)).where(clearable, c.payload.like(param("like")))
         )
         self.kick = make(
             jobs.update()

@@ -10,7 +10,7 @@ from qframe.drivers.redis.scripts import Command
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 
 _OLDEST = (6, 0, 6)
-_LOCAL = ("127.", "::1", "localhost")
+_LOCAL = ("127.", "[::1]", "localhost")
 
 
 def version(links: Links) -> str:
@@ -28,6 +28,8 @@ def warnings(links: Links, settings: RedisSettings) -> list[str]:
     number = info.get("redis_version", "")
     if number and _numbers(number) < _OLDEST:
         found.append(f"Redis {number} is too old, 6.0.6 or newer is needed")
+    if info.get("role") == "slave":
+        found.append("the server is a replica: pushes are refused, connect to its master")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
         found.append(
@@ -39,9 +41,18 @@ def warnings(links: Links, settings: RedisSettings) -> list[str]:
             f"maxmemory-policy {policy} deletes locks and pauses when memory runs short, "
             "set it to noeviction"
         )
+    elif _is_full(info):
+        found.append("the memory is full (maxmemory): pushes are refused")
     found += _about_persistence(links, info)
     found += _about_access(links, settings)
     return found
+
+
+def _is_full(info: dict[str, str]) -> bool:
+    most = int(info.get("maxmemory", 0))
+    # What it keeps for replicas and the append-only file does not count for the limit.
+    used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
+    return 0 < most <= used
 
 
 def _about_persistence(links: Links, info: dict[str, str]) -> list[str]:

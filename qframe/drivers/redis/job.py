@@ -77,6 +77,10 @@ class RedisJob(BaseJob):
         return member.content_id(found.raw)
 
     @property
+    def _id_may_recur(self) -> bool:
+        return self._member.identity is None
+
+    @property
     def history(self) -> History:
         if self._history is None:
             history = History.from_json(self._member.history)

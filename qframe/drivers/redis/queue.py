@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid as uuids
@@ -38,11 +39,13 @@ from qframe.drivers.redis.scripts import Command, call
 from qframe.drivers.redis.search import cancelled, cleared
 from qframe.drivers.redis.statuses import ARRIVED, Part, RedisStatusStore, noted
 from qframe.drivers.redis.store import RedisStore
-from qframe.drivers.redis.trouble import meaning
+from qframe.drivers.redis.trouble import is_wrong_type, meaning
 from qframe.exceptions import BackendUnavailable, SettleError
 from qframe.guard import guarded
-from qframe.names import queue_name
+from qframe.names import is_queue_name, queue_name
 from qframe.unique import Lock
+
+log = logging.getLogger("qframe")
 
 _STEP = 1 / 1048576
 """What keeps the scores of one batch apart; as in the script."""
@@ -107,6 +110,7 @@ class RedisQueue(BaseQueue):
         self._remembered: dict[str, float] = {}
         self._foreign: set[str] = set()
         self._looked_around = 0.0
+        self._mistyped: set[str] = set()
         self._in_doubt: deque[str] = deque(maxlen=_DOUBTS)
         """The last pushes that raised: whoever repeats one may find it there already."""
 
@@ -514,7 +518,20 @@ class RedisQueue(BaseQueue):
         with self.links.of(self.keys.names) as link:
             (names,) = link.ask(Command("SMEMBERS", self.keys.names))
         known = {name.decode() for name in names} | self._foreign_queues()
-        return sorted(name for name in known if _holds_jobs(self.sizes(name)))
+        return sorted(filter(self._holds_jobs, known))
+
+    def _holds_jobs(self, name: str) -> bool:
+        try:
+            sizes = self.sizes(name)
+        except BackendUnavailable as error:
+            if not is_wrong_type(error.__cause__):
+                raise
+            # Somebody else's key is no queue, and must not hide those there are.
+            if name not in self._mistyped:
+                self._mistyped.add(name)
+                log.warning("%s", error)
+            return False
+        return sizes.total + sizes.buried > 0
 
     def _foreign_queues(self) -> set[str]:
         now = time.monotonic()
@@ -522,13 +539,13 @@ class RedisQueue(BaseQueue):
             self._looked_around = now
             found = self.links.scan(self.keys.pattern)
             self._foreign = {self.keys.queue_in(key) for key in found}
-        return {name for name in self._foreign if _is_name(name)}
+        return {name for name in self._foreign if is_queue_name(name)}
 
     def clear(self, queue: str | None = None) -> int:
         keys = self.keys.of(queue_name(queue or self.default_queue))
         removed = cleared(self, keys)
         with self.links.of(keys.ready) as link:
-            return removed + int(link.ask(call("clear", keys[:3]))[0])
+            return removed + int(link.ask(call("clear", keys[:4]))[0])
 
     def kick(self, queue: str | None = None) -> int:
         keys = self.keys.of(queue_name(queue or self.default_queue))
@@ -625,15 +642,3 @@ def _together(commands: list[Command]) -> list[Command]:
     script = commands[0].script
     text = b"" if script is None else script.text
     return [Command("SCRIPT", "LOAD", text), Command("MULTI"), *commands, Command("EXEC")]
-
-
-def _holds_jobs(sizes: Sizes) -> bool:
-    return bool(sizes.total or sizes.buried)
-
-
-def _is_name(name: str) -> bool:
-    try:
-        queue_name(name)
-    except ValueError:
-        return False
-    return True

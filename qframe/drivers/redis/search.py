@@ -37,12 +37,16 @@ def cancelled(queue: RedisQueue, uuid: str, names: Sequence[str]) -> Cancelling:
 
 def cleared(queue: RedisQueue, keys: QueueKeys) -> int:
     """Remove the waiting jobs that have a lock, each with its lock; gives how many there were."""
+    # What is due or whose lease ran out may become ready meanwhile: those are looked at last.
+    sources = (keys.delayed, keys.reserved, keys.ready)
+    # One that runs as it is looked at may be buried then, and stays: `notify` holds no jobs.
+    places = (keys.ready, keys.delayed, keys.reserved, keys.notify)
     count = 0
-    for stored in _holding(queue, keys, '"unique"', (keys.delayed, keys.ready)):
+    for stored in _holding(queue, keys, '"unique"', sources):
         lock = unique.of_raw(member.read(stored).raw)
         if lock is None or lock.is_token:
             continue
-        command = call("cancel", (keys.ready, keys.delayed, keys.reserved, keys.buried), stored)
+        command = call("cancel", places, stored)
         if queue.noting:
             command = locked(command, queue.keys.store, [(lock, "free", 1)])
         with queue.links.of(keys.ready) as link:

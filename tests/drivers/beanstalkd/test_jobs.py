@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,8 @@ from tests.drivers.beanstalkd.conftest import Connect
 from tests.drivers.beanstalkd.support import begin, body, take
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import wait_for
+
+NO_UUID = '{"job":"jobs.T","data":{"n":1}}'
 
 
 class Urgent(Queueable):
@@ -301,6 +304,55 @@ class TestBuried:
         assert queue.sizes() == Sizes(ready=1)
         assert queue.failed_store.count() == 0
 
+    def test_without_uuid_it_is_retried_or_kicked_by_the_name_of_its_record(
+        self, server: BeanstalkdServer, connect: Connect
+    ) -> None:
+        queue = connect(server, on_failure="bury")
+        store = queue.failed_store
+        assert store is not None
+        for _ in range(2):
+            queue.push_raw(NO_UUID)
+            begin(queue).fail(ValueError("no"))
+        record, _ = store.page()
+        assert queue.requeue(record, record.payload, store)
+        assert (queue.sizes(), store.count()) == (Sizes(ready=1, buried=1), 1)
+        begin(queue).delete()
+        assert queue.kick() == 1
+        begin(queue).delete()
+        assert store.count() == 0
+        assert queue.shared_store is not None
+        assert queue.shared_store().keys("beanstalkd:buried:") == []
+
+    @pytest.mark.parametrize(
+        ("first", "other"),
+        [
+            (body("a"), body("b")),
+            (NO_UUID, NO_UUID.replace("1", "2")),
+            (NO_UUID, body("b")),
+            (body("a"), NO_UUID),
+        ],
+    )
+    def test_numbers_that_begin_anew_mix_up_no_two_failed_jobs(
+        self, tmp_path: Path, connect: Connect, first: str, other: str
+    ) -> None:
+        with BeanstalkdServer(tmp_path / "forgetful", log=False) as server:
+            queue = connect(server, on_failure="bury")
+            store = queue.failed_store
+            assert store is not None
+            queue.push_raw(first)
+            begin(queue).fail(ValueError("no"))
+            (record,) = store.page()
+            server.restart()
+            queue.close()
+            queue.push_raw(other)
+            job = begin(queue)
+            assert job.number == 1, "that is the point"
+            job.fail(ValueError("no"))
+            assert store.count() == 2
+            assert queue.requeue(record, record.payload, store)
+            assert queue.sizes() == Sizes(ready=1, buried=1)
+            assert [each.payload for each in store.page()] == [other.encode()]
+
     def test_kick_leaves_delayed_jobs_alone(self, queue: BeanstalkdQueue) -> None:
         """The server's own `kick` would make these ready where nothing is buried."""
         queue.push_raw(body("late"), delay=60)
@@ -310,3 +362,12 @@ class TestBuried:
             begin(queue).bury()
         assert queue.kick() == 2
         assert queue.sizes() == Sizes(ready=2, delayed=1)
+
+
+def test_tubes_that_are_no_queues_of_ours_are_not_among_them(
+    connect: Connect, server: BeanstalkdServer
+) -> None:
+    queue = connect(server)
+    server.put(b"{}", tube="a+b")
+    server.put(b"{}", tube="fine")
+    assert queue.queues() == ["fine"]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from qframe.config import RedisSettings
 from qframe.contracts import Sizes
+from qframe.drivers.redis import checks
+from qframe.drivers.redis.links import Links
 from qframe.drivers.redis.queue import RedisQueue
 from qframe.exceptions import BackendUnusable
 from tests.drivers.redis.conftest import Command, Connect, MakeProject
@@ -97,6 +102,25 @@ def test_attempts_that_are_no_number_are_none(
     assert worker.err == ""
 
 
+def test_each_failure_of_the_same_message_without_uuid_is_recorded(
+    server: RedisServer, queue: RedisQueue
+) -> None:
+    failed = queue.own_failed_store()
+    raw = b'{"job":"jobs.T","data":{"n":1}}'
+    for _ in range(3):
+        server.command("RPUSH", "queues:emails", raw)
+    for _ in range(3):
+        begin(queue).fail(ValueError("no"))
+    records = failed.page()
+    assert [record.payload for record in records] == [raw] * 3
+    assert len({record.uuid for record in records}) == 3
+    for left, record in enumerate(records[1:], 1):
+        assert queue.requeue(record, record.payload, failed)
+        assert not queue.requeue(record, record.payload, failed)
+        assert failed.count() == 3 - left
+    assert queue.sizes("emails") == Sizes(ready=2)
+
+
 def test_a_member_of_64_megabytes_is_failed_with_its_bytes(
     server: RedisServer, make_project: MakeProject
 ) -> None:
@@ -166,17 +190,37 @@ def test_a_bulk_of_which_some_met_a_key_of_the_wrong_type_raises(
 
 @pytest.mark.parametrize("end", ["", ":reserved"])
 def test_a_worker_does_not_start_on_a_key_of_the_wrong_type(
-    server: RedisServer, make_project: MakeProject, run: Command, end: str
+    server: RedisServer, make_project: MakeProject, end: str
 ) -> None:
     app = make_project(url=server.url)
     server.command("SET", f"queues:bad{end}", "value")
     app.push("Note", queue="good")
     words = f"queues:bad{end} is a string, not a {KEYS[end]}"
-    worker = app.work("redis", "--queue", "bad,good")
-    for said in (run(app, "size"), worker.finished()):
-        assert said.code == 2
-        assert said.one_line().count(words) == 1
+    said = app.work("redis", "--queue", "bad,good").finished()
+    assert (said.code, said.one_line().count(words)) == (2, 1)
+    listed = app.qframe("size")
+    assert (listed.code, listed.one_line().count(words)) == (0, 1)
+    assert "good" in listed.out
     assert app.sizes("good") == Sizes(ready=1)
+
+
+def test_a_key_of_the_wrong_type_hides_no_queue_from_a_pattern(
+    server: RedisServer, make_project: MakeProject
+) -> None:
+    server.command("SET", "queues:alien", "value")
+    app = make_project(url=server.url)
+    worker = app.work("redis", "--queue", "mail-*")
+    app.push("Note", queue="mail-9")
+    app.wait_for_note("note")
+    assert worker.stop() == 0
+    assert worker.err.count("queues:alien is a string, not a list") == 1
+
+
+def test_a_worker_does_not_start_on_a_queue_that_cannot_be(
+    server: RedisServer, make_project: MakeProject
+) -> None:
+    said = make_project(url=server.url).work("redis", "--queue", "good,x:delayed").finished()
+    assert (said.code, "'x:delayed' is not a queue name on Redis" in said.one_line()) == (2, True)
 
 
 def test_a_worker_that_meets_a_key_of_the_wrong_type_waits_until_it_is_gone(
@@ -292,3 +336,30 @@ def test_check_says_who_else_could_reach_a_server(
         f"{place} is reached without a password: whoever reaches it runs jobs here",
         f"{place} is reached without TLS: passwords and jobs can be read on the way",
     ]
+
+
+def test_check_says_that_a_replica_takes_no_jobs(
+    server: RedisServer, connect: Connect, tmp_path: Path
+) -> None:
+    replica = RedisServer(tmp_path / "replica")
+    replica.follow(server)
+    with replica:
+        said = connect(url=replica.url).warnings()
+    assert "the server is a replica: pushes are refused, connect to its master" in said
+    assert not any("replica" in text for text in connect(url=server.url).warnings())
+
+
+def test_check_says_that_a_full_server_takes_no_jobs(
+    own_server: RedisServer, own_queue: RedisQueue
+) -> None:
+    words = "the memory is full (maxmemory): pushes are refused"
+    own_server.set("maxmemory", 1_000_000_000)
+    assert words not in own_queue.warnings()
+    own_server.set("maxmemory", 100_000)
+    assert words in own_queue.warnings()
+
+
+@pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])
+def test_check_asks_for_no_password_and_no_tls_on_this_machine(host: str) -> None:
+    links = Mock(spec=Links)
+    assert checks._about_access(links, RedisSettings(url=f"redis://{host}:6379")) == []

@@ -231,7 +231,9 @@ class MemoryQueue(BaseQueue):
 
     def clear(self, queue: str | None = None) -> int:
         with self.memory.lock:
-            gone = [row for row in self._rows(queue) if row.lease is None and not row.buried]
+            now = self.memory.clock()
+            rows = [row for row in self._rows(queue) if not row.buried]
+            gone = [row for row in rows if row.lease is None or row.lease_until <= now]
             for row in gone:
                 del self.memory.rows[row.number]
         for row in gone:
