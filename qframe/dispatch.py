@@ -170,7 +170,11 @@ class PendingDispatch:
             draft = self._draft
             draft.waits = True
             _unsent.pop(id(draft), None)
-            when_committed(transaction, lambda: _send_committed(draft))
+            try:
+                when_committed(transaction, lambda: _send_committed(draft))
+            except BaseException:
+                draft.waits = False  # for nothing: a later `send` pushes
+                raise
         return self
 
     def send(self) -> str:

@@ -137,8 +137,10 @@ def test_a_function_as_djangos_on_commit(qframe_database: QueueManager) -> None:
 
 def test_what_is_no_transaction_is_one_clear_line(qframe_database: QueueManager) -> None:
     with pytest.raises(InvalidJob, match="after_commit takes a SQLAlchemy Session, or a function"):
-        dispatch(Welcome()).after_commit("session")
+        (pending := dispatch(Welcome())).after_commit("session")
     assert waiting(qframe_database) == 0
+    assert pending.send(), "it waits for nothing"
+    assert waiting(qframe_database) == 1
 
 
 def test_a_fluent_call_that_raised_disarms_what_waits_for_a_commit(

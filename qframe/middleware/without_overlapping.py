@@ -125,8 +125,8 @@ class WithoutOverlapping:
     def name_for(self, job: Queueable) -> str:
         """Give the name of a job's lock in the store.
 
-        The key of a job that is encrypted or has secrets is hashed, but not a shared one: it has to
-        be the same for all classes that share it.
+        The key of a job that is encrypted or has secrets is hashed, and so is a shared one: it has
+        to be the same for all classes that share it.
         """
         key = self.key(job) if callable(self.key) else self.key
         if self.key is not None and not _is_key(key):
@@ -136,7 +136,7 @@ class WithoutOverlapping:
             )
         parts = [] if self.shared else [_name_of(type(job))]
         text = str(key)
-        if not self.shared and (type(job).encrypted or type(job).secret_fields):
+        if self.shared or type(job).encrypted or type(job).secret_fields:
             text = _hashed(text)
         name = ":".join(["overlap", *parts, *([] if key is None else ["", text])])
         if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
