@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from qframe import manager, membership, payload, tail
+from qframe import manager, membership, tail
 from qframe.contracts import BatchRecord, BatchStore, NewBatch
 from qframe.drivers import following
 from qframe.drivers.base import BaseQueue
@@ -61,13 +61,6 @@ def new_batch(
 def about(identity: str, event: str) -> dict[str, Any]:
     """Give what a callback's payload says of its batch."""
     return {membership.KEY: {"id": identity, "on": event}}
-
-
-def _with(queue: BaseQueue, link: Link, more: dict[str, Any]) -> Link:
-    """Add keys to the payload of a link that was built before."""
-    message = payload.parse(link.raw)
-    payload.add(message, more)
-    return queue.changed(link, message)
 
 
 class TellBatch(Queueable):
@@ -206,7 +199,7 @@ class BeginBatch(Queueable):
         queue = manager.default().connection(reserved.connection_name)
         identity = reserved.uuid
         follow = {
-            event: [_with(queue, Link.of(fields), about(identity, event)) for fields in each]
+            event: [queue.changed(Link.of(fields), about(identity, event)) for fields in each]
             for event, each in self.follow.items()
         }
         said = reserved.payload
@@ -232,7 +225,7 @@ class BeginBatch(Queueable):
     def _maker(queue: BaseQueue, identity: str, kept: dict[str, Any]) -> MakeMember:
         def make(number: int) -> ChainPlan:
             said = {membership.KEY: Member(identity, number).wire()}
-            links = [_with(queue, Link.of(fields), said) for fields in kept["links"]]
+            links = [queue.changed(Link.of(fields), said) for fields in kept["links"]]
             catch = [Link.of(fields) for fields in kept["catch"]]
             return ChainPlan(kept["chain"], [None] * len(links), links, catch)
 

@@ -208,9 +208,15 @@ class BaseQueue(Queue):
         for key, seconds in link.within.items():
             whole = isinstance(message.get(key), int)  # as Laravel has it
             message[key] = math.ceil(now + seconds) if whole else now + seconds
-        return self.changed(link, message).raw
+        return self._anew(link, message).raw
 
-    def changed(self, link: Link, message: dict[str, Any]) -> Link:
+    def changed(self, link: Link, more: Mapping[str, Any]) -> Link:
+        """Give a job made before with these keys in its payload."""
+        message = payload.parse(link.raw)
+        payload.add(message, more)
+        return self._anew(link, message)
+
+    def _anew(self, link: Link, message: dict[str, Any]) -> Link:
         """Give a job made before with another payload, signed anew where it was signed right.
 
         One that was signed wrong stays as it is, and one that was signed is not where there is no

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from qframe import events, membership, payload, tail
+from qframe import events, membership, tail
 from qframe.contracts import BatchStore, NewBatch, Store
 from qframe.drivers import following
 from qframe.exceptions import InvalidJob, QframeError, Unsupported
@@ -143,9 +143,7 @@ def built(queue: BaseQueue, identity: str, make: MakeMember) -> MakeMember:
 
     def numbered(number: int) -> ChainPlan:
         said = {membership.KEY: Member(identity, number).wire()}
-        return plan._replace(
-            links=[queue.changed(link, payload.parse(link.raw) | said) for link in plan.links]
-        )
+        return plan._replace(links=[queue.changed(link, said) for link in plan.links])
 
     return numbered
 

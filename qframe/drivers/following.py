@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qframe import events, payload, tail, tracebacks
+from qframe import events, tail, tracebacks
 from qframe.contracts import Capability, Store
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.membership import Member
@@ -172,9 +172,7 @@ def caused(queue: BaseQueue, link: Link, uuid: str, name: str, error: str) -> Li
     """
     queue.learn_limits()
     for words in (error, ""):
-        message = payload.parse(link.raw)
-        payload.add(message, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
-        told = queue.changed(link, message)
+        told = queue.changed(link, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
         if len(told.raw) <= queue.max_payload:
             return told
     return link
