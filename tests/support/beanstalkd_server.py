@@ -72,25 +72,7 @@ class BeanstalkdServer(ServerProcess):
         self._program = beanstalkd()
         super().__init__()
 
-    def __enter__(self) -> Self:
-        if not self.alive():
-            self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- where it is ----------------------------------------------------------------------------
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port it is reached at."""
-        return "127.0.0.1", self.port
-
-    @property
-    def host_and_port(self) -> str:
-        """The address as one word."""
-        return f"127.0.0.1:{self.port}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -179,10 +161,6 @@ class BeanstalkdServer(ServerProcess):
         """Throw away what it has written to disk, while it does not run."""
         assert not self.alive()
         shutil.rmtree(self.log_folder, ignore_errors=True)
-
-    def close(self) -> None:
-        """End it for good."""
-        self.kill()
 
     # -- talking to it --------------------------------------------------------------------------
 

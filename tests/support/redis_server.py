@@ -111,25 +111,7 @@ class RedisServer(ServerProcess):
         super().__init__()
         self.write_config()
 
-    def __enter__(self) -> Self:
-        if not self.alive():
-            self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- where it is ----------------------------------------------------------------------------
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The host and port it listens on."""
-        return "127.0.0.1", self.port
-
-    @property
-    def host_and_port(self) -> str:
-        """The address as one word."""
-        return f"127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:
@@ -222,8 +204,8 @@ class RedisServer(ServerProcess):
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End it for good."""
-        self.kill()
+        """End it for good, and its socket with it."""
+        super().close()
         if self.socket is not None and self.socket.parent != self.folder:
             shutil.rmtree(self.socket.parent, ignore_errors=True)
 

@@ -5,17 +5,47 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from abc import ABC, abstractmethod
+from typing import Self
 
 PATIENCE = 20.0
 """Seconds until a server that does not come up fails its test; generous for a busy machine."""
 
 
-class ServerProcess:
-    """The process of a server, ended by its own pid; a subclass starts it."""
+class ServerProcess(ABC):
+    """The process of a server on a port of loopback, ended by its own pid; a subclass starts it."""
+
+    port: int
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
+
+    def __enter__(self) -> Self:
+        if not self.alive():
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it, and return when it answers."""
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port it is reached at."""
+        return "127.0.0.1", self.port
+
+    @property
+    def host_and_port(self) -> str:
+        """The address as one word."""
+        return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
