@@ -194,6 +194,15 @@ class Place:
         """Give the processes that jobs noted."""
         return [int(line) for line in (self.folder / PIDS).read_text().split()]
 
+    def times_of(self, command: str, count: int, seed: int) -> list[float]:
+        """Let jobs note the time since their moment; before them run three that warm up."""
+        self.produce("many", 1)
+        with self.working() as worker:
+            self.wait_for(2, worker)
+            self.produce(command, count, seed)
+            self.wait_for(3 + count, worker)
+        return self.times()
+
     def times(self) -> list[float]:
         """Give what the jobs noted, in seconds."""
         return [float(line) for line in (self.folder / TIMES).read_text().split()]

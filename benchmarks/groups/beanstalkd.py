@@ -198,14 +198,8 @@ def _lateness(bench: Bench) -> list[Row]:
 
 
 def _times(bench: Bench, side: Side, command: str, count: int, seed: int) -> list[float]:
-    """Let jobs note the time since their moment; before them run three that warm up."""
     with bench.place(side) as place:
-        place.produce("many", 1)
-        with place.working() as worker:
-            place.wait_for(2, worker)
-            place.produce(command, count, seed)
-            place.wait_for(3 + count, worker)
-        return place.times()
+        return place.times_of(command, count, seed)
 
 
 def _tail(measure: str, samples: list[float]) -> Row:
