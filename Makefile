@@ -11,7 +11,7 @@ READY  := .venv/.ready-$(subst /,_,$(PYTHON))
 TYPED  := $(wildcard qframe tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck bench faults services wheel clean
+.PHONY: help venv demo test test-all test-other lint format typecheck bench faults services wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,15 +29,23 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Index the standard library through the queue (examples/stdlib_index)
 	@$(BIN)/python -m examples.stdlib_index
 
-test: $(READY) ## Run the tests; ARGS="tests/worker -k timeout" narrows
+test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k timeout" narrows
 	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
+
+test-all: $(READY) ## Run all tests, also those that are slow by nature; ARGS as above
+	@$(BIN)/python -m compileall -q qframe
+	@HISTORIES=200 $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+
+test-other: ## Run what needs no server on the newest other Python found (pyenv, PATH)
+	@sh scripts/other_python.sh
 
 lint: $(READY) ## ruff, mypy and import-linter, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/import_circles.py
 
 format: $(READY) ## Format the code and repair what ruff can
 	$(BIN)/ruff check --fix-only
@@ -61,5 +69,5 @@ wheel: $(READY) ## Build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --outdir dist
 
 clean: ## Remove what was built, the caches and .venv
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-other dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find qframe tests examples benchmarks faults scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -15,6 +15,7 @@ from benchmarks import groups, report
 from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
+from benchmarks.said import said
 
 
 class Group(Protocol):
@@ -39,6 +40,17 @@ def found() -> dict[str, Group]:
     }
 
 
+def _checkout(path: str) -> Path:
+    found = Path(path).resolve()
+    if not (found / "qframe" / "__init__.py").is_file():
+        raise argparse.ArgumentTypeError(f"there is no qframe in {found}")
+    return found
+
+
+def _commit(checkout: Path) -> str:
+    return said("git", "-C", str(checkout), "describe", "--always", "--dirty")
+
+
 def main() -> int:
     """Run the groups asked for."""
     all_groups = found()
@@ -46,6 +58,9 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(all_groups))
     parser.add_argument("--quick", action="store_true", help="tiny numbers: does it run at all")
     parser.add_argument("--alone", action="store_true", help="install no peers")
+    parser.add_argument(
+        "--against", type=_checkout, metavar="PATH", help="a checkout to measure beside (workloads)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there")
     options = parser.parse_args()
     if unknown := set(options.groups) - set(all_groups):
@@ -53,10 +68,14 @@ def main() -> int:
             f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(all_groups)}"
         )
     chosen = {name: all_groups[name] for name in options.groups or all_groups}
-    plan = replace(Plan.quick() if options.quick else Plan(), alone=options.alone)
+    plan = replace(
+        Plan.quick() if options.quick else Plan(), alone=options.alone, against=options.against
+    )
     facts = report.machine()
     for group in chosen.values():
         facts |= group.facts()
+    if plan.against is not None:
+        facts["against"] = f"{plan.against}, {_commit(plan.against)}"
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
     measured: dict[str, list[Row]] = {}
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 
@@ -29,12 +30,16 @@ class Plan:
     """Jobs that have a process of their own each."""
     alone_at_a_time: int = 2_000
     """Jobs with one key, of which two never run at once."""
+    many: int = 10_000
+    """Links of a chain, members of a batch, unique tracked jobs."""
     lease: float = 2
     """Seconds of `retry_after`, where a worker is killed."""
     watched: float = 400
     """Seconds in which a killed worker's job may be run again."""
     alone: bool = False
     """Whether peers that need an installation of their own are left out."""
+    against: Path | None = None
+    """Another checkout of qframe, to be measured beside this one."""
 
     @classmethod
     def quick(cls) -> Self:
@@ -55,6 +60,7 @@ class Plan:
             burning=20,
             forks=30,
             alone_at_a_time=60,
+            many=100,
             lease=1,
             watched=3,
         )

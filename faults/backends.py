@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qframe.drivers.redis.scripts import script
+from faults.requests import mark_of
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
@@ -106,9 +106,9 @@ class RedisBackend(ServerBackend):
         return {"driver": "redis", "url": url, "block_for": 1}
 
     def requests(self) -> Mapping[str, bytes]:
-        """Give the digests of the scripts."""
+        """Give their words."""
         names = ("start", "delete", "release", "push", "reserve")
-        return {name: script(name).digest.encode() for name in names}
+        return {name: mark_of(name) for name in names}
 
 
 class BeanstalkdBackend(ServerBackend):

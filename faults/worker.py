@@ -2,10 +2,11 @@
 
 `DIE_AT` in the environment is a point at which the process kills itself, as JSON:
 {"script": "start", "phase": "before" | "sent" | "answered", "count": 3} is the third time it is
-about to send, has sent, or has read an answer to that script of Redis'; with {"command": "delete",
-...} it is that word of beanstalkd's. What the thread says that keeps the leases counts only for
-`renew` and `touch`. With `UNRENEWED` set, no lease is renewed. Nothing of this is in qframe: the
-functions it calls are replaced here, before it begins.
+about to send, has sent, or has read an answer to such a request to a Redis (a deletion: one that
+travels without a start); with {"command": "delete", ...} it is that word of beanstalkd's. What the
+thread says that keeps the leases counts only for `renew` and `touch`. With `UNRENEWED` set, no
+lease is renewed. Nothing of this is in qframe: the functions it calls are replaced here, before it
+begins.
 
 A thread beside notes when the machine gave the process no time: a lease it could not renew then is
 no defect.
@@ -24,11 +25,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from faults.requests import mark_of
 from qframe import events
 from qframe.console.app import main
-from qframe.drivers.redis.scripts import script
-from qframe.drivers.reservation import BaseJob
 from qframe.exceptions import InvalidPayload
+from qframe.features.reserved import ReservedJob
 from qframe.worker.leases import LeaseKeeper
 from tests.support.ledger import Ledger
 
@@ -55,22 +56,36 @@ def note_settles(ledger: Ledger) -> None:
         ledger.note("U", os.getpid())
 
     events.listen(events.WorkerStarting)(up)
-    mark = BaseJob.mark
 
-    def marking(self: BaseJob, state: str) -> None:
-        mark(self, state)
+    def note(job: ReservedJob) -> None:
         # What was only held may go to another: nothing was begun that could be refused.
-        how = "let-go" if state == "lost" and not self.started else state.replace(" ", "-")
-        ledger.note("A", name(self), how, self.attempts(), os.getpid())
+        is_let_go = job.is_lost and not job.reservation.started
+        how = "let-go" if is_let_go else job.state.replace(" ", "-")
+        ledger.note("A", name(job), how, job.attempts(), os.getpid())
 
-    BaseJob.mark = marking  # type: ignore[method-assign]
+    for method in ("_conclude", "say", "mark_lost", "heard"):
+        setattr(ReservedJob, method, noting(getattr(ReservedJob, method), note))
 
 
-def name(job: BaseJob) -> str:
+def noting(method: Callable[..., Any], note: Callable[[ReservedJob], None]) -> Callable[..., Any]:
+    """Give a method of a job that notes what the job has become by it."""
+
+    def noted(job: ReservedJob, *arguments: Any) -> Any:
+        before = job.state if method.__name__ != "heard" else ""  # it was presumed until then
+        try:
+            return method(job, *arguments)
+        finally:
+            if job.state != before:
+                note(job)
+
+    return noted
+
+
+def name(job: ReservedJob) -> str:
     """Give the number of a job of ours, the uuid of any other."""
     try:
-        if str(job.payload["job"]).startswith("qframe."):  # pushed whenever there is need of it
-            return f"{job.uuid}@{job.id}".replace(" ", "-")
+        if str(job.payload["job"]).startswith("qframe."):
+            return f"{job.uuid}@{id(job):x}"  # it is pushed again whenever there is need of it
         return str(int(job.payload["data"]["number"]))
     except (InvalidPayload, KeyError, TypeError, ValueError):
         return job.uuid.replace(" ", "-")
@@ -129,8 +144,11 @@ def _marks(point: dict[str, Any]) -> bytes:
     if "command" in point:
         word = str(point["command"]).encode()
         return rb"(?:^|\r\n)" + re.escape(word) + rb"[ \r-]"
-    wanted = script(point["script"])
-    return re.escape(wanted.digest.encode()) + b"|" + re.escape(wanted.text)
+    kind = str(point["script"])
+    mark = re.escape(mark_of(kind))
+    return (
+        rb"(?s)\A(?!.*" + re.escape(mark_of("start")) + rb").*" + mark if kind == "delete" else mark
+    )
 
 
 def die() -> None:

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from qframe import events
-from qframe.batch import Batch, PendingBatch, batch, find_batch
-from qframe.chain import PendingChain, chain
 from qframe.contracts import Cancelling, JobStatus, State
-from qframe.dispatch import (
+from qframe.dispatch.batch import Batch, PendingBatch, batch, find_batch
+from qframe.dispatch.chain import PendingChain, chain
+from qframe.dispatch.function import queueable
+from qframe.dispatch.pending import (
     PendingDispatch,
     bulk,
     dispatch,
@@ -14,6 +15,7 @@ from qframe.dispatch import (
     dispatch_sync,
     dispatch_unless,
 )
+from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import (
     BackendUnavailable,
     BackendUnusable,
@@ -46,14 +48,12 @@ from qframe.exceptions import (
     Unsupported,
     WaitTimedOut,
 )
-from qframe.foreign import foreign
-from qframe.functions import queueable
+from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
-from qframe.queueable import Queueable
-from qframe.secret import Secret
+from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
-    from qframe.status import cancel, job_status, wait_for, wait_for_async
+    from qframe.dispatch.status import cancel, job_status, wait_for, wait_for_async
     from qframe.worker import Worker, WorkerOptions
 
 __all__ = [
@@ -126,7 +126,7 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
 
             return getattr(worker, name)
         if name in {"cancel", "job_status", "wait_for", "wait_for_async"}:
-            from qframe import status  # noqa: PLC0415 (not before it is needed)
+            from qframe.dispatch import status  # noqa: PLC0415 (not before it is needed)
 
             return getattr(status, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,9 +27,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from qframe import sealing
 from qframe.exceptions import ConfigurationError
-from qframe.names import nearest, one_line, queue_name
+from qframe.payload import encryption
+from qframe.payload.text import nearest, one_line, queue_name
 
 QueueName = Annotated[str, AfterValidator(queue_name)]
 
@@ -67,6 +67,12 @@ class NullSettings(ConnectionSettings):
     driver: Literal["null"] = "null"
 
 
+class MemorySettings(ConnectionSettings):
+    """Jobs wait in the memory of this process, for tests and for a first look: all end with it."""
+
+    driver: Literal["memory"] = "memory"
+
+
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")]
 
 
@@ -81,10 +87,9 @@ class DatabaseSettings(ConnectionSettings):
     url: str = "sqlite:///qframe.sqlite3"
     table: _TableName = "jobs"
     failed_table: _TableName = "failed_jobs"
-    store_table: _TableName = "qframe_store"
-    status_table: _TableName = "qframe_status"
-    batch_table: _TableName = "job_batches"
-    batch_member_table: _TableName = "qframe_batch_members"
+    fact_table: _TableName = "qframe_facts"
+    latch_table: _TableName = "qframe_latches"
+    latch_member_table: _TableName = "qframe_latch_members"
     synchronous: Literal["normal", "full", "extra"] = "normal"
     busy_timeout: Annotated[float, Field(gt=0, le=3600)] = 10
 
@@ -190,8 +195,7 @@ class BeanstalkdSettings(ConnectionSettings):
     are rounded up. `host` may be the path of a unix socket. `max_payload` is bounded by the server
     (65,535 bytes unless started with -z). `priority` is that of jobs which name none; 0 is first.
 
-    `on_failure` is what becomes of a job that failed for good: recorded and deleted, or recorded
-    and buried. `on_lost_connection` is what becomes of a job that runs when its connection, and so
+    `on_lost_connection` is what becomes of a job that runs when its connection, and so
     its lease, is lost: `finish` lets it end, `interrupt` ends it at once, and the worker with it.
 
     `block_for` is the number of seconds after which an idle worker looks for itself, `timeout` how
@@ -203,7 +207,6 @@ class BeanstalkdSettings(ConnectionSettings):
     port: Annotated[int, Field(ge=1, le=65535)] = 11300
     retry_after: Annotated[float, Field(ge=1, le=2**32 - 1)] = 60
     priority: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1024
-    on_failure: Literal["delete", "bury"] = "delete"
     on_lost_connection: Literal["finish", "interrupt"] = "finish"
     block_for: Annotated[float, Field(gt=0, le=3600)] = 5
     timeout: Annotated[float, Field(gt=0, le=3600)] = 5
@@ -221,7 +224,7 @@ def _listed(value: object) -> object:
 
 
 def _encryption_key(key: SecretStr) -> SecretStr:
-    if not sealing.is_key(key.get_secret_value()):
+    if not encryption.is_key(key.get_secret_value()):
         raise ValueError("is no key: qframe key prints one")
     return key
 
@@ -253,6 +256,7 @@ BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "beanstalkd": BeanstalkdSettings,
     "sync": SyncSettings,
     "null": NullSettings,
+    "memory": MemorySettings,
 }
 
 

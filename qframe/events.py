@@ -399,23 +399,17 @@ def tell_own(kind: type[Event], *fields: object) -> None:
             listener(event)
 
 
-def hand_over(parent: Callable[[JobEvent], object]) -> None:
+def hand_over() -> Callable[[], bool]:
     """Share the work with the process this one was forked from, the worker.
 
-    What becomes of the job is told to the listeners there were before by `parent`, where they
-    are. Here, they hear of what happens only here: the beginning of the attempt, and what the job
-    dispatches. Listeners added from now on hear everything that happens here.
+    What becomes of the job is told there to the listeners there were before. Here, they hear of
+    what happens only here: the beginning of the attempt, and what the job dispatches. Listeners
+    added from now on hear all that happens here; what is given says whether there are any.
     """
-    before = list(_listeners)
-
-    def tell_parent(event: JobEvent) -> object:
-        if isinstance(event, _IN_CHILD) or not any(isinstance(event, kind) for kind, _ in before):
-            return None
-        return parent(event)
-
-    _listeners[:] = [(kind, _here(listener)) for kind, listener in before if not _is_own(listener)]
-    _listeners.append((JobEvent, tell_parent))
+    before = [(kind, _here(listener)) for kind, listener in _listeners if not _is_own(listener)]
+    _listeners[:] = before
     _heard.clear()
+    return lambda: len(_listeners) > len(before)
 
 
 def _here(listener: Callable[[Any], object]) -> Callable[[Any], object]:

@@ -6,25 +6,55 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
-from qframe import config, events, project
+from qframe import config, events
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
-from qframe.contracts import BatchStore, Capability, FailedStore, StatusStore, Store
-from qframe.drivers.base import BaseQueue
+from qframe.connection import Connection
+from qframe.contracts.backend import Ability, Backend
+from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.null import NullBackend
+from qframe.drivers.ordered import Opened, OrderedBackend
+from qframe.drivers.store import Store
+from qframe.drivers.sync import SyncBackend
 from qframe.exceptions import ConfigurationError
-from qframe.names import nearest, one_line
-from qframe.registry import Registry
-from qframe.sealing import Keyring
-from qframe.signing import Signer
+from qframe.features.all import FEATURES
+from qframe.features.context import Context
+from qframe.jobs import project
+from qframe.jobs.registry import Registry
+from qframe.payload.encryption import Keyring
+from qframe.payload.signature import Signer
+from qframe.payload.text import nearest, one_line
 
 log = logging.getLogger("qframe")
 
 GROUP = "qframe.drivers"
-"""The entry-point group in which a package offers a driver: its name, and its Queue class."""
+"""The entry-point group in which a package offers a driver: its name, and its backend class."""
 
-Factory = Callable[[str, Any], BaseQueue]
+Factory = Callable[..., Backend]
+
+_DRIVERS = {
+    "database": "database.backend:DatabaseBackend",
+    "redis": "redis.backend:RedisBackend",
+    "beanstalkd": "beanstalkd.backend:BeanstalkdBackend",
+    "memory": "memory:opened",
+    "sync": "sync:SyncBackend",
+    "null": "null:NullBackend",
+}
+"""Where the drivers are that come with qframe, below `qframe.drivers`."""
+
+
+class _Own(NamedTuple):
+    """A connection's own backend, which others may keep facts in."""
+
+    backend: Backend
+    settings: ConnectionSettings
+
+
+connection_types: dict[type[Backend], Callable[[Context, ConnectionSettings], Connection]] = {}
+"""What stands above a backend where it is no plain `Connection`: `sync` runs jobs itself."""
 
 
 class QueueManager:
@@ -45,14 +75,15 @@ class QueueManager:
         self.signer = _signer(self.settings)
         """Signs and checks payloads; None where no signing key is configured."""
         self._drivers: dict[str, Factory] = {}
-        self._connections: dict[str, BaseQueue] = {}
+        self._backends: dict[str, _Own] = {}
+        self._connections: dict[str, Connection] = {}
         self._lock = threading.RLock()
         self._listening = False
         self._middleware: tuple[Any, ...] | None = None
 
     # -- connections ----------------------------------------------------------------------------
 
-    def connection(self, name: str | None = None) -> BaseQueue:
+    def connection(self, name: str | None = None) -> Connection:
         """Give a connection, the default one without a name; the same object each time."""
         name = name or self.settings.default
         found = self._connections.get(name)
@@ -63,9 +94,10 @@ class QueueManager:
         return found
 
     def extend(self, driver: str, factory: Factory) -> None:
-        """Add a driver: `factory(name, settings)` gives its `BaseQueue`.
+        """Add a driver: `factory(name, settings)` gives its `Backend`.
 
-        A `settings_model` attribute of the factory is the pydantic model of its settings.
+        Its attribute `settings_model` is the pydantic model of its settings. Where `needs_facts` is
+        true it is also given, third, what gives the backend in which it may keep facts.
         """
         self._drivers[driver] = factory
 
@@ -73,36 +105,96 @@ class QueueManager:
         """Name the connections there are, the default first."""
         return self.settings.connection_names()
 
-    def opened(self) -> list[BaseQueue]:
+    def opened(self) -> list[Connection]:
         """Give the connections used so far."""
         return list(self._connections.values())
 
     def close(self) -> None:
         """Close this thread's connections."""
-        for queue in self.opened():
-            queue.close()
+        for own in list(self._backends.values()):
+            own.backend.close()
 
-    def _connect(self, name: str) -> BaseQueue:
-        values = self.settings.connection(name)
-        driver = values["driver"]
-        factory = self._factory(str(driver), name)
-        model = getattr(factory, "settings_model", ConnectionSettings)
-        queue = factory(name, config.validated(model, values, name))
+    def store(self, connection: str | None = None) -> Store:
+        """Give the small shared state that goes with a connection."""
+        return self.connection(connection).store
+
+    def failed_store(self, connection: str | None = None) -> FailedStore:
+        """Give where the failed jobs of a connection are kept."""
+        found = self.connection(connection)
+        if Ability.RESERVE not in found.abilities and self.settings.failed.driver != "null":
+            raise ConfigurationError(f"the connection {found.name!r} keeps no failed jobs")
+        return found.failed
+
+    def _connect(self, name: str) -> Connection:
+        own = self._own(name)
         self._listen()
-        queue.keyring, queue.signer = self.keyring, self.signer
-        queue.failed_store = self._failed_store(queue)
-        queue.find_statuses = lambda: self.statuses(name)
-        queue.find_batches = lambda: self.batches(name)
-        queue.shared_store = lambda: self.store(name)
-        queue.find_middleware = self.middleware
-        if self.settings.store.driver not in {"auto", name}:
-            queue.noting = False
-        return queue
+        here = isinstance(own.backend, SyncBackend)
+        context = Context(
+            name,
+            self._composed(own.backend),
+            tuple(each for each in FEATURES if not (here and each.waits)),
+            self.keyring,
+            self.signer,
+            own.settings.retry_after,
+            own.settings.max_payload,
+        )
+        make = connection_types.get(type(own.backend), Connection)
+        made = make(context, own.settings)
+        made.find_middleware = self.middleware
+        return made
+
+    # -- backends -------------------------------------------------------------------------------
+
+    def _own(self, name: str) -> _Own:
+        """Give the backend of a connection, the same to all who use it."""
+        with self._lock:
+            if name not in self._backends:
+                values = self.settings.connection(name)
+                driver = str(values["driver"])
+                factory = self._factory(driver, name)
+                model = BUILT_IN.get(driver, ConnectionSettings)
+                model = getattr(factory, "settings_model", model)
+                settings = config.validated(model, values, name)
+                needs = getattr(factory, "needs_facts", False)
+                more = (partial(self._facts, name),) if needs else ()
+                self._backends[name] = _Own(factory(name, settings, *more), settings)
+            return self._backends[name]
+
+    def _composed(self, own: Backend) -> Backend:
+        """Give a connection's backend, with those in which it keeps facts and failed jobs."""
+        if isinstance(own, NullBackend):
+            return own
+        facts = self._keeper("store", "a store", self.settings.store.driver, own)
+        failed: Opened = NullBackend()
+        if self.settings.failed.driver != "null" and Ability.RESERVE in own.abilities:
+            failed = self._keeper("failed", "failed jobs", self.settings.failed.driver, own)
+        if facts is failed is own and Ability.JOINT in own.abilities:
+            return own
+        return OrderedBackend(own, facts, failed)
+
+    def _facts(self, name: str) -> Backend:
+        """Give the backend in which a connection keeps facts."""
+        backend = self.connection(name).backend
+        return backend.facts if isinstance(backend, OrderedBackend) else backend
+
+    def _keeper(self, key: str, what: str, place: str, own: Backend) -> Opened:
+        """Give the backend that keeps something of a connection, or what opens it."""
+        if place != "auto":
+            return self._able(key, what, place)
+        if Ability.FACTS in own.abilities:
+            return own
+        return partial(self._able, key, what, "database")
+
+    def _able(self, key: str, what: str, place: str) -> Backend:
+        found = self._own(place).backend
+        if Ability.FACTS not in found.abilities:
+            raise ConfigurationError(f"{key}: the connection {place!r} cannot hold {what}")
+        return found
 
     def _factory(self, driver: str, connection: str) -> Factory:
         if driver in self._drivers:
             return self._drivers[driver]
-        if driver in BUILT_IN:
+        if driver in _DRIVERS:
             return _built_in(driver)
         offered = {point.name: point for point in entry_points(group=GROUP)}
         if driver in offered:
@@ -113,73 +205,11 @@ class QueueManager:
                     f"connections.{connection}: the driver {driver!r} cannot be loaded: {error}"
                 ) from error
             return factory
-        known = sorted({*BUILT_IN, *self._drivers, *offered})
+        known = sorted({*_DRIVERS, *self._drivers, *offered})
         raise ConfigurationError(
             f"connections.{connection}: unknown driver {one_line(driver, 60)!r}"
             f"{nearest(driver, known)}; there are {', '.join(known)}"
         )
-
-    # -- stores ---------------------------------------------------------------------------------
-
-    def store(self, connection: str | None = None) -> Store:
-        """Give the store of a connection: its own backend's, or the one configured."""
-        queue = self.connection(connection)
-        place = self.settings.store.driver
-        own = queue.own_store() if place == "auto" else self.connection(place).own_store()
-        if own is None and place == "auto":
-            own = self.connection("database").own_store()
-        if own is None:
-            raise ConfigurationError(f"store: the connection {place!r} cannot hold a store")
-        return own
-
-    def statuses(self, connection: str | None = None) -> StatusStore:
-        """Give where the statuses of tracked jobs are: beside the store of the connection."""
-        queue = self.connection(connection)
-        place = self.settings.store.driver
-        own = queue.own_statuses() if place == "auto" else self.connection(place).own_statuses()
-        if own is None and place == "auto":
-            own = self.connection("database").own_statuses()
-        if own is None:
-            raise ConfigurationError(f"store: the connection {place!r} cannot hold statuses")
-        return own
-
-    def batches(self, connection: str | None = None) -> BatchStore:
-        """Give where the batches of a connection are: beside its store."""
-        queue = self.connection(connection)
-        place = self.settings.store.driver
-        own = queue.own_batches() if place == "auto" else self.connection(place).own_batches()
-        if own is None and place == "auto":
-            own = self.connection("database").own_batches()
-        if own is None:
-            raise ConfigurationError(f"store: the connection {place!r} cannot hold batches")
-        return own
-
-    def failed_store(self, connection: str | None = None) -> FailedStore:
-        """Give the failed store of a connection: its own backend's, or the one configured."""
-        store = self.connection(connection).failed_store
-        if store is None:
-            raise ConfigurationError(
-                f"the connection {connection or self.settings.default!r} keeps no failed jobs"
-            )
-        return store
-
-    def _failed_store(self, queue: BaseQueue) -> FailedStore | None:
-        place = self.settings.failed.driver
-        if place == "null":
-            from qframe.drivers.null import NullFailedStore  # noqa: PLC0415 (only when asked for)
-
-            return NullFailedStore()
-        if Capability.RESERVE not in queue.capabilities:
-            return None
-        if place == "auto":
-            return queue.own_failed_store() or self.connection("database").own_failed_store()
-        if place == queue.name:
-            own = queue.own_failed_store()
-        else:
-            own = self.connection(place).own_failed_store()
-        if own is None:
-            raise ConfigurationError(f"failed: the connection {place!r} cannot hold failed jobs")
-        return own
 
     # -- middleware -----------------------------------------------------------------------------
 
@@ -235,8 +265,8 @@ def _signer(settings: Settings) -> Signer | None:
 
 def _built_in(driver: str) -> Factory:
     """Import a driver, and with it its client, when it is first used."""
-    module = importlib.import_module(f"qframe.drivers.{driver}")
-    factory: Factory = getattr(module, f"{driver.title()}Queue")
+    module, _, name = _DRIVERS[driver].partition(":")
+    factory: Factory = getattr(importlib.import_module(f"qframe.drivers.{module}"), name)
     return factory
 
 

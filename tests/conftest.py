@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from qframe import QueueManager, events, manager, project
-from qframe.queueable import index
+from qframe import QueueManager, events, manager
+from qframe.jobs import project
+from qframe.jobs.definition import index
 from tests.support import forking
 from tests.support.beanstalkd_server import BeanstalkdServer
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisCluster, RedisServer
 
 # How fast an example runs says something of the machine; none are kept between runs.
 settings.register_profile(
@@ -31,9 +32,6 @@ os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--every-backend", action="store_true", help="run each worker test on all its backends"
-    )
     parser.addoption(
         "--exec", action="store_true", help="start each command of qframe by itself, forking none"
     )
@@ -112,14 +110,33 @@ def redis_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
         yield server
 
 
-@pytest.fixture(params=["database", "redis", "beanstalkd"])
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Give a private Cluster of three nodes, as it was left."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+_CLUSTER = pytest.param("redis cluster", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["database", "redis", "beanstalkd", _CLUSTER])
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Give the settings of a connection to each backend on which jobs wait, emptied."""
+    return settings_of(request)
+
+
+def settings_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Give the settings of a connection to the backend a fixture is asked for, emptied."""
     connection: dict[str, Any] = {"driver": request.param}
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_running")
         server.command("FLUSHALL")
         connection["url"] = server.url
+    if request.param == "redis cluster":
+        cluster: RedisCluster = request.getfixturevalue("redis_cluster")
+        cluster.empty()
+        connection = {"driver": "redis", "url": cluster.url, "cluster": True}
     if request.param == "beanstalkd":
         connection["port"] = request.getfixturevalue("beanstalkd_server").port
     return connection

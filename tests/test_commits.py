@@ -21,6 +21,7 @@ from qframe import (
     dispatch,
     events,
 )
+from qframe.dispatch.pending import flush
 from qframe.testing import fake
 
 
@@ -197,10 +198,11 @@ def test_a_push_that_fails_after_the_commit_is_told_and_breaks_nothing(
     def broken(*_: object) -> str:
         raise BackendUnavailable("no way")
 
-    monkeypatch.setattr(queue, "put", broken)
+    monkeypatch.setattr(queue.backend, "apply", broken)
     insert(session)
     dispatch(Welcome()).after_commit(session)
     session.commit()
+    flush()
     assert [str(event.error) for event in told] == ["no way"]
     assert len(raised) == 1
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
+import contextvars
 import gc
 import logging
 import sys
@@ -22,17 +24,21 @@ from qframe import (
     PendingDispatch,
     Queueable,
     QueueManager,
+    Worker,
+    WorkerOptions,
     bulk,
     dispatch,
     dispatch_if,
     dispatch_sync,
     dispatch_unless,
     events,
-    guard,
     manager,
 )
+from qframe.connection import Connection
 from qframe.contracts import Sizes
-from qframe.drivers.base import BaseQueue
+from qframe.dispatch import pending, pusher
+from qframe.dispatch.pending import flush
+from qframe.drivers import guard
 from tests.support.process import Finished, Project
 
 
@@ -74,7 +80,7 @@ class Nowhere(Queueable):
 
 
 @pytest.fixture
-def queue(fresh: Path) -> BaseQueue:
+def queue(fresh: Path) -> Connection:
     """Give the default connection; `other` is a second database."""
     settings = {
         "root": str(fresh),
@@ -84,32 +90,32 @@ def queue(fresh: Path) -> BaseQueue:
     return manager.default().connection()
 
 
-def numbers(queue: BaseQueue, name: str = "default") -> list[Any]:
+def numbers(queue: Connection, name: str = "default") -> list[Any]:
     """Take the ready jobs of a queue and give their numbers, in order."""
     return [job.payload["data"].get("number") for job in queue.reserve([name], 1000)]
 
 
 @contextlib.contextmanager
-def refusing(queue: BaseQueue, times: int = 10**6) -> Iterator[list[float]]:
+def refusing(queue: Connection, times: int = 10**6) -> Iterator[list[float]]:
     """Let a connection not answer the first `times` pushes; gives when they were tried."""
     tried: list[float] = []
-    put = queue.put
+    apply = queue.backend.apply
 
-    def refuse(*args: Any, **kwargs: Any) -> str:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
         tried.append(time.monotonic())
         if len(tried) <= times:
             raise BackendUnavailable("the backend is away")
-        return put(*args, **kwargs)
+        return apply(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue, "put", refuse)
+        patch.setattr(queue.backend, "apply", refuse)
         yield tried
 
 
 # -- sending ------------------------------------------------------------------------------------
 
 
-def test_send_gives_the_id_and_a_second_time_the_same(queue: BaseQueue) -> None:
+def test_send_gives_the_id_and_a_second_time_the_same(queue: Connection) -> None:
     pending = dispatch(Job())
     identity = pending.send()
     assert identity == pending.send() == pending.id
@@ -118,12 +124,12 @@ def test_send_gives_the_id_and_a_second_time_the_same(queue: BaseQueue) -> None:
     assert queue.size() == 1
 
 
-def test_the_id_alone_sends(queue: BaseQueue) -> None:
+def test_the_id_alone_sends(queue: Connection) -> None:
     assert len(dispatch(Job()).id) == 36
     assert queue.size() == 1
 
 
-def test_a_sent_dispatch_is_not_sent_again_when_it_is_dropped(queue: BaseQueue) -> None:
+def test_a_sent_dispatch_is_not_sent_again_when_it_is_dropped(queue: Connection) -> None:
     pending = dispatch(Job())
     pending.send()
     del pending
@@ -131,14 +137,14 @@ def test_a_sent_dispatch_is_not_sent_again_when_it_is_dropped(queue: BaseQueue) 
     assert queue.size() == 1
 
 
-def test_it_shows_what_it_is(queue: BaseQueue) -> None:
+def test_it_shows_what_it_is(queue: Connection) -> None:
     pending = dispatch(Job())
     assert repr(pending) == "<PendingDispatch tests.test_dispatch.Job pending>"
     pending.send()
     assert repr(pending) == "<PendingDispatch tests.test_dispatch.Job sent>"
 
 
-def test_fluent_calls_may_come_in_any_order(queue: BaseQueue) -> None:
+def test_fluent_calls_may_come_in_any_order(queue: Connection) -> None:
     dispatch(Job()).delay(30).on_queue("high").on_connection("other").send()
     other = manager.default().connection("other")
     assert other.sizes("high") == Sizes(delayed=1)
@@ -146,7 +152,7 @@ def test_fluent_calls_may_come_in_any_order(queue: BaseQueue) -> None:
 
 
 def test_the_options_of_the_class_are_where_it_goes_unless_said_otherwise(
-    queue: BaseQueue,
+    queue: Connection,
 ) -> None:
     dispatch(Placed()).send()
     dispatch(Placed()).on_queue("else").delay(0).send()
@@ -159,7 +165,7 @@ def test_the_options_of_the_class_are_where_it_goes_unless_said_otherwise(
 @pytest.mark.parametrize(
     "delay", [60, 0.5, timedelta(minutes=5), datetime.now(UTC) + timedelta(hours=1)]
 )
-def test_a_delay_is_seconds_a_timedelta_or_an_aware_datetime(queue: BaseQueue, delay: Any) -> None:
+def test_a_delay_is_seconds_a_timedelta_or_an_aware_datetime(queue: Connection, delay: Any) -> None:
     dispatch(Job()).delay(delay).send()
     assert queue.sizes() == Sizes(delayed=1)
 
@@ -167,7 +173,7 @@ def test_a_delay_is_seconds_a_timedelta_or_an_aware_datetime(queue: BaseQueue, d
 @pytest.mark.parametrize(
     "delay", [0, timedelta(0), datetime(2001, 1, 1, tzinfo=UTC), datetime.min.replace(tzinfo=UTC)]
 )
-def test_no_delay_and_the_past_mean_now(queue: BaseQueue, delay: Any) -> None:
+def test_no_delay_and_the_past_mean_now(queue: Connection, delay: Any) -> None:
     dispatch(Job()).delay(delay).send()
     assert queue.sizes() == Sizes(ready=1)
 
@@ -176,7 +182,7 @@ def test_no_delay_and_the_past_mean_now(queue: BaseQueue, delay: Any) -> None:
     "delay",
     [-1, timedelta(seconds=-1), datetime(2030, 1, 1), True, float("inf"), float("nan"), "10", None],  # noqa: DTZ001
 )
-def test_a_wrong_delay_is_refused_and_nothing_is_pushed(queue: BaseQueue, delay: Any) -> None:
+def test_a_wrong_delay_is_refused_and_nothing_is_pushed(queue: Connection, delay: Any) -> None:
     with pytest.raises(InvalidJob, match="delay"):
         dispatch(Job()).delay(delay)
     gc.collect()
@@ -184,7 +190,7 @@ def test_a_wrong_delay_is_refused_and_nothing_is_pushed(queue: BaseQueue, delay:
 
 
 @pytest.mark.parametrize("name", ["a b", "a\n", "", "q" * 300, None])
-def test_a_wrong_queue_name_is_refused_and_nothing_is_pushed(queue: BaseQueue, name: Any) -> None:
+def test_a_wrong_queue_name_is_refused_and_nothing_is_pushed(queue: Connection, name: Any) -> None:
     with pytest.raises(InvalidQueueName) as raised:
         dispatch(Job()).on_queue(name)
     assert str(raised.value).isprintable()
@@ -192,7 +198,7 @@ def test_a_wrong_queue_name_is_refused_and_nothing_is_pushed(queue: BaseQueue, n
     assert queue.queues() == []
 
 
-def test_an_unknown_connection_is_refused_naming_the_nearest(queue: BaseQueue) -> None:
+def test_an_unknown_connection_is_refused_naming_the_nearest(queue: Connection) -> None:
     with pytest.raises(ConfigurationError, match=r"'databse' \(did you mean 'database'\?\)"):
         dispatch(Job()).on_connection("databse")
     with pytest.raises(ConfigurationError, match="unknown connection 'nowhere'"):
@@ -202,7 +208,7 @@ def test_an_unknown_connection_is_refused_naming_the_nearest(queue: BaseQueue) -
 
 
 def test_a_chain_that_raised_in_its_middle_pushes_nothing_although_it_is_kept(
-    queue: BaseQueue,
+    queue: Connection,
 ) -> None:
     pending = dispatch(Job()).on_queue("first")
     with pytest.raises(InvalidJob):
@@ -212,7 +218,7 @@ def test_a_chain_that_raised_in_its_middle_pushes_nothing_although_it_is_kept(
     assert queue.queues() == []
 
 
-def test_a_send_that_raised_pushes_nothing_behind_the_callers_back(queue: BaseQueue) -> None:
+def test_a_send_that_raised_pushes_nothing_behind_the_callers_back(queue: Connection) -> None:
     pending = dispatch(Job())
     with refusing(queue) as tried, pytest.raises(BackendUnavailable):
         pending.send()
@@ -222,7 +228,7 @@ def test_a_send_that_raised_pushes_nothing_behind_the_callers_back(queue: BaseQu
     assert queue.size() == 0
 
 
-def test_a_send_that_raised_can_be_repeated(queue: BaseQueue) -> None:
+def test_a_send_that_raised_can_be_repeated(queue: Connection) -> None:
     pending = dispatch(Job())
     with refusing(queue, times=1):
         with pytest.raises(BackendUnavailable):
@@ -232,14 +238,14 @@ def test_a_send_that_raised_can_be_repeated(queue: BaseQueue) -> None:
 
 
 @pytest.mark.parametrize("wrong", [Job, "app.jobs.Job", None, dispatch, {"job": 1}])
-def test_dispatch_takes_a_job(queue: BaseQueue, wrong: Any) -> None:
+def test_dispatch_takes_a_job(queue: Connection, wrong: Any) -> None:
     with pytest.raises(InvalidJob, match="dispatch takes a job, not") as raised:
         dispatch(wrong)
     if wrong is Job:
         assert "give Job(...)" in str(raised.value)
 
 
-def test_a_veto_of_a_listener_stops_no_push(queue: BaseQueue) -> None:
+def test_a_veto_of_a_listener_stops_no_push(queue: Connection) -> None:
     events.listen(events.JobQueueing)(lambda _event: False)
     dispatch(Job()).send()
     assert queue.size() == 1
@@ -248,14 +254,14 @@ def test_a_veto_of_a_listener_stops_no_push(queue: BaseQueue) -> None:
 # -- on an event loop ---------------------------------------------------------------------------
 
 
-def test_await_gives_the_id_and_does_not_block_the_loop(queue: BaseQueue) -> None:
-    put = queue.put
+def test_await_gives_the_id_and_does_not_block_the_loop(queue: Connection) -> None:
+    apply = queue.backend.apply
     threads: list[int] = []
 
-    def slow(*args: Any) -> str:
+    def slow(*args: Any) -> Any:
         threads.append(threading.get_ident())
         time.sleep(0.3)
-        return put(*args)
+        return apply(*args)
 
     async def main() -> tuple[str, int]:
         ticks = 0
@@ -272,7 +278,7 @@ def test_await_gives_the_id_and_does_not_block_the_loop(queue: BaseQueue) -> Non
         return identity, ticks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue, "put", slow)
+        patch.setattr(queue.backend, "apply", slow)
         identity, ticks = asyncio.run(main())
     assert len(identity) == 36
     assert ticks >= 5
@@ -280,7 +286,7 @@ def test_await_gives_the_id_and_does_not_block_the_loop(queue: BaseQueue) -> Non
     assert queue.size("awaited") == 1
 
 
-def test_await_raises_what_goes_wrong_and_pushes_nothing_later(queue: BaseQueue) -> None:
+def test_await_raises_what_goes_wrong_and_pushes_nothing_later(queue: Connection) -> None:
     async def main() -> None:
         await dispatch(Job())
 
@@ -290,7 +296,7 @@ def test_await_raises_what_goes_wrong_and_pushes_nothing_later(queue: BaseQueue)
     assert len(tried) == 1
 
 
-def test_dropped_on_a_running_loop_it_is_sent_from_a_thread(queue: BaseQueue) -> None:
+def test_dropped_on_a_running_loop_it_is_sent_from_a_thread(queue: Connection) -> None:
     senders: list[str] = []
     events.listen(events.JobQueued)(lambda _e: senders.append(threading.current_thread().name))
 
@@ -300,14 +306,14 @@ def test_dropped_on_a_running_loop_it_is_sent_from_a_thread(queue: BaseQueue) ->
             await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert senders == ["qframe-dispatch"]
+    assert senders == ["qframe-pusher"]
     assert queue.size() == 1
 
 
 # -- dropped ------------------------------------------------------------------------------------
 
 
-def test_dropped_it_is_pushed_at_the_end_of_the_scope(queue: BaseQueue) -> None:
+def test_dropped_it_is_pushed_at_the_end_of_the_scope(queue: Connection) -> None:
     def scope() -> None:
         pending = dispatch(Job(number=1)).on_queue("dropped")
         assert queue.size("dropped") == 0
@@ -320,7 +326,7 @@ def test_dropped_it_is_pushed_at_the_end_of_the_scope(queue: BaseQueue) -> None:
 
 
 def test_an_exception_in_a_function_does_not_lose_its_pending_dispatches(
-    queue: BaseQueue,
+    queue: Connection,
 ) -> None:
     def function() -> None:
         pending = [dispatch(Job(number=1)), dispatch(Job(number=2)).on_queue("other")]
@@ -334,7 +340,7 @@ def test_an_exception_in_a_function_does_not_lose_its_pending_dispatches(
     assert numbers(queue, "other") == [2]
 
 
-def test_dropped_in_a_cycle_it_is_pushed_when_that_is_collected(queue: BaseQueue) -> None:
+def test_dropped_in_a_cycle_it_is_pushed_when_that_is_collected(queue: Connection) -> None:
     cycle: list[Any] = [dispatch(Job(number=1))]
     cycle.append(cycle)
     del cycle
@@ -342,19 +348,20 @@ def test_dropped_in_a_cycle_it_is_pushed_when_that_is_collected(queue: BaseQueue
     assert numbers(queue) == [1]
 
 
-def test_dropped_inside_a_driver_call_it_is_kept_and_sent_after_it(queue: BaseQueue) -> None:
+def test_dropped_inside_a_driver_call_it_is_sent_over_another_connection(queue: Connection) -> None:
+    senders: list[str] = []
+    events.listen(events.JobQueued)(lambda _e: senders.append(threading.current_thread().name))
     with guard.guarded():
         with guard.guarded():
             dispatch(Job(number=1))
-            assert queue.size() == 0
         pending = dispatch(Job(number=2))
         del pending
         gc.collect()
-        assert queue.size() == 0
     assert numbers(queue) == [1, 2]
+    assert senders == ["qframe-pusher"] * 2
 
 
-def test_what_is_dropped_while_a_dropped_one_is_sent_is_sent_too(queue: BaseQueue) -> None:
+def test_what_is_dropped_while_a_dropped_one_is_sent_is_sent_too(queue: Connection) -> None:
     @events.listen(events.JobQueued)
     def follow(event: events.JobQueued) -> None:
         if event.job.number < 3:
@@ -364,7 +371,7 @@ def test_what_is_dropped_while_a_dropped_one_is_sent_is_sent_too(queue: BaseQueu
     assert numbers(queue) == [1, 2, 3]
 
 
-def test_dropped_on_another_thread_it_does_not_wait_for_this_one(queue: BaseQueue) -> None:
+def test_dropped_on_another_thread_it_does_not_wait_for_this_one(queue: Connection) -> None:
     def drop() -> None:
         dispatch(Job(number=1))
 
@@ -372,7 +379,8 @@ def test_dropped_on_another_thread_it_does_not_wait_for_this_one(queue: BaseQueu
         thread = threading.Thread(target=drop)
         thread.start()
         thread.join()
-    assert numbers(queue) == [1]
+        flush()
+        assert numbers(queue) == [1]
 
 
 @pytest.fixture
@@ -383,10 +391,11 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_dropped_push_that_fails_is_tried_again(
-    queue: BaseQueue, unraisable: list[Any], caplog: pytest.LogCaptureFixture
+    queue: Connection, unraisable: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with refusing(queue, times=2) as tried:
         dispatch(Job(number=1))
+        flush()
     assert len(tried) == 3
     assert tried[1] - tried[0] >= 0.09
     assert tried[2] - tried[1] >= 0.19
@@ -406,6 +415,7 @@ def test_a_drop_that_cannot_be_pushed_is_reported_three_ways(
     events.listen(events.JobDispatchFailed)(heard.append)
     with refusing(queue) as tried:
         dispatch(Job(number=7)).on_queue("high").delay(5)
+        flush()
     assert len(tried) == retries + 1
     (event,) = heard
     assert (event.connection, event.queue, event.delay) == ("database", "high", 5.0)
@@ -422,32 +432,255 @@ def test_a_drop_that_cannot_be_pushed_is_reported_three_ways(
 
 
 def test_what_is_no_outage_is_reported_at_once(
-    queue: BaseQueue, unraisable: list[Any], caplog: pytest.LogCaptureFixture
+    queue: Connection, unraisable: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     @events.listen(events.JobQueueing)
     def spoil(event: events.JobQueueing) -> None:
         event.payload["bad"] = object()
 
     dispatch(Job())
+    flush()
     (error,) = unraisable
     assert isinstance(error, InvalidJob)
     assert len(caplog.records) == 1
 
 
-def test_the_interpreters_own_hook_prints_the_report(queue: BaseQueue, capsys: Any) -> None:
+def test_the_interpreters_own_hook_prints_the_report(queue: Connection, capsys: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, refusing(queue):
         patch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
         patch.setattr(queue.settings, "push_retries", 0)
         dispatch(Job())
+        flush()
     printed = capsys.readouterr().err
     assert "BackendUnavailable: the backend is away" in printed
     assert "Exception ignored in" in printed
 
 
+# -- the pusher ---------------------------------------------------------------------------------
+
+
+def test_2000_dropped_on_a_running_loop_go_in_order_over_one_connection(
+    queue: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = queue.push_envelope
+    senders: list[int] = []
+
+    def record(*args: Any) -> str:
+        senders.append(threading.get_ident())
+        return push(*args)
+
+    monkeypatch.setattr(queue, "push_envelope", record)
+    threads: list[int] = []
+
+    async def main() -> None:
+        for number in range(2000):
+            dispatch(Job(number=number))
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+                threads.append(threading.active_count())
+
+    flush()
+    before = threading.active_count()
+    began = time.monotonic()
+    asyncio.run(main())
+    flush()
+    took = time.monotonic() - began
+    assert len(set(senders)) == 1
+    assert senders[0] != threading.get_ident()
+    assert max(threads) <= before + 1
+    made = []
+    while some := numbers(queue):
+        made += some
+    assert made == [*range(2000)]
+    assert took < 1.5, took
+
+
+def test_a_running_loop_never_waits_for_the_pusher(queue: Connection) -> None:
+    push = queue.push_envelope
+    longest = 0.0
+
+    def slow(*args: Any) -> str:
+        if threading.current_thread().name == "qframe-pusher":
+            time.sleep(0.5)
+        return push(*args)
+
+    async def main() -> None:
+        nonlocal longest
+        for number in range(4):
+            began = time.monotonic()
+            dispatch(Job(number=number))
+            queue.size("other")
+            longest = max(longest, time.monotonic() - began)
+            await asyncio.sleep(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "push_envelope", slow)
+        asyncio.run(main())
+        assert numbers(queue) == [*range(4)], "off the loop it does"
+    assert longest < 0.4
+
+
+def test_what_follows_a_dropped_one_on_its_thread_comes_after_it(queue: Connection) -> None:
+    push = queue.push_envelope
+
+    def slow(*args: Any) -> str:
+        if threading.current_thread().name == "qframe-pusher":
+            time.sleep(0.05)
+        return push(*args)
+
+    async def main() -> None:
+        dispatch(Job(number=6))
+        await dispatch(Job(number=7))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "push_envelope", slow)
+        dispatch(Job(number=1))
+        dispatch(Job(number=2)).send()
+        dispatch(Job(number=3))
+        queue.push(Job(number=4))
+        dispatch(Job(number=5))
+        bulk([Job(number=5.5)])
+        asyncio.run(main())
+    assert numbers(queue) == [1, 2, 3, 4, 5, 5.5, 6, 7]
+
+
+def test_what_is_dropped_on_the_memory_connection_is_there_at_the_next_call(fresh: Path) -> None:
+    manager.use(QueueManager({"root": str(fresh), "default": "memory"}))
+    queue = manager.default().connection()
+    for number in range(1, 200):
+        dispatch(Job())
+        assert queue.size() == number
+
+
+class Spreads(Queueable):
+    """Dispatches and drops in a thread of its own."""
+
+    def handle(self) -> None:
+        def drop() -> None:
+            dispatch(Job(number=1)).on_queue("made")
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+
+
+def test_a_job_is_settled_after_what_its_threads_have_dropped(fresh: Path) -> None:
+    manager.use(QueueManager({"root": str(fresh), "jobs": [__name__]}))
+    queue = manager.default().connection()
+    happened: list[str] = []
+    push = queue.push_envelope
+
+    def slow(*args: Any) -> str:
+        if threading.current_thread().name == "qframe-pusher":
+            time.sleep(0.1)
+            happened.append("pushed")
+        return push(*args)
+
+    events.listen(events.JobProcessed)(lambda _event: happened.append("processed"))
+    queue.push(Spreads())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "push_envelope", slow)
+        Worker(manager.default(), WorkerOptions(stop_when_empty=True)).run()
+    assert happened == ["pushed", "processed"]
+    assert numbers(queue, "made") == [1]
+
+
+def test_who_drops_more_than_can_be_pushed_waits(queue: Connection) -> None:
+    push = queue.push_envelope
+    waiting: list[int] = []
+
+    def slow(*args: Any) -> str:
+        time.sleep(0.002)
+        waiting.append(pusher._own.tasks.qsize())
+        return push(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "push_envelope", slow)
+        for number in range(300):
+            dispatch(Job(number=number))
+        assert numbers(queue) == [*range(300)]
+    assert 50 < max(waiting) <= pusher._MOST + 1
+
+
+def test_a_listener_sees_the_context_in_which_it_was_dispatched(queue: Connection) -> None:
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="")
+
+    @events.listen(events.JobQueueing)
+    def add(event: events.JobQueueing) -> None:
+        event.payload["tenant"] = tenant.get()
+
+    for name in ("a", "b"):
+        tenant.set(name)
+        dispatch(Job())
+    assert [job.payload["tenant"] for job in queue.reserve(["default"], 9)] == ["a", "b"]
+
+
+def test_a_push_that_does_not_end_is_not_waited_for_for_ever(
+    queue: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    push = queue.push_envelope
+
+    def stuck(*args: Any) -> str:
+        if threading.current_thread().name == "qframe-pusher":
+            go_on.wait(20)
+        return push(*args)
+
+    monkeypatch.setattr(pusher, "_STUCK", 0.1)
+    monkeypatch.setattr(queue, "push_envelope", stuck)
+    dispatch(Job(number=1))
+    try:
+        dispatch(Job(number=2)).send()
+        assert numbers(queue) == [2]
+        assert "has not been pushed in 0.1 s" in caplog.text
+    finally:
+        go_on.set()
+    monkeypatch.setattr(pusher, "_STUCK", 60)
+    flush()
+    assert numbers(queue) == [1]
+
+
+def test_without_a_thread_to_be_had_it_is_pushed_by_who_waits(
+    queue: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pusher, "_own", pusher._Pusher())
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    dispatch(Job(number=1))
+    dispatch(Job(number=2))
+    assert numbers(queue) == [1, 2]
+
+
+def test_a_report_that_fails_ends_nothing(
+    queue: Connection, unraisable: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise SystemExit(3)
+
+    with monkeypatch.context() as patch, refusing(queue):
+        patch.setattr(queue.settings, "push_retries", 0)
+        patch.setattr(pending, "_report", fail)
+        dispatch(Job(number=1))
+        flush()
+    dispatch(Job(number=2))
+    assert numbers(queue) == [2]
+
+
+def test_a_dropped_job_of_a_sync_connection_runs_in_the_thread_that_dispatched_it(
+    queue: Connection,
+) -> None:
+    ran: list[str] = []
+    events.listen(events.JobProcessed)(lambda _e: ran.append(threading.current_thread().name))
+    dispatch(Now())
+    assert ran == [threading.current_thread().name]
+
+
 # -- many, at once, perhaps ---------------------------------------------------------------------
 
 
-def test_bulk_gives_the_ids_in_order_over_connections_and_queues(queue: BaseQueue) -> None:
+def test_bulk_gives_the_ids_in_order_over_connections_and_queues(queue: Connection) -> None:
     jobs = [Job(number=1), Other(), Placed(), Job(number=2), Other(), Job(number=3)]
     ids = bulk(jobs)
     assert len({*ids}) == 6
@@ -457,7 +690,7 @@ def test_bulk_gives_the_ids_in_order_over_connections_and_queues(queue: BaseQueu
     assert queue.sizes("placed") == Sizes(delayed=1)
 
 
-def test_bulk_takes_a_queue_for_all_and_nothing_at_all(queue: BaseQueue) -> None:
+def test_bulk_takes_a_queue_for_all_and_nothing_at_all(queue: Connection) -> None:
     assert bulk([]) == []
     bulk((Job(number=n) for n in range(3)), "many")
     assert numbers(queue, "many") == [0, 1, 2]
@@ -474,7 +707,7 @@ def test_bulk_takes_a_queue_for_all_and_nothing_at_all(queue: BaseQueue) -> None
         None,
     ],
 )
-def test_one_bad_job_in_bulk_pushes_none(queue: BaseQueue, bad: Any) -> None:
+def test_one_bad_job_in_bulk_pushes_none(queue: Connection, bad: Any) -> None:
     for jobs in ([Job(), bad], [bad, Job()], [Job(), Job(number={1}), Job()]):
         with pytest.raises((InvalidJob, ConfigurationError)):
             bulk(jobs)
@@ -484,7 +717,7 @@ def test_one_bad_job_in_bulk_pushes_none(queue: BaseQueue, bad: Any) -> None:
     assert manager.default().connection("other").queues() == []
 
 
-def test_dispatch_if_and_unless(queue: BaseQueue) -> None:
+def test_dispatch_if_and_unless(queue: Connection) -> None:
     assert isinstance(dispatch_if(True, Job(number=1)), PendingDispatch)
     assert isinstance(dispatch_unless(0, Job(number=2)), PendingDispatch)
     assert dispatch_if([], Job(number=3)) is None
@@ -508,28 +741,28 @@ class Async(Queueable):
         return "waited for"
 
 
-def test_dispatch_sync_gives_what_handle_returned(queue: BaseQueue) -> None:
+def test_dispatch_sync_gives_what_handle_returned(queue: Connection) -> None:
     assert dispatch_sync(Job(number=[1, {"a": None}])) == [1, {"a": None}]
     assert Job.dispatch_sync(number=5) == 5
     assert dispatch_sync(Async()) == "waited for"
     assert queue.queues() == []
 
 
-def test_dispatch_sync_raises_what_handle_raised(queue: BaseQueue) -> None:
+def test_dispatch_sync_raises_what_handle_raised(queue: Connection) -> None:
     with pytest.raises(ValueError, match="no use"):
         dispatch_sync(Raises())
     with pytest.raises(InvalidJob, match=r"Job\.number"):
         dispatch_sync(Job(number={1}))
 
 
-def test_dispatch_sync_inside_a_running_loop(queue: BaseQueue) -> None:
+def test_dispatch_sync_inside_a_running_loop(queue: Connection) -> None:
     async def main() -> list[Any]:
         return [dispatch_sync(Job(number=1)), dispatch_sync(Async())]
 
     assert asyncio.run(main()) == [1, "waited for"]
 
 
-def test_dispatch_sync_ignores_where_and_when_the_class_says(queue: BaseQueue) -> None:
+def test_dispatch_sync_ignores_where_and_when_the_class_says(queue: Connection) -> None:
     dispatch_sync(Placed())
     dispatch_sync(Other())
     assert queue.queues() == []
@@ -617,6 +850,66 @@ def test_a_forked_child_never_sends_what_its_parent_made(project: Project) -> No
     assert len(project.notes("refused")) == 1
 
 
+def test_only_who_drops_has_a_thread_for_it(project: Project) -> None:
+    finished = run(
+        project,
+        "import threading\n"
+        "from qframe import manager\n"
+        "if __name__ == '__main__':\n"
+        "    dispatch(Mark(word='sent')).send()\n"
+        "    print(threading.active_count())\n"
+        "    dispatch(Mark(word='dropped'))\n"
+        "    manager.default().connection().size()\n"
+        "    print(threading.active_count())\n",
+    )
+    assert finished.out.split() == ["1", "2"]
+    assert sorted(marks(project)) == ["dropped", "sent"]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_process_of_multiprocessing_sends_what_it_dropped_last(
+    project: Project, how: str
+) -> None:
+    project.write(
+        "child.py",
+        "from marks import *\n"
+        "def work(word):\n"
+        "    for number in range(20):\n"
+        "        dispatch(Mark(word=f'{word}{number}'))\n"
+        "if __name__ == '__main__':\n"
+        "    import multiprocessing\n"
+        "    dispatch(Mark(word='parent'))\n"
+        f"    process = multiprocessing.get_context('{how}').Process(target=work, args=('a',))\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "    assert process.exitcode == 0\n",
+    )
+    finished = project.run([sys.executable, "child.py"]).finished()
+    assert finished.code == 0, finished
+    assert sorted(marks(project)) == sorted(["parent", *(f"a{number}" for number in range(20))])
+
+
+def test_a_push_that_does_not_end_at_exit_is_reported_and_so_are_those_behind_it(
+    project: Project,
+) -> None:
+    finished = project.python(
+        "from marks import *\n"
+        "import time\n"
+        "from qframe import manager\n"
+        "from qframe.dispatch import pusher\n"
+        "if __name__ == '__main__':\n"
+        "    pusher._STUCK = 0.2\n"
+        "    queue = manager.default().connection()\n"
+        "    queue.push_envelope = lambda *_: time.sleep(60)\n"
+        "    dispatch(Mark(word='stuck'))\n"
+        "    dispatch(Mark(word='behind'))\n"
+    )
+    assert finished.code == 0, finished
+    assert "has not been pushed in 0.2 s" in finished.err
+    assert "could not be pushed to database:default" in finished.err
+    assert "does not end" in finished.err
+
+
 def test_a_dispatch_that_cannot_be_pushed_at_exit_is_reported(project: Project) -> None:
     finished = project.python(
         "from marks import *\n"
@@ -626,7 +919,7 @@ def test_a_dispatch_that_cannot_be_pushed_at_exit_is_reported(project: Project) 
         "    os.mkdir('elsewhere')\n"
         "    queue = manager.default().connection()\n"
         "    queue.settings.push_retries = 0\n"
-        "    queue.put = lambda *_: open('/nowhere/at/all')\n"
+        "    queue.backend.apply = lambda *_: open('/nowhere/at/all')\n"
     )
     assert "marks.Mark" in finished.err
     assert "could not be pushed to database:default: FileNotFoundError" in finished.err

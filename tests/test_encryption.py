@@ -23,10 +23,9 @@ from qframe import (
     manager,
     queueable,
 )
-from qframe.drivers.base import BaseQueue
 from qframe.exceptions import PayloadTooLarge
-from qframe.payload import Envelope, create
-from qframe.sealing import Keyring, is_key, new_key
+from qframe.payload.encryption import Keyring, is_key, new_key
+from qframe.payload.envelope import Envelope, create
 
 OLD, NEW = new_key(), new_key()
 VALUE = "hunter2-in-clear"
@@ -130,7 +129,7 @@ def test_without_the_package_one_line_says_what_to_install(
 
 def test_the_package_is_imported_only_where_there_are_keys() -> None:
     code = (
-        "import sys, qframe, qframe.worker\nfrom qframe.sealing import Keyring\n"
+        "import sys, qframe, qframe.worker\nfrom qframe.payload.encryption import Keyring\n"
         "Keyring().prepare(); print('cryptography' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -197,20 +196,9 @@ def test_a_function_can_be_encrypted(queues: QueueManager) -> None:
 
 
 def test_many_at_once_are_encrypted_each(fresh: Path) -> None:
-    pushed: list[bytes] = []
-
-    class Keeping(BaseQueue):
-        def put(self, messages: Any, queue: str, delay: float) -> str:
-            pushed.extend(raw for raw, _ in messages)
-            return ""
-
-        def ping(self) -> str:
-            return ""
-
     made = QueueManager(
-        {"encryption_keys": [NEW], "default": "k", "connections": {"k": {"driver": "k"}}}
+        {"encryption_keys": [NEW], "default": "k", "connections": {"k": {"driver": "memory"}}}
     )
-    made.extend("k", Keeping)
     manager.use(made)
 
     class Many(Send):
@@ -218,6 +206,7 @@ def test_many_at_once_are_encrypted_each(fresh: Path) -> None:
         job_name = "many"
 
     bulk(Many(token=VALUE) for _ in range(3))
+    pushed = [job.raw_body for job in made.connection("k").reserve(["default"], 5)]
     assert len(pushed) == 3
     assert VALUE.encode() not in b"".join(pushed)
 

@@ -31,11 +31,11 @@ from qframe import (
     events,
     foreign,
     manager,
-    payload,
 )
+from qframe.connection import Connection
 from qframe.contracts import Sizes
-from qframe.drivers.base import BaseQueue
-from qframe.foreign import Foreign
+from qframe.jobs.foreign import Foreign
+from qframe.payload import envelope
 from tests.support.process import Project
 
 IMPORT = "App\\Handlers\\Import@handle"
@@ -56,7 +56,7 @@ _ran: list[OursNow] = []
 
 
 @pytest.fixture
-def queue(fresh: Path) -> BaseQueue:
+def queue(fresh: Path) -> Connection:
     """Give the default connection; `other` is a second database."""
     other = {"driver": "database", "url": "sqlite:///other.sqlite3"}
     manager.use(QueueManager({"root": str(fresh), "connections": {"other": other}}))
@@ -65,7 +65,7 @@ def queue(fresh: Path) -> BaseQueue:
 
 
 def wire(job: Foreign) -> str:
-    return payload.encode(payload.create(job)).decode()
+    return envelope.encode(envelope.create(job)).decode()
 
 
 # -- the wire -----------------------------------------------------------------------------------
@@ -79,10 +79,10 @@ def test_the_payload_is_laravels_key_by_key_and_in_its_order(
         IMPORT, {"id": 7}, tries=5, max_exceptions=3, backoff=(1, 5, 10), timeout=60,
         fail_on_timeout=True, retry_until=60,
     )  # fmt: skip
-    message = payload.create(job)
+    message = envelope.create(job)
     identity = uuid.UUID(message["uuid"])
     assert (identity.version, identity.variant) == (4, uuid.RFC_4122)
-    assert payload.encode(message).decode() == (
+    assert envelope.encode(message).decode() == (
         f'{{"uuid":"{identity}",'
         r'"displayName":"App\\Handlers\\Import","job":"App\\Handlers\\Import@handle",'
         '"maxTries":5,"maxExceptions":3,"failOnTimeout":true,"backoff":"1,5,10",'
@@ -92,7 +92,7 @@ def test_the_payload_is_laravels_key_by_key_and_in_its_order(
 
 
 def test_what_is_not_said_is_left_to_laravels_worker() -> None:
-    message = payload.create(foreign(IMPORT, {}))
+    message = envelope.create(foreign(IMPORT, {}))
     absent = ("maxTries", "maxExceptions", "backoff", "timeout", "retryUntil", "delay")
     assert [message[key] for key in absent] == [None] * 6
     assert message["failOnTimeout"] is False
@@ -101,7 +101,7 @@ def test_what_is_not_said_is_left_to_laravels_worker() -> None:
 
 def test_each_has_an_id_of_its_own_for_every_push() -> None:
     job = foreign(IMPORT, {})
-    assert payload.create(job)["id"] != payload.create(job)["id"]
+    assert envelope.create(job)["id"] != envelope.create(job)["id"]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_each_has_an_id_of_its_own_for_every_push() -> None:
     ],
 )
 def test_the_name_goes_as_it_is_and_is_shown_without_the_method(name: str, shown: str) -> None:
-    message = payload.create(foreign(name, {}))
+    message = envelope.create(foreign(name, {}))
     assert (message["job"], message["displayName"]) == (name, shown)
 
 
 def test_names_and_tags_for_people() -> None:
-    message = payload.create(foreign(IMPORT, {}, display_name="Import 7", tags=["import", "id:7"]))
+    message = envelope.create(foreign(IMPORT, {}, display_name="Import 7", tags=["import", "id:7"]))
     assert message["displayName"] == "Import 7"
     assert message["tags"] == ["import", "id:7"]
 
@@ -295,7 +295,7 @@ def test_a_wrong_option_is_refused(options: Any, message: str) -> None:
 
 def test_whole_floats_and_none_are_fine() -> None:
     job = foreign(IMPORT, {}, timeout=60.0, backoff=[1.0, 2], tries=None, connection=None)  # type: ignore[arg-type, list-item]
-    message = payload.create(job)
+    message = envelope.create(job)
     assert (message["timeout"], message["backoff"]) == (60, "1,2")
     assert '"timeout":60,' in wire(job)
 
@@ -304,7 +304,7 @@ def test_whole_floats_and_none_are_fine() -> None:
     "until", [timedelta(hours=1), 3600, datetime.now(UTC) + timedelta(hours=1)]
 )
 def test_retry_until_is_whole_seconds_counted_from_the_dispatch(until: Any) -> None:
-    deadline = payload.create(foreign(IMPORT, {}, retry_until=until))["retryUntil"]
+    deadline = envelope.create(foreign(IMPORT, {}, retry_until=until))["retryUntil"]
     assert isinstance(deadline, int)
     assert 3000 < deadline - time.time() < 3602
 
@@ -338,18 +338,18 @@ def test_what_lua_carries_is_not_warned_of(number: float, caplog: pytest.LogCapt
 # -- dispatching --------------------------------------------------------------------------------
 
 
-def sent(queue: BaseQueue, name: str = "default") -> list[Any]:
+def sent(queue: Connection, name: str = "default") -> list[Any]:
     return [job.payload["data"] for job in queue.reserve([name], 100)]
 
 
-def test_it_is_dispatched_like_a_job_of_ours(queue: BaseQueue) -> None:
+def test_it_is_dispatched_like_a_job_of_ours(queue: Connection) -> None:
     identity = dispatch(foreign(IMPORT, {"id": 7})).on_connection("other").on_queue("php").send()
     (job,) = manager.default().connection("other").reserve(["php"])
     assert (job.uuid, job.payload["id"], job.name) == (identity, identity, "App\\Handlers\\Import")
     assert job.payload["data"] == {"id": 7}
 
 
-def test_its_options_say_where_it_goes_unless_the_dispatch_does(queue: BaseQueue) -> None:
+def test_its_options_say_where_it_goes_unless_the_dispatch_does(queue: Connection) -> None:
     job = foreign(IMPORT, {}, connection="other", queue="php", delay=timedelta(minutes=1))
     dispatch(job).send()
     dispatch(job).on_connection("database").on_queue("high").delay(0).send()
@@ -358,7 +358,7 @@ def test_its_options_say_where_it_goes_unless_the_dispatch_does(queue: BaseQueue
 
 
 def test_a_delay_is_not_in_the_payload_where_laravel_takes_it_for_a_backoff(
-    queue: BaseQueue,
+    queue: Connection,
 ) -> None:
     queue.later(0.001, foreign(IMPORT, {}))
     dispatch(Ours()).delay(0.001).send()
@@ -367,7 +367,7 @@ def test_a_delay_is_not_in_the_payload_where_laravel_takes_it_for_a_backoff(
     assert (theirs.payload["delay"], ours.payload["delay"]) == (None, 0.001)
 
 
-def test_the_other_ways_to_dispatch(queue: BaseQueue) -> None:
+def test_the_other_ways_to_dispatch(queue: Connection) -> None:
     dispatch(foreign(IMPORT, "dropped"))
     dispatch_unless(0, foreign(IMPORT, "unless"))
     assert dispatch_if(0, foreign(IMPORT, "if")) is None
@@ -376,7 +376,7 @@ def test_the_other_ways_to_dispatch(queue: BaseQueue) -> None:
     assert sent(queue) == ["dropped", "unless", "pushed", "bulk"]
 
 
-def test_bulk_takes_it_among_jobs_of_ours(queue: BaseQueue) -> None:
+def test_bulk_takes_it_among_jobs_of_ours(queue: Connection) -> None:
     jobs: list[Any] = [
         foreign(IMPORT, 1),
         Ours(),
@@ -389,7 +389,7 @@ def test_bulk_takes_it_among_jobs_of_ours(queue: BaseQueue) -> None:
     assert sent(queue, "php") == [2]
 
 
-def test_listeners_hear_of_it_and_may_add_keys(queue: BaseQueue) -> None:
+def test_listeners_hear_of_it_and_may_add_keys(queue: Connection) -> None:
     heard: list[Any] = []
 
     @events.listen(events.JobQueueing)
@@ -408,13 +408,13 @@ def test_listeners_hear_of_it_and_may_add_keys(queue: BaseQueue) -> None:
     assert reserved.payload["trace"] == IMPORT
 
 
-def test_it_shows_what_it_is(queue: BaseQueue) -> None:
+def test_it_shows_what_it_is(queue: Connection) -> None:
     assert repr(foreign(IMPORT, {"password": "x"})) == f"<foreign {IMPORT}>"
     pending = dispatch(foreign(IMPORT, {}))
     assert repr(pending) == "<PendingDispatch App\\Handlers\\Import pending>"
 
 
-def test_one_that_is_too_large_is_refused(queue: BaseQueue) -> None:
+def test_one_that_is_too_large_is_refused(queue: Connection) -> None:
     with pytest.raises(PayloadTooLarge):
         dispatch(foreign(IMPORT, "x" * 2_000_000))
 
@@ -424,7 +424,7 @@ def test_one_that_is_too_large_is_refused(queue: BaseQueue) -> None:
 NOT_HERE = r"'sync' \(sync\) runs jobs in this process and App\\Handlers\\Import@handle is a job of"
 
 
-def test_the_sync_connection_refuses_it_when_it_would_run(queue: BaseQueue) -> None:
+def test_the_sync_connection_refuses_it_when_it_would_run(queue: Connection) -> None:
     job = foreign(IMPORT, {}, connection="sync")
     with pytest.raises(Unsupported, match=NOT_HERE):
         dispatch(job).send()
@@ -436,7 +436,7 @@ def test_the_sync_connection_refuses_it_when_it_would_run(queue: BaseQueue) -> N
     assert queue.sizes() == Sizes(ready=1)
 
 
-def test_the_sync_connection_runs_nothing_of_a_bulk_with_one(queue: BaseQueue) -> None:
+def test_the_sync_connection_runs_nothing_of_a_bulk_with_one(queue: Connection) -> None:
     with pytest.raises(Unsupported, match=NOT_HERE):
         bulk([OursNow(), foreign(IMPORT, {}, connection="sync")])
     assert _ran == []

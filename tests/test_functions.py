@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from qframe import (
-    InvalidJob,
-    JobDefinitionError,
-    Queueable,
-    dispatch,
-    dispatch_sync,
-    payload,
-    queueable,
-)
-from qframe.declaration import options
-from qframe.functions import QueueableFunction
-from qframe.queueable import index
+from qframe import InvalidJob, JobDefinitionError, Queueable, dispatch, dispatch_sync, queueable
+from qframe.dispatch.function import QueueableFunction
+from qframe.jobs.definition import index
+from qframe.jobs.options import options
+from qframe.payload import envelope
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -63,7 +56,7 @@ def test_it_keeps_its_name_and_documentation() -> None:
 
 
 def test_its_job_has_its_parameters_as_fields_and_the_keywords_as_options() -> None:
-    message = payload.create(add.job(1))
+    message = envelope.create(add.job(1))
     assert message["job"] == "tests.test_functions.add"
     assert message["data"] == {"a": 1, "b": 2}
     assert message["maxTries"] == 3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,12 @@ from pydantic import Field
 
 from qframe import ConfigurationError, Queueable, QueueManager, dispatch, manager
 from qframe.config import ConnectionSettings
-from qframe.drivers.base import BaseQueue
+from qframe.connection import Connection
+from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.step import Push, Result, Step
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.null import NullBackend
+from qframe.drivers.ordered import OrderedBackend
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -22,21 +27,33 @@ class ListSettings(ConnectionSettings):
     size: Annotated[int, Field(gt=0)] = 10
 
 
-class ListQueue(BaseQueue):
+class ListBackend(NullBackend):
     """Keeps what is pushed in a list."""
 
     settings_model = ListSettings
 
-    def __init__(self, name: str, settings: ConnectionSettings) -> None:
+    def __init__(self, name: str, settings: ListSettings) -> None:
         super().__init__(name, settings)
+        self.name, self.settings = name, settings
         self.pushed: list[bytes] = []
 
-    def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
-        self.pushed += [raw for raw, _ in messages]
-        return ""
+    def apply(self, *steps: Step) -> list[Result]:
+        pushes = [each for step in steps for each in step.operations if isinstance(each, Push)]
+        self.pushed += [push.raw for push in pushes]
+        return super().apply(*steps)
 
-    def ping(self) -> str:
-        return "a list"
+
+class Forgetful(MemoryBackend):
+    """Keeps messages, and facts elsewhere."""
+
+    abilities = MemoryBackend.abilities & ~(Ability.FACTS | Ability.JOINT)
+    needs_facts = True
+
+    def __init__(
+        self, name: str, settings: ConnectionSettings, facts: Callable[[], Backend]
+    ) -> None:
+        super().__init__()
+        self.given = facts
 
 
 class Job(Queueable):
@@ -61,7 +78,7 @@ def test_a_connection_is_made_when_first_used_and_then_the_same(fresh: Path) -> 
 def test_two_threads_get_one_connection() -> None:
     queues = QueueManager()
     start = threading.Barrier(8)
-    got: list[BaseQueue] = []
+    got: list[Connection] = []
 
     def get() -> None:
         start.wait()
@@ -83,25 +100,27 @@ def test_the_default_is_the_first_of_the_names() -> None:
 
 def test_extend_adds_a_driver_with_its_settings() -> None:
     queues = QueueManager(MINE)
-    queues.extend("list", ListQueue)
+    queues.extend("list", ListBackend)
     manager.use(queues)
     identity = dispatch(Job()).send()
     queue = queues.connection("mine")
-    assert isinstance(queue, ListQueue)
+    assert isinstance(queue.backend, ListBackend)
     assert isinstance(queue.settings, ListSettings)
     assert queue.settings.size == 5
-    assert identity.encode() in queue.pushed[0]
+    assert identity.encode() in queue.backend.pushed[0]
 
 
 def test_extend_takes_any_function_and_may_replace_a_driver() -> None:
     queues = QueueManager()
-    queues.extend("database", lambda name, settings: ListQueue(f"{name}!", settings))
-    assert queues.connection().name == "database!"
+    queues.extend("database", lambda name, settings: ListBackend(f"{name}!", settings))
+    backend = queues.connection().backend
+    assert isinstance(backend, ListBackend)
+    assert backend.name == "database!"
 
 
 def test_the_settings_of_an_added_driver_are_checked() -> None:
     queues = QueueManager({"connections": {"mine": {"driver": "list", "sise": 5}}})
-    queues.extend("list", ListQueue)
+    queues.extend("list", ListBackend)
     with pytest.raises(ConfigurationError, match=r"connections\.mine: .*'sise'.*'size'"):
         queues.connection("mine")
 
@@ -112,9 +131,9 @@ def offer(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 def test_a_package_may_offer_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, "tests.test_manager:ListQueue")
+    offer(monkeypatch, "tests.test_manager:ListBackend")
     monkeypatch.setitem(sys.modules, "tests.test_manager", sys.modules[__name__])
-    assert isinstance(QueueManager(MINE).connection("mine"), ListQueue)
+    assert isinstance(QueueManager(MINE).connection("mine").backend, ListBackend)
     with pytest.raises(ConfigurationError, match=r"'lists' \(did you mean 'list'\?\).*list"):
         QueueManager({"connections": {"mine": {"driver": "lists"}}}).connection("mine")
 
@@ -146,22 +165,52 @@ def test_a_manager_can_be_closed_and_used_again(fresh: Path) -> None:
 OTHER: dict[str, Any] = {"other": {"driver": "database", "url": "sqlite:///other.sqlite3"}}
 
 
-def test_stores_are_the_connections_own_or_the_embedded_ones() -> None:
+def test_facts_and_failed_jobs_are_in_the_connections_own_backend_or_the_embedded_one() -> None:
     queues = QueueManager({"connections": OTHER})
-    for connection, home in (("database", "database"), ("other", "other"), ("sync", "database")):
-        assert queues.store(connection) is queues.connection(home).own_store()
-    assert queues.failed_store() is queues.connection("database").own_failed_store()
-    assert queues.failed_store("other") is queues.connection("other").own_failed_store()
+    queues.extend("forgetful", Forgetful)
+    queues.settings.connections["mine"] = {"driver": "forgetful"}
+    for name in ("database", "other"):
+        backend = queues.connection(name).backend
+        assert queues.store(name).backend is queues.failed_store(name).place is backend
+        assert not isinstance(backend, OrderedBackend)
+    home, (mine, sync) = queues.connection().backend, map(queues.connection, ("mine", "sync"))
+    assert isinstance(mine.backend, OrderedBackend)
+    assert isinstance(mine.backend.messages, Forgetful)
+    assert mine.backend.messages.given() is home
+    assert mine.backend.facts is queues.failed_store("mine").place is home
+    assert isinstance(sync.backend, OrderedBackend)
+    assert sync.backend.facts is home
+
+
+def test_the_embedded_backend_is_opened_only_when_it_is_needed() -> None:
+    queues = QueueManager({"default": "mine", "connections": {"mine": {"driver": "forgetful"}}})
+    queues.extend("forgetful", Forgetful)
+    queues.connection().push_raw("{}")
+    (job,) = queues.connection().reserve(["default"])
+    queues.connection().backend.apply(job.start_plan().step(job.reservation))
+    job.delete()
+    assert list(queues._backends) == ["mine"]
+    assert queues.store().get("a") == [None]
+    assert list(queues._backends) == ["mine", "database"]
 
 
 def test_stores_may_be_put_elsewhere() -> None:
     queues = QueueManager(
         {"connections": OTHER, "store": {"driver": "other"}, "failed": {"driver": "other"}}
     )
-    other = queues.connection("other")
-    assert queues.store("database") is other.own_store()
-    assert queues.failed_store("database") is other.own_failed_store()
-    assert queues.failed_store("other") is other.own_failed_store()
+    other, backend = queues.connection("other").backend, queues.connection("database").backend
+    assert isinstance(backend, OrderedBackend)
+    assert backend.facts is backend.failed is other
+    assert queues.failed_store("database").place is other
+    assert queues.failed_store("other").place is other
+
+
+def test_failed_jobs_may_be_kept_nowhere() -> None:
+    queues = QueueManager({"failed": {"driver": "null"}})
+    backend = queues.connection().backend
+    assert isinstance(backend, OrderedBackend)
+    assert isinstance(backend.failed, NullBackend)
+    assert backend.facts is backend.messages
 
 
 def test_what_cannot_hold_a_store_is_refused() -> None:
@@ -169,3 +218,11 @@ def test_what_cannot_hold_a_store_is_refused() -> None:
         QueueManager({"store": {"driver": "sync"}}).store()
     with pytest.raises(ConfigurationError, match="the connection 'sync' keeps no failed jobs"):
         QueueManager().failed_store("sync")
+
+
+def test_the_memory_connection_is_one_memory() -> None:
+    queues = QueueManager({"default": "memory"})
+    queues.connection().push_raw("{}")
+    assert queues.connection().size() == 1
+    assert queues.store().add("a", "1")
+    assert queues.connection().backend.read("a") == ["1"]

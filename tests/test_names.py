@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qframe import ConfigurationError, InvalidQueueName
-from qframe.names import nearest, one_line, printable, queue_name
+from qframe.payload.text import nearest, one_line, printable, queue_name
 
 ALLOWED = string.ascii_letters + string.digits + "_.:-"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qframe import project
+from qframe.jobs import project
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_libraries_on_the_path_are_not_searched(
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "..jobs", "jobs.", "/etc/passwd", "../jobs", "app/jobs", "jobs\0", "jobs.py",
-     "\uff4aobs", "j\u043ebs", "os", "subprocess", "builtins", "qframe.guard",
+     "\uff4aobs", "j\u043ebs", "os", "subprocess", "builtins", "qframe.drivers.guard",
      "x" * 300, "a." * 3000],
 )  # fmt: skip
 def test_other_names_have_no_source_here(root: Path, name: str) -> None:

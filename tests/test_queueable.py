@@ -10,17 +10,10 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from qframe import (
-    InvalidJob,
-    JobDefinitionError,
-    QframeError,
-    Queueable,
-    dispatch,
-    dispatch_sync,
-    payload,
-)
-from qframe.declaration import options
-from qframe.queueable import index
+from qframe import InvalidJob, JobDefinitionError, QframeError, Queueable, dispatch, dispatch_sync
+from qframe.jobs.definition import index
+from qframe.jobs.options import options
+from qframe.payload import envelope
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -168,7 +161,7 @@ def test_an_option_may_be_annotated_as_a_class_variable(option: str) -> None:
             declared({option: annotation}, **{option: "5"})
 
 
-PUBLIC = sorted({name for name in vars(Queueable) if not name.startswith("_")} | {"handle"})
+PUBLIC = sorted({name for name in dir(Queueable) if not name.startswith("_")} | {"handle"})
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -227,16 +220,16 @@ def test_constants_helpers_and_private_names_are_left_alone() -> None:
 
 
 def test_options_are_inherited_and_overridden_one_by_one() -> None:
-    message = payload.create(Child(user_id=1))
+    message = envelope.create(Child(user_id=1))
     assert message["maxTries"] == 7
     assert Child.queue == "emails"
-    assert payload.create(Base(user_id=1))["maxTries"] == 5
+    assert envelope.create(Base(user_id=1))["maxTries"] == 5
     assert Queueable.tries is None
 
 
 def test_none_gives_an_inherited_option_back_to_the_worker() -> None:
     made = types.new_class("Declared", (Base,), {}, lambda names: names.update(tries=None))
-    assert payload.create(made(user_id=1))["maxTries"] is None
+    assert envelope.create(made(user_id=1))["maxTries"] is None
 
 
 def test_a_field_inherited_cannot_be_given_a_default_by_a_bare_assignment() -> None:
@@ -270,7 +263,7 @@ class Methodical(Queueable):
 
 def test_options_as_methods_are_asked_for_each_job() -> None:
     job = Methodical(name="x")
-    message = payload.create(job)
+    message = envelope.create(job)
     assert message["displayName"] == "Methodical x"
     assert message["tags"] == ["tag", "name:x"]
     assert message["retryUntil"] == 1893456000.0
@@ -300,7 +293,7 @@ def test_a_backoff_method_that_gives_no_seconds_is_told(wrong: Any) -> None:
 
 @pytest.mark.parametrize("option", ["retry_until", "expires"])
 def test_deadlines_count_from_the_dispatch(option: str) -> None:
-    message = payload.create(declared(**{option: timedelta(hours=1)})())
+    message = envelope.create(declared(**{option: timedelta(hours=1)})())
     key = {"retry_until": "retryUntil", "expires": "expiresAt"}[option]
     assert message[key] == pytest.approx(message["createdAt"] + 3600, abs=2)
 
@@ -436,7 +429,7 @@ def test_a_job_is_named_by_module_and_class_or_by_its_own_choice() -> None:
     assert Base.own_name() == "tests.test_queueable.Base"
     assert index["tests.test_queueable.Base"] is Base
     made = declared(job_name="App\\Jobs\\Renamed")
-    assert payload.create(made())["job"] == "App\\Jobs\\Renamed"
+    assert envelope.create(made())["job"] == "App\\Jobs\\Renamed"
     assert index["App\\Jobs\\Renamed"] is made
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from qframe import ConfigurationError, UnknownJob, project
-from qframe.queueable import index
-from qframe.registry import Registry
+from qframe import ConfigurationError, UnknownJob
+from qframe.jobs import project
+from qframe.jobs.definition import index
+from qframe.jobs.registry import Registry
 
 JOB = """\
 import canary

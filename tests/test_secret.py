@@ -22,10 +22,10 @@ from qframe import (
     events,
     queueable,
 )
-from qframe.payload import create
-from qframe.sealing import Keyring, new_key
-from qframe.secret import redacted
-from qframe.tracking import as_json
+from qframe.features.status import as_json
+from qframe.payload.encryption import Keyring, new_key
+from qframe.payload.envelope import create
+from qframe.payload.secret import redacted
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -266,7 +266,7 @@ def test_the_jobs_kept_in_a_batch_of_a_chain_are_shown_with_stars(fresh: Path) -
     send = Send(token=Secret(VALUE))
     within = batch([send, chain([send]).catch(send)]).then(send)
     link = chain([batch([chain([send, within])]).then(send)])
-    queues.connection("database").begin_chain(link.plan(queues.connection("database"), None, None))
+    queues.connection("database").start_chain(link.plan(queues.connection("database"), None, None))
     (job,) = queues.connection("database").reserve(["default"])
     raw = json.dumps(job.payload)
     shown = redacted(job.payload)

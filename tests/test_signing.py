@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qframe import ConfigurationError, InvalidSignature, Queueable, QueueManager, config, foreign
-from qframe.drivers.base import BaseQueue
+from qframe.connection import Connection
 from qframe.exceptions import PayloadTooLarge
-from qframe.signing import OVERHEAD, Signer, is_signed
+from qframe.payload.signature import OVERHEAD, Signer, is_signed
 
 KEYS = ["the first key of the tests", "the second key of the tests"]
 BODY = b'{"uuid":"u-1","job":"app.jobs.Send","data":{"n":[]},"attempts":0,"delay":null}'
@@ -27,25 +27,14 @@ class Send(Queueable):
     def handle(self) -> None: ...
 
 
-class Recording(BaseQueue):
-    """A connection that keeps what is pushed."""
-
-    pushed: list[tuple[bytes, str]]
-
-    def put(self, messages: Any, queue: str, delay: float) -> str:
-        self.pushed = [*getattr(self, "pushed", []), *((raw, queue) for raw, _ in messages)]
-        return ""
-
-    def ping(self) -> str:
-        return ""
+def connection(**settings: Any) -> Connection:
+    return QueueManager({"default": "memory", **settings}).connection()
 
 
-def recording(**settings: Any) -> Recording:
-    queues = QueueManager({"default": "rec", "connections": {"rec": {"driver": "rec"}}, **settings})
-    queues.extend("rec", Recording)
-    queue = queues.connection("rec")
-    assert isinstance(queue, Recording)
-    return queue
+def pushed(queue: Connection, *names: str) -> list[tuple[bytes, str]]:
+    """Give what waits in queues, with the name of its queue."""
+    found = [(each, name) for name in names for each in queue.backend.search(name, b"")]
+    return [(each.raw_body, name) for each, name in found]
 
 
 @pytest.fixture
@@ -126,38 +115,39 @@ def test_the_transition_accepts_the_unsigned_but_not_the_wrong(signer: Signer) -
 
 
 def test_all_that_is_pushed_as_jobs_is_signed(fresh: object) -> None:
-    queue = recording(signing_key=KEYS[0])
+    queue = connection(signing_key=KEYS[0])
     queue.push(Send(), "a")
     queue.later(5, Send(), "b")
     queue.bulk([Send(), Send()])
     queue.push(foreign("App\\Import@handle", {"id": 1}), "c")
-    assert [name for _, name in queue.pushed] == ["a", "b", "default", "default", "c"]
-    for raw, name in queue.pushed:
+    made = pushed(queue, "a", "b", "default", "c")
+    assert [name for _, name in made] == ["a", "b", "default", "default", "c"]
+    for raw, name in made:
         Signer(KEYS[:1]).check(raw, name)
 
 
 def test_raw_payloads_are_pushed_as_they_are(fresh: object) -> None:
-    queue = recording(signing_key=KEYS[0])
+    queue = connection(signing_key=KEYS[0])
     queue.push_raw(BODY, "a")
     queue.push_raw(queue.signed(BODY, "a"), "a")
-    (plain, _), (signed, _) = queue.pushed
+    plain, signed = sorted((raw for raw, _ in pushed(queue, "a")), key=len)
     assert plain == BODY
     Signer(KEYS[:1]).check(signed, "a")
 
 
 def test_without_a_key_nothing_is_signed(fresh: object) -> None:
-    queue = recording()
+    queue = connection()
     queue.push(Send())
-    assert not is_signed(queue.pushed[0][0])
+    assert not is_signed(pushed(queue, "default")[0][0])
     assert queue.signed(BODY, "q") is BODY
 
 
 def test_the_size_is_that_of_the_signed_payload(fresh: object) -> None:
-    queue = recording(signing_key=KEYS[0])
+    queue = connection(signing_key=KEYS[0])
     size = len(queue.envelope(Send()).raw) + OVERHEAD
     queue.max_payload = size
     queue.push(Send())
-    assert len(queue.pushed[0][0]) == size
+    assert len(pushed(queue, "default")[0][0]) == size
     queue.max_payload = size - 1
     with pytest.raises(PayloadTooLarge):
         queue.envelope(Send())

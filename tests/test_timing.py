@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qframe.timing import iso, moment, seconds_until
+from qframe.payload.timing import iso, moment, seconds_until
 
 
 def test_numbers_and_timedeltas_count_from_now() -> None:

@@ -23,8 +23,9 @@ from qframe import (
     manager,
     queueable,
 )
-from qframe.payload import Envelope
-from qframe.unique import Lock
+from qframe.dispatch.pending import flush
+from qframe.features.unique import Lock
+from qframe.payload.envelope import Envelope
 
 
 class Feed(Queueable):
@@ -85,7 +86,7 @@ def queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueManager:
 
 
 def key(job: Queueable) -> str:
-    lock = Lock.of(Envelope.of(job))
+    lock = Lock.of(Envelope.of(job).payload)
     assert lock is not None
     return lock.key
 
@@ -133,9 +134,10 @@ def test_the_payload_says_which_lock_also_beside_other_keys() -> None:
 
     for job in (Named(), Rich()):
         envelope = Envelope.of(job)
-        lock = Lock.of(envelope)
+        lock = Lock.of(envelope.payload)
         assert lock is not None
-        assert envelope.payload["unique"] == lock.wire()
+        said = {"key": lock.key, "for": 120, "until": "started"}
+        assert envelope.payload["unique"] == said
         assert lock[1:] == (envelope.uuid, 120, "started")
         assert list(envelope.payload)[-2:] != ["unique", "delay"]
     assert b'"unique"' not in Envelope.of(PlainJob()).raw
@@ -186,6 +188,7 @@ def test_a_dropped_dispatch_goes_by_the_same_rule(queues: QueueManager) -> None:
         events.listen(events.JobDuplicate)(heard.append)
         first = dispatch(Feed()).send()
         dispatch(Feed())
+        flush()
     assert [event.id for event in heard] == [first]
     assert queues.connection().size() == 1
 
@@ -215,23 +218,3 @@ def test_a_job_that_raises_on_sync_frees_its_lock(
 def test_null_keeps_no_lock(queues: QueueManager) -> None:
     pending = [dispatch(Feed()).on_connection("null") for _ in range(2)]
     assert len({each.send() for each in pending}) == 2
-
-
-def test_a_bulk_with_unique_jobs_is_one_transaction_in_a_database(
-    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = queues.connection()
-    real = queue.put_unique
-    count = []
-
-    def fails(*args: Any) -> str:
-        count.append(1)
-        if len(count) == 2:
-            raise RuntimeError("in between")
-        return real(*args)
-
-    monkeypatch.setattr(queue, "put_unique", fails)
-    with pytest.raises(RuntimeError):
-        bulk([PlainJob(), Feed(name="a"), Feed(name="b")])
-    assert queue.size() == 0
-    assert queues.store().keys("unique:") == []

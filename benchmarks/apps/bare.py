@@ -13,18 +13,21 @@ import time
 from benchmarks.apps import effects
 
 _AHEAD = 50
+_RETRY_AFTER = 90
 _TAKE = """
-    SELECT id, payload, attempts, history FROM jobs
-    WHERE queue = ? AND reserved_at IS NULL AND due_at <= ? ORDER BY due_at, id LIMIT ?"""
-_HOLD = "UPDATE jobs SET reserved_at = ?, leased_at = ?, lease = ?, lease_until = ? WHERE id = ?"
+    SELECT id, CAST(payload AS BLOB), attempts, CAST(notes AS BLOB) FROM jobs
+    WHERE queue = ? AND reserved_at IS NULL AND due <= ? ORDER BY due, id LIMIT ?"""
+_HOLD = """
+    UPDATE jobs SET lease = ?, lease_end = ?, reserved_at = ?, leased_at = ?, started = NULL
+    WHERE id = ?"""
 _START = """
-    UPDATE jobs SET attempts = attempts + 1, history = ?, reserved_at = ?, leased_at = ?,
-    lease_until = ? WHERE id = ? AND lease = ? AND reserved_at = leased_at"""
-_DELETE = "DELETE FROM jobs WHERE id = ? AND lease = ? AND reserved_at = leased_at"
+    UPDATE jobs SET attempts = ?, notes = ?, lease_end = ?, reserved_at = ?, leased_at = ?,
+    started = 1 WHERE id = ? AND lease = ? AND reserved_at IS leased_at"""
+_DELETE = "DELETE FROM jobs WHERE id = ? AND lease = ? AND reserved_at IS leased_at"
 _INSERT = """
-    INSERT INTO jobs (queue, payload, attempts, available_at, created_at, due_at)
+    INSERT INTO jobs (queue, payload, attempts, available_at, created_at, due)
     VALUES (?, ?, 0, ?, ?, ?)"""
-_HISTORY = '{"starts":[[1,"host",12345,1795219200.0]]}'
+_NOTES = '{"starts":[[1,"host",12345,1795219200.0]]}'
 
 
 def _connected() -> sqlite3.Connection:
@@ -34,6 +37,13 @@ def _connected() -> sqlite3.Connection:
     return connection
 
 
+def _until(seconds: float) -> tuple[int, int, int]:
+    """Give the columns of a lease that ends then."""
+    end = time.time_ns() // 1000 + int(seconds * 1_000_000)
+    reserved_at = -(-end // 1_000_000) - _RETRY_AFTER
+    return end, reserved_at, reserved_at
+
+
 def drain(count: int) -> float:
     """Reserve fifty, start each in the transaction that deletes the one before; give the rate."""
     cursor = _connected().cursor()
@@ -41,25 +51,22 @@ def drain(count: int) -> float:
     done = 0
     began = time.perf_counter()
     while done < count:
-        now = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1000
         lease = f"{now:x}"
         cursor.execute("BEGIN IMMEDIATE")
         cursor.executemany(_DELETE, finished)
         rows = cursor.execute(_TAKE, ("default", now, _AHEAD)).fetchall()
-        cursor.executemany(
-            _HOLD, [(now // 1000, now // 1000, lease, now + 1000, row[0]) for row in rows]
-        )
+        until = _until(1)
+        cursor.executemany(_HOLD, [(lease, *until, row[0]) for row in rows])
         cursor.execute("COMMIT")
         finished = []
-        for row in rows:
-            now = time.time_ns() // 1_000_000
-            until = (now // 1000, now // 1000, now + 60_000)
+        for number, _, attempts, _ in rows:
             cursor.execute("BEGIN IMMEDIATE")
             cursor.executemany(_DELETE, finished)
-            cursor.execute(_START, (_HISTORY, *until, row[0], lease))
+            cursor.execute(_START, (attempts + 1, _NOTES, *_until(_RETRY_AFTER), number, lease))
             cursor.execute("COMMIT")
             effects.write_byte()
-            finished = [(row[0], lease)]
+            finished = [(number, lease)]
         done += len(rows)
         if not rows:
             raise SystemExit(f"the queue was empty after {done} jobs")
@@ -71,8 +78,8 @@ def bulk(count: int) -> float:
     """Insert rows that are ready made, in one `executemany`; give the rate."""
     connection = _connected()
     (payload,) = connection.execute("SELECT payload FROM jobs LIMIT 1").fetchone()
-    now = time.time_ns() // 1_000_000
-    rows = [("default", payload, now // 1000, now // 1000, now)] * count
+    now = time.time_ns() // 1000
+    rows = [("default", payload, now // 1_000_000, now // 1_000_000, now)] * count
     began = time.perf_counter()
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(_INSERT, rows)

@@ -14,7 +14,11 @@ import time
 
 from benchmarks.apps import effects
 
-_OF_A_WORKER = ("qframe.console.work", "qframe.worker.isolation", "qframe.drivers.redis.queue")
+_OF_A_WORKER = (
+    "qframe.console.work",
+    "qframe.worker.isolation.runner",
+    "qframe.drivers.redis.backend",
+)
 
 
 def run(count: int) -> float:

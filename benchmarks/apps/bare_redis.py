@@ -8,30 +8,30 @@ and sets a timer around it. `push N` is a loop of `rpush`, with redis-py's clien
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib import resources
 from typing import Any, NoReturn
 
 import redis.connection
 from pydantic import BaseModel
 
 from benchmarks.apps import effects, payloads
+from qframe.drivers.redis.commands import script
 
 _AHEAD = 50
 _LEASE = 60
-_STEP = 1 / 1048576
 _BEHIND = 8
 _READY = "queues:default"
 _RESERVED = f"{_READY}:reserved"
-_NEW = b'"attempts":0,'
-_STARTED = b'"attempts":1,'
-_HISTORY = b'%s,"qframe":{"history":"{\\"starts\\":[[1,\\"host\\",%d,%.6f]]}","sent":"0"}}'
+_NOTES = "qframe:notes:"
+_HOLD = ("1.0", 65_536, 262_144)
+"""Seconds of a hold, bytes for which it lasts a second more, bytes after which none is held."""
+_WHITE = bytes(b" \t\r"[n % 3] for n in range(256))
 
 
 def _connected() -> Any:  # noqa: ANN401 (redis-py's has few types)
@@ -42,11 +42,10 @@ def _connected() -> Any:  # noqa: ANN401 (redis-py's has few types)
 
 
 def _loaded(connection: Any, name: str) -> str:  # noqa: ANN401
-    folder = resources.files("qframe.drivers.redis") / "lua"
-    text = "\n".join((folder / f"{part}.lua").read_text() for part in ("shared", name))
-    connection.send_command("SCRIPT", "LOAD", text)
+    found = script(name)
+    connection.send_command("SCRIPT", "LOAD", found.text)
     connection.read_response()
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return found.digest
 
 
 class _Append(BaseModel):
@@ -67,51 +66,54 @@ def _guarded(data: object) -> None:
 def drain(run: Callable[[object], None]) -> NoReturn:
     """Run what is in the queue, for ever."""
     connection = _connected()
-    reserve, start, delete = (_loaded(connection, each) for each in ("reserve", "start", "delete"))
-    keys = (_READY, f"{_READY}:notify", f"{_READY}:delayed", _RESERVED)
+    reserve, apply = (_loaded(connection, each) for each in ("reserve", "apply"))
     pack, send, read = (
         connection.pack_command,
         connection.send_packed_command,
         connection.read_response,
     )
     pid, unread = os.getpid(), 0
-    done: tuple[bytes, str] | tuple[()] = ()
+    steps = (apply, 1, _RESERVED, "0.0", "", "", "qframe:queues", "qframe:{facts}", _RESERVED)
+    done: tuple[object, ...] = ()
     while True:
         if done:
-            send(pack("EVALSHA", delete, 1, _RESERVED, *done), check_health=False)
+            send(pack("EVALSHA", *steps, *done), check_health=False)
             unread, done = unread + 1, ()
-        send(pack("EVALSHA", reserve, 4, *keys, _AHEAD), check_health=False)
+        words = (reserve, 1, _READY, "0.0", b"\n" + _white(), _AHEAD, *_HOLD, _NOTES, 1)
+        send(pack("EVALSHA", *words), check_health=False)
         while unread:
             _check(read(disable_decoding=True))
             unread -= 1
-        score, *found = read(disable_decoding=True)
+        found, *_ = read(disable_decoding=True)
         if not found:
             time.sleep(0.001)
-        first = float(score)
-        for index, member in enumerate(found[1::2]):
+        for at in range(0, len(found), 4):
+            member, score = found[at + 1], found[at + 2]
             payload = json.loads(member)
-            began = time.time()
-            started = _HISTORY % (member[:-1].replace(_NEW, _STARTED), pid, began)
-            held, lease = first + index * _STEP, first + _LEASE + index * _STEP
-            send(
-                pack(
-                    *("EVALSHA", start, 2, _RESERVED, _RESERVED),
-                    *(member, repr(held), started, repr(lease), _LEASE),
-                    *done,
-                ),
-                check_health=False,
+            tag = b"\n\t" + _white()
+            started = member.replace(b'"attempts":0,', b'"attempts":1,') + tag
+            note, notes = f"{_NOTES}{_READY}".encode() + tag, b'0 {"starts":[[1,"host",%d,%.6f]]}'
+            start = (
+                *(11, "fence", _RESERVED, member, score, started),
+                *("start", _LEASE, "", note, notes % (pid, time.time())),
             )
-            unread, done = unread + 1, (started, repr(lease))
+            send(pack("EVALSHA", *steps, *done, *start), check_health=False)
+            unread, done = unread + 1, (8, "fence", _RESERVED, started, "", "", "delete", note)
             run(payload["data"])
             if unread > _BEHIND:
                 _check(read(disable_decoding=True))
                 unread -= 1
 
 
+def _white() -> bytes:
+    """Give white space that nothing else ends with."""
+    return random.randbytes(32).translate(_WHITE)  # noqa: S311 (a name, no secret)
+
+
 def _check(reply: Any) -> None:  # noqa: ANN401
     """Make sure that what was told was done: a job started, or deleted."""
-    if not (reply[0] if isinstance(reply, list) else reply):
-        raise SystemExit("a lease was lost")
+    if reply != 1:
+        raise SystemExit(f"a lease was lost: {reply}")
 
 
 def push(count: int) -> float:

@@ -35,6 +35,12 @@ class Unique(Plain):
     unique = True
 
 
+class UniqueTracked(Unique):
+    """One whose status is kept besides."""
+
+    track = True
+
+
 class Encrypted(Plain):
     """One whose field is encrypted."""
 
@@ -46,5 +52,7 @@ KINDS: dict[str, type[Plain]] = {
     "middleware": Passing,
     "unique": Unique,
     "encrypted": Encrypted,
+    "unique tracked": UniqueTracked,
     "batch": Plain,
+    "chain": Plain,
 }

@@ -62,7 +62,7 @@ async def book(request: Request) -> Response:
 @asynccontextmanager
 async def lifespan(_app: Starlette) -> AsyncIterator[None]:
     """Open the queue before the first request instead of in it."""
-    await asyncio.to_thread(manager.default().connection().ping)
+    await asyncio.to_thread(manager.default().connection().backend.check)
     yield
 
 

@@ -9,6 +9,7 @@ from faults import jobs
 from faults.scenario import scenario
 from faults.site import Site
 from qframe import Queueable, chain, manager
+from qframe.contracts.backend import Ability
 from tests.support.ledger import Account
 
 _LENGTH = 5
@@ -78,7 +79,7 @@ def at_least_once(site: Site) -> None:
 
 def pushed_apart(site: Site) -> bool:
     """Whether the next link is pushed apart from the removal of the one before."""
-    return not site.queue.noting
+    return Ability.JOINT not in site.queue.abilities
 
 
 def worked(site: Site, longest: float | None = None) -> jobs.Work:

@@ -10,6 +10,7 @@ from typing import Any
 from faults import jobs
 from faults.scenario import scenario
 from faults.site import Site
+from qframe.contracts.step import Start, Step
 from qframe.exceptions import QframeError
 
 _KB64 = 65536
@@ -91,13 +92,14 @@ def _raw_bytes(site: Site) -> None:
         except QframeError as error:
             refused.append(f"{name} ({error})")
             continue
-        (job,) = site.queue.reserve(["raw"])
+        backend = site.queue.backend
+        (job,), _ = backend.reserve(["raw"])
         site.check(job.raw_body == raw, f"{name}: came back changed")
-        site.queue.start(job)
-        job.release()
-        (again,) = site.queue.reserve(["raw"])
+        backend.apply(Step(job, Start(60)))
+        backend.apply(job.release())
+        (again,), _ = backend.reserve(["raw"])
         site.check(again.raw_body == raw, f"{name}: came back changed after a release")
-        again.delete()
+        backend.apply(again.delete())
     for size in (1_000_001, 64_000_000):
         try:
             site.queue.push_raw(b"x" * size, "raw")

@@ -7,10 +7,9 @@ import signal
 import time
 from dataclasses import dataclass
 
-from faults import jobs
+from faults import jobs, requests
 from faults.scenario import scenario
 from faults.site import Site
-from qframe.drivers.redis.scripts import script
 from tests.support.ledger import Account, Fault
 
 _PHASES = ("before", "sent", "answered")
@@ -47,7 +46,8 @@ class Point:
 
     def said(self) -> dict[str, object]:
         """Give what `faults.worker` has to know."""
-        return {"script": self.script, "phase": self.phase, "count": self.count}
+        word = {"fail": "record"}.get(self.script, self.script)
+        return {"script": word, "phase": self.phase, "count": self.count}
 
 
 class Command(Point):
@@ -75,8 +75,8 @@ _COMMANDS = {
 def _points(site: Site) -> list[Point]:
     if "beanstalkd" in site.backend.features:
         return [Command(word, phase, n) for word, n in _COMMANDS.items() for phase in _PHASES]
-    for name in _COUNTS:  # what a server has to ask for first is done a moment later
-        site.redis.command("SCRIPT", "LOAD", script(name).text)
+    for each in requests.scripts():  # what a server has to ask for first is done a moment later
+        site.redis.command("SCRIPT", "LOAD", each.text)
     return [Point(name, phase, n) for name, n in _COUNTS.items() for phase in _PHASES]
 
 

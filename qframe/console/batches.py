@@ -12,20 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from qframe.batch import Batch
-from qframe.console.common import Config, Connection, Json, configured, each_answering
+from qframe.connection import Connection
+from qframe.console.common import Config, ConnectionOption, Json, configured, each_answering
 from qframe.console.text import say, say_error, say_json, say_rows
-from qframe.contracts import BatchRecord, BatchStore, FailedJob, FailedStore
-from qframe.drivers.base import BaseQueue
+from qframe.contracts.batch import BatchRecord
+from qframe.contracts.failed import FailedJob
+from qframe.dispatch.batch import Batch
+from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.failed import search
 from qframe.failed.retry import retry as requeue
+from qframe.features.batches import Batches
 from qframe.manager import QueueManager
-from qframe.names import one_line
-from qframe.timing import iso
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
 
 _HOUR = 3600
-_PAGE = 200
 _EVERY = 0.2
 """Seconds between two looks at a batch that is followed."""
 _NAMED = 10
@@ -51,7 +53,7 @@ def batch(
     follow: Annotated[
         bool, typer.Option("--follow", "--watch", help="Show it until it has finished.")
     ] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
@@ -77,7 +79,7 @@ def batch(
 def batches(
     *,
     limit: Annotated[int, typer.Option(help="Rows at most; 0: all.")] = 50,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -100,7 +102,9 @@ def batches(
         say("and more: --limit 0 shows all")
 
 
-def cancel_batch(identity: Id, *, connection: Connection = None, config: Config = None) -> int:
+def cancel_batch(
+    identity: Id, *, connection: ConnectionOption = None, config: Config = None
+) -> int:
     """Cancel a batch: `then` does not follow it, and it takes no more jobs.
 
     Members that wait still run, unless they go through the middleware SkipIfBatchCancelled or ask
@@ -120,7 +124,7 @@ def cancel_batch(identity: Id, *, connection: Connection = None, config: Config 
 def retry_batch(
     ids: Annotated[list[str], typer.Argument(help="Ids of batches.")],
     *,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Queue the failed jobs of batches again; a batch that was cancelled no longer is.
@@ -149,7 +153,7 @@ def prune_batches(
         float | None,
         typer.Option(help="Also cancelled ones, cancelled longer ago.", show_default=False),
     ] = None,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Remove batches that finished more than --hours (24) ago; for a cron job.
@@ -164,7 +168,7 @@ def prune_batches(
         "cancelled": None if cancelled is None else _before("--cancelled", cancelled),
     }
     done = each_answering(
-        configured(config), connection, lambda queue: _store(queue).prune(before, **more)
+        configured(config), connection, lambda queue: _kept(queue).prune(before, **more)
     )
     say(f"removed {sum(count for _, count in done)} batches")
 
@@ -179,16 +183,16 @@ def _before(option: str, hours: float) -> float:
 # -- finding them ---------------------------------------------------------------------------------
 
 
-def _store(queue: BaseQueue) -> BatchStore:
-    store = queue.batch_store()
-    if store is None:
+def _kept(queue: Connection) -> Batches:
+    kept = queue.batches()
+    if kept is None:
         raise ConfigurationError(f"the connection {queue.name!r} keeps no batches")
-    return store
+    return kept
 
 
-def _found(queues: QueueManager, connection: str | None, identity: str) -> tuple[BaseQueue, Batch]:
+def _found(queues: QueueManager, connection: str | None, identity: str) -> tuple[Connection, Batch]:
     """Give a batch and its connection: the one it was dispatched on where several know it."""
-    done = each_answering(queues, connection, lambda queue: _store(queue).read(identity))
+    done = each_answering(queues, connection, lambda queue: _kept(queue).read(identity))
     found = [(queue, record) for queue, record in done if record is not None]
     if not found:
         raise QframeError(f"no batch {identity[:100]!r}; qframe batches lists them")
@@ -199,44 +203,35 @@ def _found(queues: QueueManager, connection: str | None, identity: str) -> tuple
 def _everything(queues: QueueManager, connection: str | None) -> Iterator[BatchRecord]:
     """Give the batches in the stores that answer, latest first, each once."""
 
-    def reach(queue: BaseQueue) -> BatchStore:
-        store = _store(queue)
-        store.page(1)
-        return store
+    def reach(queue: Connection) -> Batches:
+        kept = _kept(queue)
+        kept.page(1)
+        return kept
 
-    stores = [store for _, store in each_answering(queues, connection, reach)]
+    several = [kept.all() for _, kept in each_answering(queues, connection, reach)]
     seen: set[str] = set()
-    for record in heapq.merge(*map(_pages, stores), key=lambda each: -each.created_at):
+    for record in heapq.merge(*several, key=lambda each: -each.created_at):
         if record.id not in seen and connection in {None, record.connection}:
             seen.add(record.id)
             yield record
 
 
-def _pages(store: BatchStore) -> Iterator[BatchRecord]:
-    after: str | None = None
-    while page := store.page(_PAGE, after):
-        yield from page
-        after = page[-1].id
-
-
 # -- retrying -------------------------------------------------------------------------------------
 
 
-def _retry(queues: QueueManager, stores: list[FailedStore], queue: BaseQueue, found: Batch) -> int:
+def _retry(queues: QueueManager, stores: list[FailedStore], queue: Connection, found: Batch) -> int:
     """Queue the failed jobs of a batch again; gives the exit code."""
-    store, record = _store(queue), found.record
-    uuids = store.failures(found.id, record.failed) if record.failed else ()
+    batches, record = _kept(queue), found.record
+    uuids = batches.failures(found.id, record.failed) if record.failed else ()
     # Without failures it may be that they were retried one by one, which leaves it cancelled.
-    if not uuids and (record.cancelled_at is None or "catch" not in record.told):
+    if not uuids and (record.cancelled_at is None or "catch" not in record.notified):
         say(f"{found.id}: no member has failed")
         return 0
-    revived = store.revive(found.id)  # first, or the jobs could find it cancelled
+    revived = batches.revive(found.id)  # first, or the jobs could find it cancelled
     kept = [each for each in (search.find(stores, uuid) for uuid in uuids) if each is not None]
     count, trouble = _requeue(queues, kept)
     if not uuids and record.is_finished:
-        teller = store.seal(found.id)  # it is: this gives who tells that it has finished
-        if teller is not None:
-            queue.put_teller(teller)
+        batches.close(found.id)  # it is: this has what follows its end looked at again
     said = [f"{found.id}: queued {count} failed jobs again"]
     if len(kept) < len(uuids):
         said.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
@@ -315,7 +310,7 @@ def _percent(found: Batch) -> str:
 def _follow(first: Batch, *, as_json: bool) -> tuple[Batch, bool]:
     """Show a batch until it has finished; gives how it stood last, and whether by Ctrl-C."""
     last = first
-    tell, close = _teller(as_json=as_json)
+    tell, close = _display(as_json=as_json)
     try:
         for last in _changes(first):
             tell(last)
@@ -326,7 +321,7 @@ def _follow(first: Batch, *, as_json: bool) -> tuple[Batch, bool]:
     return last, False
 
 
-def _teller(*, as_json: bool) -> tuple[Callable[[Batch], None], Callable[[], None]]:
+def _display(*, as_json: bool) -> tuple[Callable[[Batch], None], Callable[[], None]]:
     """Give what shows a batch that is followed, and what ends the showing."""
     if as_json:
         return lambda _batch: None, lambda: None

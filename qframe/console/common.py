@@ -9,9 +9,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from qframe import config, manager
+from qframe.connection import Connection
 from qframe.console.text import say_error
-from qframe.contracts import Capability
-from qframe.drivers.base import BaseQueue
+from qframe.contracts.backend import Ability
 from qframe.exceptions import BackendUnavailable
 from qframe.manager import QueueManager
 
@@ -22,7 +22,7 @@ Config = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Connection = Annotated[
+ConnectionOption = Annotated[
     str | None,
     typer.Option("--connection", help="Only this connection.", show_default=False),
 ]
@@ -38,23 +38,23 @@ def configured(file: Path | None) -> QueueManager:
     return queues
 
 
-def working(queues: QueueManager, only: str | None = None) -> Iterator[BaseQueue]:
+def working(queues: QueueManager, only: str | None = None) -> Iterator[Connection]:
     """Give the connections that hold jobs: the default one and those configured, or `only`."""
     names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
     for name in [only] if only else names:
         queue = queues.connection(name)
-        if Capability.RESERVE in queue.capabilities or only:
+        if Ability.RESERVE in queue.abilities or only:
             yield queue
 
 
 def each_answering(
-    queues: QueueManager, only: str | None, act: Callable[[BaseQueue], T]
-) -> list[tuple[BaseQueue, T]]:
+    queues: QueueManager, only: str | None, act: Callable[[Connection], T]
+) -> list[tuple[Connection, T]]:
     """Act on every connection, naming on stderr those that do not answer.
 
     Raises the last connection's `BackendUnavailable` when none answers.
     """
-    done: list[tuple[BaseQueue, T]] = []
+    done: list[tuple[Connection, T]] = []
     trouble: BackendUnavailable | None = None
     for queue in working(queues, only):
         try:

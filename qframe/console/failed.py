@@ -10,23 +10,24 @@ from typing import Annotated, Any
 
 import typer
 
-from qframe import payload, secret
 from qframe.console.common import (
     Config,
-    Connection,
+    ConnectionOption,
     Json,
     QueueOption,
     configured,
     each_answering,
 )
-from qframe.console.text import say, say_error, say_json, say_rows
-from qframe.contracts import FailedJob, FailedStore
+from qframe.console.text import encodable, say, say_error, say_json, say_rows
+from qframe.contracts.failed import FailedJob
+from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, InvalidPayload, QframeError
 from qframe.failed import search
 from qframe.failed.retry import retry as requeue
 from qframe.manager import QueueManager
-from qframe.names import printable
-from qframe.timing import iso
+from qframe.payload import envelope, secret, tracebacks
+from qframe.payload.text import printable
+from qframe.payload.timing import iso
 
 _HOUR = 3600
 
@@ -45,7 +46,7 @@ def failed(
     *,
     queue: QueueOption = None,
     limit: Annotated[int, typer.Option(help="Rows at most; 0: all.")] = 100,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -62,7 +63,7 @@ def failed(
         return
     if limit < 0:
         raise ConfigurationError(f"--limit must not be negative, got {limit}")
-    records = itertools.chain.from_iterable(search.everything(store, queue) for store in stores)
+    records = itertools.chain.from_iterable(store.all(queue) for store in stores)
     rows = [_row(record) for record in itertools.islice(records, limit or None)]
     if as_json:
         say_json(rows)
@@ -79,7 +80,7 @@ def retry(
     ids: Annotated[list[str] | None, typer.Argument(help="uuids, or all.")] = None,
     *,
     queue: QueueOption = None,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Queue failed jobs again, each once however often this is called.
@@ -96,7 +97,7 @@ def retry(
     if queue and ids not in (None, [], ["all"]):
         raise ConfigurationError("--queue goes with all, not with uuids")
     if not ids or ids == ["all"]:
-        chosen = [(s, r) for s in stores for r in search.everything(s, queue)]
+        chosen = [(s, r) for s in stores for r in s.all(queue)]
     else:
         chosen = [_found(stores, uuid) for uuid in ids]
     count, trouble = 0, 0
@@ -113,7 +114,7 @@ def retry(
 def forget(
     ids: Annotated[list[str], typer.Argument(help="uuids.")],
     *,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Remove failed jobs for good.
@@ -131,7 +132,7 @@ def forget(
 def flush(
     *,
     hours: Annotated[float, typer.Option(help="Only those that failed longer ago.")] = 0,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Remove all failed jobs for good, or only the older ones.
@@ -146,7 +147,7 @@ def flush(
 def prune(
     *,
     hours: Annotated[float, typer.Option(help="How long they are kept.")] = 24,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Remove failed jobs older than --hours (24); for a cron job.
@@ -191,14 +192,14 @@ def _row(record: FailedJob) -> dict[str, Any]:
         "job": record.name,
         "attempts": record.attempts,
         "failed_at": iso(record.failed_at),
-        "error": record.exception.strip().rpartition("\n")[2],
+        "error": tracebacks.brief_of(record.exception, 1000),
     }
 
 
 def _without_secrets(raw: bytes) -> bytes:
     """Give a payload with its secrets as stars, everything else as it is."""
     try:
-        hidden = secret.redacted(payload.parse(raw))
+        hidden = secret.redacted(envelope.parse(raw))
     except InvalidPayload:
         return raw
     return raw if hidden is None else json.dumps(hidden, separators=(",", ":")).encode()
@@ -224,4 +225,4 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         say(f"{key:<12}{value}")
     say_rows(ran, ("number", "host", "pid", "started_at", "ended", "error"), empty="never started")
     for line in record.exception.rstrip().splitlines():
-        typer.echo("  " + printable(line))
+        typer.echo("  " + encodable(printable(line)))

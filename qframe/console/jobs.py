@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from qframe.console.common import Config, Connection, QueueOption, configured
+from qframe.console.common import Config, ConnectionOption, QueueOption, configured
 from qframe.console.text import say
-from qframe.dispatch import dispatch as dispatch_job
+from qframe.dispatch.pending import dispatch as dispatch_job
 from qframe.exceptions import InvalidArguments, InvalidJob, UnknownJob
-from qframe.names import nearest, one_line
+from qframe.payload.text import nearest, one_line
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def dispatch(
     queue: QueueOption = None,
     delay: Annotated[float, typer.Option(help="Seconds before it is ready.")] = 0,
     track: Annotated[bool, typer.Option("--track", help="Keep its status.")] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Queue a job by its name and print its id.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -11,10 +10,12 @@ from datetime import UTC, datetime
 
 import typer
 
-from qframe import events, payload, tracebacks
+from qframe import events
+from qframe.console.text import as_json, encodable
 from qframe.contracts import Job
 from qframe.exceptions import InvalidPayload
-from qframe.names import one_line
+from qframe.payload import envelope, tracebacks
+from qframe.payload.text import one_line
 from qframe.worker import memory
 
 _WIDEST = 150
@@ -181,11 +182,11 @@ class Output:
 
     def _write_json(self, status: str, **fields: object) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._write(json.dumps({"time": now, "status": status, **fields}, ensure_ascii=False))
+        self._write(as_json({"time": now, "status": status, **fields}))
 
     def _write(self, text: str) -> None:
         try:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(encodable(text) + "\n")
             sys.stdout.flush()
         except (OSError, ValueError):
             # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
@@ -199,8 +200,8 @@ def waited(job: Job) -> str:
         message = job.payload
     except InvalidPayload:
         return "?"
-    created = payload.number(message, "createdAt")
-    delay = payload.number(message, "delay") or 0
+    created = envelope.number(message, "createdAt")
+    delay = envelope.number(message, "delay") or 0
     if created is None or not ran:
         return "?"
     return f"{max(0, ran[0].started_at - created - delay):.0f}s"

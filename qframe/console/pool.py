@@ -9,20 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qframe import project
 from qframe.console import title
 from qframe.console.common import configured
 from qframe.console.output import Output, duration
-from qframe.contracts import Queue
 from qframe.exceptions import ConfigurationError
-from qframe.manager import QueueManager
-from qframe.names import one_line
-from qframe.worker import StopReason, WorkerOptions, changes
-from qframe.worker.aftermath import Aftermath, Fate, Settled
+from qframe.jobs import project
+from qframe.payload.text import one_line
+from qframe.worker import StopReason, WorkerOptions
 from qframe.worker.options import USAGE
-from qframe.worker.place import Exit
-from qframe.worker.pool import Pool
-from qframe.worker.slip import State
+from qframe.worker.pool import reload
+from qframe.worker.pool.rescuer import Fate, Rescue, Rescuer
+from qframe.worker.pool.scoreboard import JobState
+from qframe.worker.pool.slot import WorkerExit
+from qframe.worker.pool.supervisor import Supervisor
 
 _OURS = {"--workers": True, "--stop-timeout": True, "--watch": False}
 """The options of the pool itself, and whether each takes a value."""
@@ -58,14 +57,14 @@ def run(
     queues.settings.listeners = {}  # they are the workers': nothing of the application is imported
     connection = options.connection or queues.settings.default
     queues.settings.connection(connection)
-    watch = changes.watching(project.root()) if pool.watch else None
+    watch = reload.watching(project.root()) if pool.watch else None
     report = _Report(Output(as_json=as_json, quiet=quiet, verbose=False))
     title.say(f"pool of {pool.workers} on {connection}")
-    made = Pool(
+    made = Supervisor(
         _command(),
         pool.workers,
         options,
-        Aftermath(lambda: _connection(queues, connection), options, report.settled),
+        Rescuer(lambda: queues.connection(connection), options, report.rescued),
         report,
         stop_timeout=pool.stop_timeout,
         changes=watch,
@@ -85,11 +84,6 @@ def run(
         report.output.totals = made.totals
         report.output.closing(StopReason.INTERRUPTED if made.was_stopped else "all have ended")
     return code
-
-
-def _connection(queues: QueueManager, name: str) -> Queue:
-    queues.store(name)  # may be kept elsewhere, by another driver
-    return queues.connection(name)
 
 
 def _command() -> list[str]:
@@ -127,7 +121,7 @@ class _Report:
         if self.output.as_json:
             self._say("started", f"worker {number}", "", worker=number, pid=pid)
 
-    def ended(self, exit_: Exit, delay: float | None) -> None:
+    def ended(self, exit_: WorkerExit, delay: float | None) -> None:
         """Say why a worker ended, and what follows; not where it has itself, and that is all."""
         if exit_.code == USAGE and delay is None:
             return
@@ -139,7 +133,7 @@ class _Report:
             parts[0] += f", exit {exit_.code}"
         if exit_.late:
             parts.append("its job had reached its hard timeout")
-        elif exit_.left is not None and exit_.left.state is not State.DONE:
+        elif exit_.left is not None and exit_.left.state is not JobState.DEFERRED:
             parts.append("in a job")
         parts.append(_follows(exit_, delay))
         self._say(
@@ -165,25 +159,24 @@ class _Report:
         """Say what is done to all workers."""
         self._say("told", what, "yellow")
 
-    def settled(self, settled: Settled) -> None:
+    def rescued(self, rescue: Rescue) -> None:
         """Say what became of a dead worker's job; nothing where it was settled before."""
-        if settled.fate is Fate.GONE:
+        if rescue.fate is Fate.GONE:
             return
-        left = settled.left
-        name = one_line(f"{settled.name} {settled.uuid}", 200) if settled.name else "the job"
-        fate = {
-            Fate.RETRIED: f"tried again in {settled.delay:g} s",
-            Fate.LEFT: "left to its lease",
-        }.get(settled.fate, settled.fate.value)
+        worker = rescue.orphan.worker
+        name = one_line(f"{rescue.name} {rescue.uuid}", 200) if rescue.name else "the job"
+        fate = rescue.fate.value
+        if rescue.fate is Fate.RETRIED:
+            fate += f" in {rescue.delay:g} s"
         self._say(
             "recovered",
-            f"{name} of worker {left.worker}: {fate}",
+            f"{name} of worker {worker}: {fate}",
             "yellow",
-            worker=left.worker,
-            uuid=settled.uuid or None,
-            job=settled.name or None,
-            fate=settled.fate.value,
-            delay=settled.delay,
+            worker=worker,
+            uuid=rescue.uuid or None,
+            job=rescue.name or None,
+            fate=rescue.fate.value,
+            delay=rescue.delay,
         )
 
     def _say(self, status: str, what: str, colour: str, **fields: object) -> None:
@@ -191,7 +184,7 @@ class _Report:
             self.output.notice(status, what, colour, **fields)
 
 
-def _follows(exit_: Exit, delay: float | None) -> str:
+def _follows(exit_: WorkerExit, delay: float | None) -> str:
     if delay is None:
         return ""
     if not delay:

@@ -7,20 +7,20 @@ from typing import Annotated, Any
 import typer
 
 from qframe import events
+from qframe.connection import Connection
 from qframe.console.common import (
     Config,
-    Connection,
+    ConnectionOption,
     Json,
     QueueOption,
     configured,
     each_answering,
 )
 from qframe.console.text import say, say_json, say_rows
-from qframe.contracts import Capability
-from qframe.drivers.base import BaseQueue
+from qframe.contracts.backend import Ability
 from qframe.exceptions import ConfigurationError
-from qframe.names import queue_name
-from qframe.timing import seconds_until
+from qframe.payload.text import queue_name
+from qframe.payload.timing import seconds_until
 from qframe.worker.control import pause_key
 
 
@@ -38,7 +38,7 @@ def pause(
     queue: Annotated[str, typer.Argument(help="Queue; without it, everything.")] = "",
     *,
     seconds: Annotated[float, typer.Option("--for", help="Seconds; 0: until resumed.")] = 0,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Let workers take no more jobs from a queue, or from any; running jobs finish.
@@ -54,7 +54,7 @@ def pause(
     queues = configured(config)
     name = queue_name(queue) if queue else ""
 
-    def act(each: BaseQueue) -> None:
+    def act(each: Connection) -> None:
         queues.store(each.name).set(pause_key(each.name, name), "1", seconds or None)
         events.fire(events.QueuePaused, each.name, name)
 
@@ -65,7 +65,7 @@ def pause(
 def resume(
     queue: Annotated[str, typer.Argument(help="Queue; without it, everything.")] = "",
     *,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Undo `pause`: of one queue, or, without a name, every pause there is.
@@ -77,7 +77,7 @@ def resume(
     queues = configured(config)
     name = queue_name(queue) if queue else ""
 
-    def act(each: BaseQueue) -> None:
+    def act(each: Connection) -> None:
         store = queues.store(each.name)
         keys = [pause_key(each.name, name)]
         if not name:
@@ -93,7 +93,7 @@ def resume(
 def size(
     queue: QueueOption = None,
     *,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -115,7 +115,7 @@ def monitor(
     queue: QueueOption = None,
     *,
     limit: Annotated[int, typer.Option("--max", help="Jobs a queue may hold.")] = 1000,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
@@ -170,7 +170,7 @@ def kick(
       qframe kick database --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
     found = configured(config).connection(connection)
-    if Capability.BURY not in found.capabilities:
+    if Ability.BURY not in found.abilities:
         raise ConfigurationError(
             f"the connection {found.name!r} ({found.settings.driver}) buries no jobs"
         )
@@ -183,16 +183,16 @@ def kick(
 
 
 def _sizes(queues: Any, connection: str | None, only: str | None) -> list[dict[str, Any]]:  # noqa: ANN401
-    def count(queue: BaseQueue) -> list[dict[str, Any]]:
+    def count(queue: Connection) -> list[dict[str, Any]]:
         names = [only] if only else [queue.default_queue]
-        if not only and Capability.LIST in queue.capabilities:
+        if not only and Ability.LIST in queue.abilities:
             names = sorted({*names, *queue.queues()})
         return [_row(queue, name) for name in names]
 
     return [row for _, rows in each_answering(queues, connection, count) for row in rows]
 
 
-def _row(queue: BaseQueue, name: str) -> dict[str, Any]:
+def _row(queue: Connection, name: str) -> dict[str, Any]:
     sizes = queue.sizes(name)
     return {
         "connection": queue.name,
@@ -204,5 +204,5 @@ def _row(queue: BaseQueue, name: str) -> dict[str, Any]:
     }
 
 
-def _names(done: list[tuple[BaseQueue, None]]) -> str:
+def _names(done: list[tuple[Connection, None]]) -> str:
     return ", ".join(queue.name for queue, _ in done)

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from qframe.console.common import Config, Connection, configured, each_answering
+from qframe.connection import Connection
+from qframe.console.common import Config, ConnectionOption, configured, each_answering
 from qframe.console.text import say
 from qframe.console.workers import called, lasting
-from qframe.contracts import Store
-from qframe.drivers.base import BaseQueue
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError
-from qframe.timing import seconds_until
+from qframe.payload.timing import seconds_until
 from qframe.worker import roster
 from qframe.worker.control import RESTART
 from qframe.worker.roster import Entry
@@ -37,7 +37,7 @@ def restart(
     wait: Annotated[
         bool, typer.Option("--wait", help=f"Wait until they did, {_PATIENCE:g} s at most.")
     ] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Ask every worker to exit after its current job; what supervises them starts new ones.
@@ -58,7 +58,7 @@ def restart(
     queues = configured(config)
     token = secrets.token_hex(8)
 
-    def act(queue: BaseQueue) -> tuple[Store, list[Entry]]:
+    def act(queue: Connection) -> tuple[Store, list[Entry]]:
         store = queues.store(queue.name)
         there = roster.listed(store) if wait else []  # those that have read the token before
         there = [entry for entry in there if not entry.is_gone]

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from qframe import config as configuration
-from qframe import sealing
+from qframe.connection import Connection
 from qframe.console.common import Config, Json, configured
 from qframe.console.text import say, say_error, say_json
-from qframe.contracts import Capability
-from qframe.drivers.base import BaseQueue
+from qframe.contracts.backend import Ability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
+from qframe.payload import encryption
 
 _SHORT_LEASE = 3
 
@@ -99,7 +99,7 @@ def key() -> None:
     \b
       qframe key
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    say(sealing.new_key())
+    say(encryption.new_key())
 
 
 def check(*, as_json: Json = False, config: Config = None) -> int:
@@ -140,9 +140,10 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
     try:
         queue = queues.connection(name)
         began = time.monotonic()
-        row["answer"] = queue.ping()
+        health = queue.backend.check()
+        row["answer"] = health.version
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
-        row["warnings"] = [*queue.warnings(), *_lease_warnings(queue)]
+        row["warnings"] = [*health.warnings, *_lease_warnings(queue)]
     except BackendUnavailable as error:
         asked_for = name in settings.connections or name == settings.default
         row["error" if asked_for else "unused"] = str(error)
@@ -151,8 +152,8 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
     return row
 
 
-def _lease_warnings(queue: BaseQueue) -> list[str]:
-    if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
+def _lease_warnings(queue: Connection) -> list[str]:
+    if Ability.RESERVE in queue.abilities and queue.retry_after < _SHORT_LEASE:
         warning = (
             f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter for "
             "as long keeps its lease from being renewed, and runs twice"

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qframe import status as statuses
-from qframe import tracking
-from qframe.console.common import Config, Connection, Json, configured, each_answering
+from qframe.console.common import Config, ConnectionOption, Json, configured, each_answering
 from qframe.console.text import say, say_error, say_json
-from qframe.contracts import Cancelling, Capability, JobStatus, State
+from qframe.contracts.backend import Ability
+from qframe.contracts.queue import Cancelling
+from qframe.contracts.status import JobStatus, State
+from qframe.dispatch import status as statuses
 from qframe.exceptions import ConfigurationError
 from qframe.failed import search
+from qframe.features import status as facts
 from qframe.manager import QueueManager
-from qframe.names import one_line
-from qframe.timing import iso
+from qframe.payload import tracebacks
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 _BAD = {State.FAILED, State.CANCELLED}
 _EVERY = 0.2
 """Seconds between two looks at a job that is followed."""
+_LOOK = 1.0
+"""Seconds between two looks whether a running job without status is still there."""
 _PATIENCE = 10.0
 """Seconds the worker of a running job is given to end it; it looks about once a second."""
 
@@ -42,7 +47,7 @@ def status(
     uuid: Id,
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Show it until it has ended.")] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
@@ -71,7 +76,7 @@ def cancel(
     running: Annotated[
         bool, typer.Option("--running", help="Interrupt it if it runs, as USR1 does.")
     ] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Remove a job that waits, is delayed or buried; with --running end one that runs.
@@ -102,7 +107,7 @@ def cancel(
 
 
 def _read(queues: QueueManager, connection: str | None, uuid: str) -> JobStatus | None:
-    done = each_answering(queues, connection, lambda queue: statuses.read_on(queue, uuid))
+    done = each_answering(queues, connection, lambda queue: facts.read(queue.backend, uuid))
     return next((status for _, status in done if status is not None), None)
 
 
@@ -123,7 +128,7 @@ def _untracked(queues: QueueManager, connection: str | None, uuid: str) -> dict[
         "queue": record.queue,
         "attempt": record.attempts,
         "ended_at": record.failed_at,
-        "exception": record.exception.strip().rpartition("\n")[2],
+        "exception": tracebacks.brief_of(record.exception, 1000),
         "remark": f"not tracked; qframe failed {record.uuid} shows more",
     }
 
@@ -135,7 +140,7 @@ def _nothing_to_cancel(queues: QueueManager, connection: str | None, uuid: str) 
     unable = [
         queue.name
         for queue in statuses.connections(queues, connection)
-        if Capability.CANCEL not in queue.capabilities
+        if Ability.SEARCH not in queue.abilities
     ]
     more = f" ({', '.join(unable)} cannot be searched)" if unable else ""
     return f"no job {one_line(uuid, 100)!r} waits or runs{more}"
@@ -150,15 +155,19 @@ def _was_ended(queues: QueueManager, connection: str, uuid: str) -> bool:
 
     Raises `ConfigurationError` where the job came to another end by itself.
     """
-    store, queue = queues.store(connection), queues.connection(connection)
-    key = tracking.cancel_key(uuid)
-    deadline = time.monotonic() + _PATIENCE
+    queue = queues.connection(connection)
+    store, key = queue.store, facts.cancel_key(uuid)
+    deadline, look_at, missed = time.monotonic() + _PATIENCE, time.monotonic() + _LOOK, 0
     while store.get(key) != [None]:
-        known = statuses.read_on(queue, uuid)
-        if known is not None and known.is_final and known.state is not State.CANCELLED:
+        known, now = facts.read(queue.backend, uuid), time.monotonic()
+        if known is None and now > look_at and Ability.SEARCH in queue.abilities:
+            look_at = now + _LOOK
+            missed += queue.find(uuid) is None
+        by_itself = known is not None and known.is_final and known.state is not State.CANCELLED
+        if by_itself or missed > 1:
             store.delete(key)  # or the job ends at once when it is tried again
-            raise ConfigurationError(_has_ended(known))
-        if time.monotonic() > deadline:
+            raise ConfigurationError(_has_ended(known) if known else f"{uuid} has ended already")
+        if now > deadline:
             return not store.delete(key)  # gone: it was granted just now
         time.sleep(_EVERY)
     return True

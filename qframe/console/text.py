@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from qframe.names import one_line, printable
+from qframe.payload.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,13 +24,28 @@ def say_error(message: str, code: int) -> int:
 
 def say(message: str) -> None:
     """Write one line to stdout."""
-    typer.echo(printable(" ".join(message.splitlines()), 1000))
+    typer.echo(encodable(printable(" ".join(message.splitlines()), 1000)))
 
 
 def say_json(value: object) -> None:
-    """Write one JSON document to stdout, what is unprintable in its texts escaped as JSON does."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+    """Write one JSON document to stdout."""
+    typer.echo(as_json(value, indent=2))
+
+
+def as_json(value: object, *, indent: int | None = None) -> str:
+    """Give JSON; what is unprintable or not in stdout's encoding is escaped as JSON does."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if encodable(text) != text:
+        return json.dumps(value, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def encodable(text: str) -> str:
+    """Give text as stdout can carry it: what is not in its encoding is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def say_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
@@ -62,5 +77,5 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
         justify: Literal["left", "right"] = "right" if numeric else "left"
         made.add_column(column, justify=justify, overflow="fold", no_wrap=numeric)
     for row in rows:
-        made.add_row(*(Text(one_line(str(row[column]), 200)) for column in columns))
+        made.add_row(*(Text(encodable(one_line(str(row[column]), 200))) for column in columns))
     return made

@@ -40,7 +40,7 @@ def show(worker: Worker) -> None:
             setproctitle(title)
 
     worker.told = follow
-    setproctitle(f"qframe: {worker.queue.name}:{','.join(worker.queues)} starting"[:_LONGEST])
+    setproctitle(f"qframe: {worker.connection.name}:{','.join(worker.queues)} starting"[:_LONGEST])
 
 
 def said(entry: Entry) -> str:

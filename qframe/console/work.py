@@ -18,7 +18,7 @@ from qframe.console.common import Config, configured
 from qframe.console.pool import PoolOptions
 from qframe.exceptions import ConfigurationError
 from qframe.worker import Worker, WorkerOptions
-from qframe.worker.member import Member
+from qframe.worker.pool.child import PoolMember
 
 _SWITCH = 0.0005
 """Seconds a thread that wants to run waits for one that does: a job that came, for the thread that
@@ -82,7 +82,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     """Run the worker and give its exit code."""
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
-    member = Member.joined()
+    member = PoolMember.joined()
     options = WorkerOptions(
         connection=connection,
         queues=tuple(part.strip() for part in queue.split(",")) if queue else (),
@@ -123,7 +123,7 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
     if worker.member is None:  # else the pool says it for all
         named = {} if options.name == "default" else {"name": options.name}
         output.header(
-            f"{worker.queue.name} ({worker.queue.described()})",
+            f"{worker.connection.name} ({worker.connection.described()})",
             **named,
             queues=",".join(worker.queues),
             timeout=f"{options.timeout:g}s",
@@ -143,7 +143,7 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
         if worker.member is None:
             output.closing(worker.stop_reason)
         else:
-            worker.member.slip.farewell(worker.stop_reason, output.totals)
+            worker.member.scoreboard.farewell(worker.stop_reason, output.totals)
     _leave_in_time(code, options.grace)
     return code
 

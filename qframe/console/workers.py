@@ -11,17 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from qframe.console.common import Config, Connection, Json, configured, each_answering
+from qframe.connection import Connection
+from qframe.console.common import Config, ConnectionOption, Json, configured, each_answering
 from qframe.console.output import duration
 from qframe.console.text import say, say_json, say_rows, screen, table
-from qframe.drivers.base import BaseQueue
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
-from qframe.names import one_line
-from qframe.timing import iso
-from qframe.worker import roster, tally
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
+from qframe.worker import counters as counts
+from qframe.worker import roster
+from qframe.worker.counters import Counted
 from qframe.worker.roster import Entry
-from qframe.worker.tally import Counted
 
 _COLUMNS = ("worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen")
 _EVERY = 2.0
@@ -40,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 def workers(
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every 2 s.")] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -116,7 +117,7 @@ def _described(entry: Entry) -> dict[str, Any]:
         "queues": list(entry.queues),
         "state": _state(entry),
         "job": job and {**job.model_dump(), "since": iso(job.since)},
-        **{_key(name): entry.counts.get(name, 0) for name in tally.OUTCOMES.values()},
+        **{_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()},
         "memory": entry.memory,
         "started_at": iso(entry.started_at),
         "seen_at": iso(entry.beat_at),
@@ -146,7 +147,7 @@ def called(entry: Entry) -> str:
 def counters(
     *,
     reset: Annotated[bool, typer.Option("--reset", help="Let them begin anew.")] = False,
-    connection: Connection = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -159,11 +160,11 @@ def counters(
     """  # noqa: D301 (\b keeps typer from folding the examples)
     queues = configured(config)
 
-    def act(queue: BaseQueue) -> list[Counted]:
+    def act(queue: Connection) -> list[Counted]:
         store = queues.store(queue.name)
         if reset:
-            tally.reset(store, connection)
-        return tally.read(store)
+            counts.reset(store, connection)
+        return counts.read(store)
 
     done = each_answering(queues, connection, act)
     if reset:
@@ -175,12 +176,14 @@ def counters(
         for each in several
         if connection in {None, each.connection}
     }
-    total = Counted("total", "", "", tally.added_up(e for e in found.values() if e.what == "queue"))
+    total = Counted(
+        "total", "", "", counts.added_up(e for e in found.values() if e.what == "queue")
+    )
     rows = [_counted(each) for each in (total, *found.values())]
     if as_json:
         say_json(rows)
     else:
-        columns = ("what", "connection", "name", *map(_key, tally.OUTCOMES.values()))
+        columns = ("what", "connection", "name", *map(_key, counts.OUTCOMES.values()))
         say_rows(rows if found else [], columns, empty="nothing was counted yet")
 
 

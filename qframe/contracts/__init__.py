@@ -1,31 +1,24 @@
 """What a backend implements. Nothing here imports from the rest of qframe."""
 
-from qframe.contracts.batch import BatchRecord, BatchStore, NewBatch, Teller
-from qframe.contracts.capability import Capability
-from qframe.contracts.failed import FailedJob, FailedStore
+from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.batch import BatchRecord
+from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import Attempt, History
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Queue, Sizes
-from qframe.contracts.status import JobStatus, Note, State, StatusStore
-from qframe.contracts.store import Store
+from qframe.contracts.status import JobStatus, State
 
 __all__ = [
+    "Ability",
     "Attempt",
+    "Backend",
     "BatchRecord",
-    "BatchStore",
     "Cancelling",
-    "Capability",
     "FailedJob",
-    "FailedStore",
     "History",
     "Job",
     "JobStatus",
-    "NewBatch",
-    "Note",
     "Queue",
     "Sizes",
     "State",
-    "StatusStore",
-    "Store",
-    "Teller",
 ]

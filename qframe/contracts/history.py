@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 KEPT = 10
 """The first attempt and the last ones are kept, this many in all; the counts stay exact."""
@@ -95,5 +96,16 @@ class History:
             return cls()
 
 
+def first_start(number: int, host: str, pid: int, at: float) -> bytes:
+    """Give the history, encoded, of a job of which nothing was kept before this start."""
+    return _FIRST % (number, _host(host), pid, repr(at).encode())
+
+
+@cache
+def _host(name: str) -> bytes:
+    return _ENCODER.encode(name).encode()
+
+
+_FIRST = b'{"attempts":[[%d,%b,%d,%b,"",""]],"exceptions":0,"releases":0,"refusals":0}'
 _EMPTY = History()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -1,12 +1,11 @@
-"""The contract of the place where the statuses of tracked jobs are kept."""
+"""JobStatus: what became of a tracked job."""
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 
 class State(StrEnum):
@@ -35,31 +34,6 @@ class State(StrEnum):
 
 
 FINAL = frozenset({State.COMPLETE, State.SKIPPED, State.FAILED, State.CANCELLED})
-
-
-class Note(NamedTuple):
-    """One change of a status.
-
-    It is taken where there is no status, where that is of an earlier `life`, or where it is of this
-    life, not final, and of no later attempt than `attempt`. Texts are JSON, or empty; None leaves
-    what there is of this life.
-    """
-
-    uuid: str
-    life: int
-    """How often the job was retried by hand."""
-    attempt: int
-    """The attempt this is said of."""
-    counted: int
-    """The attempts counted from now on; fewer where one was given back."""
-    state: State
-    ttl: float
-    """Seconds it is kept after this."""
-    queued: str
-    """What was known at dispatch; what there is of this life stays."""
-    started: str | None = None
-    ended: str = ""
-    progress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,53 +82,11 @@ class JobStatus:
         return fields
 
     @classmethod
-    def of(cls, uuid: str, life: int, attempt: int, state: str, *texts: str | None) -> JobStatus:
-        """Put together what a store keeps: `texts` are queued, started, ended and progress."""
-        queued, started, ended, progress = (_fields(text) for text in texts)
-        error = ended.get("error")
-        return cls(
-            uuid=uuid,
-            state=State(state),
-            name=str(queued.get("name", "")),
-            connection=str(queued.get("connection", "")),
-            queue=str(queued.get("queue", "")),
-            attempt=attempt,
-            queued_at=queued.get("at"),
-            started_at=started.get("at"),
-            ended_at=ended.get("at"),
-            host=started.get("host"),
-            pid=started.get("pid"),
-            progress=progress.get("done"),
-            message=str(progress.get("text", "")),
-            result=ended.get("result"),
-            exception=(str(error[0]), str(error[1])) if error else None,
-            remark=str(ended.get("remark", "")),
-            retries=life,
-        )
-
-
-def _fields(text: str | None) -> dict[str, Any]:
-    return json.loads(text) if text else {}
-
-
-class StatusStore(ABC):
-    """Statuses by uuid, each gone `ttl` seconds after it was last written.
-
-    Each write is one atomic step. Raises `BackendUnavailable`.
-    """
-
-    @abstractmethod
-    def write(self, note: Note) -> bool:
-        """Change a status; false, and nothing changed, where it is further on already."""
-
-    @abstractmethod
-    def progress(self, note: Note) -> bool:
-        """Change only the progress of a job that runs, in this very attempt; false otherwise."""
-
-    @abstractmethod
-    def read(self, uuid: str) -> JobStatus | None:
-        """Give a status, or None where there is none."""
-
-    @abstractmethod
-    def withdraw(self, uuid: str) -> None:
-        """Remove the status of a job that was not pushed after all, unless it was started."""
+    def from_dict(cls, uuid: str, fields: Mapping[str, Any]) -> JobStatus:
+        """Read what a status was written as; what is missing there is as if never said."""
+        error = fields.get("exception")
+        known = {key: value for key, value in fields.items() if key in cls.__slots__}
+        known["state"] = State(fields["state"])
+        known["exception"] = (error["type"], error["message"]) if error else None
+        known = {"name": "", "connection": "", "queue": "", "attempt": 0, **known, "uuid": uuid}
+        return cls(**known)

@@ -1,51 +1,69 @@
-"""The null connection: what is pushed is dropped (Laravel's NullQueue)."""
+"""The null driver: what is pushed is dropped, and so is what is written (Laravel's NullQueue)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qframe.config import NullSettings
-from qframe.contracts import FailedJob, FailedStore
-from qframe.drivers.base import BaseQueue
+from qframe.config import ConnectionSettings
+from qframe.contracts.backend import Ability, Backend, Health, Latch, Timing
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import APPLIED, Expect, Forget, Outcome, Reservation, Result, Step
 
 
-class NullQueue(BaseQueue):
-    """Drops every job, for tests and for switching a feature off. It promises nothing."""
+class NullBackend(Backend):
+    """Drops everything, for tests and for switching a feature off. It promises nothing."""
 
-    settings_model = NullSettings
+    abilities = Ability.NONE
 
-    def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
-        """Drop the messages."""
-        del messages, queue, delay
-        return ""
+    def __init__(self, name: str = "null", settings: ConnectionSettings | None = None) -> None:
+        del name, settings
+        self.timing = Timing()
 
-    def ping(self) -> str:
-        return "drops every job"
+    def apply(self, *steps: Step) -> list[Result]:
+        return [_applied(step) for step in steps]
 
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        del queues, limit
+        return [], self.apply(*first)
 
-class NullFailedStore(FailedStore):
-    """Keeps no failed job: `failed = {driver = "null"}`."""
+    def read(self, *keys: str) -> list[str | None]:
+        return [None for _ in keys]
 
-    def add(self, record: FailedJob) -> None:
-        """Drop the record."""
+    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+        del prefix, limit, after
+        return []
 
-    def find(self, uuid: str) -> FailedJob | None:
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        del key, labels
+        return None
+
+    def find_failed(self, uuid: str) -> FailedJob | None:
         del uuid
         return None
 
-    def page(
+    def list_failed(
         self, limit: int = 100, after: str | None = None, queue: str | None = None
-    ) -> Sequence[FailedJob]:
+    ) -> list[FailedJob]:
         del limit, after, queue
-        return ()
+        return []
 
-    def count(self) -> int:
+    def count_failed(self) -> int:
         return 0
 
-    def forget(self, uuid: str) -> bool:
-        del uuid
-        return False
+    def described(self) -> str:
+        return "null"
 
-    def flush(self, before: float | None = None) -> int:
-        del before
-        return 0
+    def check(self) -> Health:
+        return Health("drops every job")
+
+
+def _applied(step: Step) -> Result:
+    """Refuse a step that expects something to be here."""
+    for each in step.operations:
+        if isinstance(each, Expect) and each.value is not None:
+            return Result(Outcome.REFUSED, each.key)
+        if isinstance(each, Forget):
+            return Result(Outcome.REFUSED, each.uuid)
+    return APPLIED

@@ -1,5 +1,1 @@
-"""Failed jobs: finding them wherever they are kept, and queueing them again.
-
-The stores themselves are with their drivers, because recording a failure and removing its job is
-one step of the backend.
-"""
+"""Failed jobs: where they are kept, finding them on all connections, and queueing them again."""

@@ -2,34 +2,73 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qframe import events, payload, tracking
-from qframe.contracts import FailedJob, FailedStore
-from qframe.exceptions import InvalidPayload, InvalidSignature
-from qframe.manager import QueueManager
-from qframe.signing import Signer, is_signed
+from qframe import events
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import Forget, Outcome, Unset
+from qframe.drivers.failed_store import FailedStore
+from qframe.exceptions import BackendUnavailable, DuplicateJob, InvalidPayload, InvalidSignature
+from qframe.features import status
+from qframe.features.base import Plan
+from qframe.features.context import Prepared
+from qframe.payload import envelope
+from qframe.payload.signature import Signer, is_signed
+
+if TYPE_CHECKING:
+    from qframe.connection import Connection
+    from qframe.manager import QueueManager
+
+_TRIES = 20
 
 
 def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
     """Push a failed job to the connection and queue it came from, and remove its record.
 
-    Its attempts begin anew and its deadlines are as far away as they were at dispatch. False when
-    another call has retried or removed it meanwhile. Raises `ConfigurationError` when its
-    connection is no longer configured, and `InvalidSignature` when its payload is refused where a
-    signing key is configured, or cannot be signed anew; the record stays.
+    Both in one step, where the connection keeps its failed jobs there. Attempts begin anew and
+    deadlines are as far away as they were at dispatch. False when another call has retried or
+    removed it meanwhile. Raises `ConfigurationError` when its connection is no longer configured,
+    `DuplicateJob` when it is unique and another job has its lock, and `InvalidSignature` when its
+    payload is refused where a signing key is configured, or cannot be signed anew; the record
+    stays.
     """
-    queue = queues.connection(record.connection)
-    message = _signed(queue.signer, record)
+    connection = queues.connection(record.connection)
+    message = _signed(connection.context.signer, record)
+    connection.check_size(len(message))
     events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
-    # A wish to cancel that came too late was about the life before.
-    queues.store(queue.name).delete(tracking.cancel_key(record.uuid))
-    done = queue.requeue(record, message, store)
-    if done and not queue.noting:
-        queue.note_queued(message, record.uuid, record.queue)
-    return done
+    together = store.place is connection.failed.place
+    if not together and store.find(record.uuid) is None:
+        return False
+    pushed = _push(connection, record, message, forget=together)
+    return pushed and (together or store.forget(record.uuid))
+
+
+def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: bool) -> bool:
+    """Push the job, in the step that removes its record; false where there is none any more."""
+    context = connection.context
+    pushing = context.pushing(Prepared(record.uuid, message, record.queue, 0.0))
+    pushing = dataclasses.replace(pushing, retried=True)
+    for _ in range(_TRIES):
+        plan = Plan()
+        if forget:
+            plan.add(Forget(record.uuid))
+        plan.add(Unset(status.cancel_key(record.uuid)))  # a wish that came too late for its life
+        context.plan_push(pushing, plan)
+        (result,) = context.backend.apply(plan.step())
+        if result.applied:
+            plan.applied()
+            return True
+        if result.outcome is Outcome.REFUSED and result.key == record.uuid:
+            return False
+        holder = context.holder(pushing, result)
+        if holder not in {"", record.uuid}:
+            raise DuplicateJob(
+                f"{record.uuid} is unique and {holder}, which waits or runs, has its lock; retry "
+                "it when that one has ended"
+            )
+    raise BackendUnavailable(f"the lock of {record.uuid} is changed again and again")
 
 
 def _signed(signer: Signer | None, record: FailedJob) -> bytes:
@@ -47,18 +86,18 @@ def _signed(signer: Signer | None, record: FailedJob) -> bytes:
 def renewed(raw: bytes) -> bytes:
     """Give the payload as if dispatched now; bytes that are no payload stay as they are."""
     try:
-        message = payload.parse(raw)
+        message = envelope.parse(raw)
     except InvalidPayload:
         return raw
     changes: dict[str, Any] = {}
-    if tracking.KEY in message:
-        changes[tracking.LIFE] = tracking.life_of(message) + 1
-        changes[tracking.SINCE] = time.time()
+    if status.StatusFeature.key in message:
+        changes[status.RETRIED] = status.life_of(message) + 1
+        changes[status.SINCE] = time.time()
     if message.get("attempts"):
         changes["attempts"] = 0
-    created = payload.number(message, "createdAt")
+    created = envelope.number(message, "createdAt")
     for key in ("retryUntil", "expiresAt"):
-        moment = payload.number(message, key)
+        moment = envelope.number(message, key)
         if moment is not None and created is not None:
             changes[key] = time.time() + max(0, moment - created)
     if not changes:
@@ -66,7 +105,4 @@ def renewed(raw: bytes) -> bytes:
     if "createdAt" in message:
         changes["createdAt"] = int(time.time())
     message.update(changes)
-    try:
-        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which only its escape can carry
-        return json.dumps(message, separators=(",", ":")).encode()
+    return envelope.encode(message)

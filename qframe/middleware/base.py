@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from qframe.queueable import Queueable
+from typing import Any, Protocol
 
 
 class Middleware(Protocol):
@@ -18,5 +15,5 @@ class Middleware(Protocol):
     `async def`, `call_next` is awaited.
     """
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any], /) -> Any:  # noqa: ANN401 (what the job gave)
+    def __call__(self, job: Any, call_next: Callable[[Any], Any], /) -> Any:  # noqa: ANN401 (a `Queueable`; what it gave)
         """Run the job, or do not; give what `call_next` gave."""

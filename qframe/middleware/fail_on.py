@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qframe.exceptions import DontHandle, JobDefinitionError
-from qframe.names import one_line
+from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
-    from qframe.queueable import Queueable
+    from qframe.jobs.definition import JobDefinition
 
 
 class FailOn:
@@ -31,7 +31,7 @@ class FailOn:
         self._kinds = tuple(kinds)
         self._predicates = [each for each in errors if not isinstance(each, type)]
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job gave)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
         """Call on; fail the job with what that raises, where it is one of these."""
         try:
             return call_next(job)

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from qframe import timing
 from qframe.exceptions import (
     BackendUnavailable,
     JobDefinitionError,
@@ -22,8 +21,9 @@ from qframe.exceptions import (
     QframeError,
     SettleError,
 )
-from qframe.names import one_line
-from qframe.queueable import Queueable
+from qframe.jobs.definition import JobDefinition
+from qframe.payload import timing
+from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
@@ -213,7 +213,7 @@ def seconds(value: object, what: str, least: float = 0.0) -> float:
     return checked
 
 
-def name_of(name: str | None, job: Queueable) -> str:
+def name_of(name: str | None, job: JobDefinition) -> str:
     """Give what is limited as it stands in a key: its name, by default the job's class."""
     own = name or type(job).own_name()
     return own if len(own) <= _LONGEST_NAME else _hashed(own)
@@ -225,7 +225,7 @@ def check_name(name: object, owner: str) -> None:
         raise JobDefinitionError(f"{owner}: name must be a text, not {one_line(repr(name), 60)}")
 
 
-def value_of(by: By, job: Queueable) -> str:
+def value_of(by: By, job: JobDefinition) -> str:
     """Give as text what tells this job from others, "" where nothing does.
 
     Nothing of a job that is encrypted or has secrets is readable in a store.
@@ -259,7 +259,7 @@ def _hashed(text: str) -> str:
 # -- jobs that have to wait -----------------------------------------------------------------------
 
 
-def put_back(job: Queueable, delay: float, why: str) -> None:
+def put_back(job: JobDefinition, delay: float, why: str) -> None:
     """Release a job, uncounted; raises `LimitReached` where it cannot wait."""
     try:
         job.release(delay)
@@ -274,7 +274,7 @@ def put_back(job: Queueable, delay: float, why: str) -> None:
     log.debug("%s %s waits %.3g s: %s", type(job).__name__, job.job.uuid, delay, why)
 
 
-def spread(job: Queueable, limit: Limit) -> float:
+def spread(job: JobDefinition, limit: Limit) -> float:
     """Give random seconds to wait longer, so that those who wait do not come back all at once.
 
     Each time a job was released before, it may be a quarter more: who has waited for long is

@@ -7,11 +7,11 @@ import secrets
 import time
 from threading import Lock as Mutex
 
-from qframe import host
-from qframe.contracts import Store
+from qframe.drivers import heartbeat, process
+from qframe.drivers.guard import guarded
+from qframe.drivers.heartbeat import Beat, Heartbeat
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
-from qframe.guard import guarded
-from qframe.middleware.renewals import renewals
 
 log = logging.getLogger("qframe")
 
@@ -22,44 +22,34 @@ _SOONER = 1.0
 class Lock:
     """One lock, held by at most one owner; what the store holds is the owner's name.
 
-    Taken, it is renewed every third of `lease` seconds by a thread of this process, so a holder
-    that is killed frees it within `lease`. Only its owner renews or releases it. A forked child
-    does neither. All that talks to the store raises `BackendUnavailable`.
+    Taken, it is renewed every third of `lease` seconds by the heartbeat, so a holder that is killed
+    frees it within `lease`. Only its owner renews or releases it. A forked child does neither. All
+    that talks to the store raises `BackendUnavailable`.
     """
 
     def __init__(self, store: Store, name: str, owner: str, lease: float) -> None:
         self.name = name
-        self.owner = f"{owner}:{secrets.token_hex(6)}"
-        self.due = 0.0
-        """When it is to be renewed, by the monotonic clock."""
+        self.owner = f"{owner}:{time.time():.3f}-{secrets.token_hex(6)}"
+        self.holder: str | None = None
+        """The name of the owner who had it when it could not be taken."""
         self._store = store
         self._lease = lease
-        self._pid = host.pid()
+        self._pid = process.pid()
         self._mine = False
         self._moving = Mutex()
+        self._renewed_by: tuple[Heartbeat, Beat] | None = None
 
-    def holder(self) -> str | None:
-        """Give the name of the owner, whoever it is."""
-        return self._store.get(self.name)[0]
-
-    def take(self) -> bool:
-        """Take the lock if nobody has it; says whether it was taken."""
-        return self._take_from(None)
-
-    def take_over(self, holder: str) -> bool:
-        """Take the lock from an owner known to be dead; says whether it was taken."""
-        return self._take_from(holder)
-
-    def _take_from(self, holder: str | None) -> bool:
+    def take(self, instead_of: str | None = None) -> bool:
+        """Take the lock if nobody has it, or an owner known to be dead; says whether it did."""
         with guarded():
             self._mine = True  # perhaps: should the answer be lost, `release` is to free it
-            self._begin()
-            if holder is None:
-                self._mine = self._store.add(self.name, self.owner, self._lease)
-            else:
-                self._mine = self._store.swap({self.name: (holder, self.owner)}, self._lease)
+            began = time.monotonic()
+            self.holder = self._store.claim(self.name, self.owner, self._lease, instead_of)
+            self._mine = self.holder is None
             if self._mine:
-                renewals.keep(self)
+                beats, every = heartbeat.current(), self._lease / 3
+                first = began + every - time.monotonic()  # as the store may have been slow
+                self._renewed_by = beats, beats.add(every, self.renew, first)
         return self._mine
 
     def release(self) -> None:
@@ -68,10 +58,10 @@ class Lock:
         Never raises anything of the store's: it is called at the end of an attempt, whose outcome
         it must not change.
         """
-        if not self._mine or self._pid != host.pid():
+        if not self._mine or self._pid != process.pid():
             return
         with guarded():
-            renewals.drop(self)
+            self._renew_no_more()
             with self._moving:  # a renewal under way would put it back
                 self._mine = False
                 try:
@@ -84,30 +74,45 @@ class Lock:
                         error,
                     )
 
-    def renew(self) -> None:
-        """Prolong the lock; one that ran out is taken again, if nobody else has."""
+    def renew(self) -> float | None:
+        """Prolong the lock; one that ran out is taken again, if nobody else has.
+
+        Gives the seconds until the next time, None for as many as ever.
+        """
         with self._moving:
             if not self._mine:
-                return
+                return None
             try:
-                self._begin()
-                if self._store.swap({self.name: (self.owner, self.owner)}, self._lease):
-                    return
-                self._mine = self._store.add(self.name, self.owner, self._lease)
+                found = self._store.claim(self.name, self.owner, self._lease, self.owner)
+                if found == "":  # it had run out
+                    found = self._store.claim(self.name, self.owner, self._lease)
+                    if found is None:
+                        log.warning(
+                            "the lock %s had run out while it was held, and was taken again",
+                            self.name,
+                        )
             except BackendUnavailable as error:
                 log.warning("the lock %s could not be renewed: %s", self.name, error)
-                self.due = time.monotonic() + min(_SOONER, self._lease / 3)
-                return
-            if self._mine:
-                log.warning(
-                    "the lock %s had run out while it was held, and was taken again", self.name
-                )
-                return
-        renewals.drop(self)
+                return min(_SOONER, self._lease / 3)
+            if found is None:
+                return None
+            self._mine = False
+        self._renew_no_more()
         log.error(
             "the lock %s was lost while it was held: a second job may run meanwhile", self.name
         )
+        return None
 
-    def _begin(self) -> None:
-        """Count the lease from before the store is asked, as the store may be slow."""
-        self.due = time.monotonic() + self._lease / 3
+    def _renew_no_more(self) -> None:
+        if self._renewed_by is not None:
+            beats, beat = self._renewed_by
+            beats.drop(beat)
+
+
+def age(holder: str) -> float:
+    """Give the seconds for which an owner has had a lock, as far as its name says."""
+    since, _, _ = holder.rpartition(":")[2].partition("-")
+    try:
+        return max(0.0, time.time() - float(since))  # 0 also where that is no number
+    except ValueError:
+        return 0.0

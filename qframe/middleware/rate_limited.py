@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from qframe.exceptions import BackendUnavailable, BackendUnusable, JobDefinitionError
+from qframe.jobs.definition import JobDefinition
 from qframe.middleware import limits as over_time
 from qframe.middleware.limits import By, Limit, Window
 from qframe.middleware.stores import store_of
-from qframe.queueable import Queueable
 
 _STORE_IS_AWAY = 5.0
 """Seconds a job waits where the store does not answer."""
@@ -68,7 +68,7 @@ class RateLimited:
     def __repr__(self) -> str:
         return f"RateLimited({', '.join(map(str, self.limits))})"
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job returns)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job if there is room for it, else release or skip it."""
         try:
             wait = self._take(job)
@@ -83,7 +83,7 @@ class RateLimited:
             over_time.put_back(job, delay, f"limited to {', '.join(map(str, self.limits))}")
         return None
 
-    def _take(self, job: Queueable) -> float:
+    def _take(self, job: JobDefinition) -> float:
         """Charge all limits and give 0, or none of them and give the seconds to wait."""
         store = store_of(job)
         keys = self._keys(job)
@@ -111,7 +111,7 @@ class RateLimited:
             return wait
         return random.uniform(*_CONTENDED)  # noqa: S311 (no secret)
 
-    def _keys(self, job: Queueable) -> list[str]:
+    def _keys(self, job: JobDefinition) -> list[str]:
         """Name the limits in the store, each by its place: equal values of two are not one."""
         name = over_time.name_of(self._name, job)
         return [

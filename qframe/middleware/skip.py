@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from qframe.queueable import Queueable
+    from qframe.jobs.definition import JobDefinition
 
 
 class Skip:
@@ -30,7 +30,7 @@ class Skip:
         """Skip the job unless the condition is true."""
         return cls(condition, wanted=False)
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job gave)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
         """Call on, or do not."""
         found = self._condition(job) if callable(self._condition) else self._condition
         return None if bool(found) is self._wanted else call_next(job)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qframe import membership
-from qframe.batch import batch_of
 from qframe.exceptions import BackendUnavailable
+from qframe.features.batch import BatchMember
+from qframe.features.batches import Batches
 
 if TYPE_CHECKING:
-    from qframe.queueable import Queueable
+    from qframe.jobs.definition import JobDefinition
 
 log = logging.getLogger("qframe")
 
@@ -26,20 +26,22 @@ class SkipIfBatchCancelled:
     While the backend does not answer, members are run, with a warning in the log.
     """
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job gave)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
         """Call on, or do not."""
         return None if _is_unwanted(job) else call_next(job)
 
 
-def _is_unwanted(job: Queueable) -> bool:
-    reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
-    if reserved is None or membership.member_of(reserved.payload) is None:
+def _is_unwanted(job: JobDefinition) -> bool:
+    reserved: Any = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    member = None if reserved is None else BatchMember.of(reserved.payload)
+    if member is None:
         return False
+    batches = Batches(reserved.context)
     try:
-        batch = batch_of(job)
-        if batch is None or not batch.is_cancelled:
+        batch = batches.read(member.batch)
+        if batch is None or batch.cancelled_at is None:
             return False
-        return not batch.has_failures or reserved.uuid not in batch.failed_jobs
+        return not batch.failed or reserved.uuid not in batches.failures(member.batch)
     except BackendUnavailable as error:
         log.warning("%s is run: is its batch cancelled? %s", reserved.name, error)
         return False

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qframe import manager
+from qframe.drivers.store import Store
+from qframe.features.reserved import ReservedJob
 
 if TYPE_CHECKING:
-    from qframe.contracts import Store
-    from qframe.queueable import Queueable
+    from qframe.jobs.definition import JobDefinition
 
 
-def store_of(job: Queueable) -> Store:
+def store_of(job: JobDefinition) -> Store:
     """Give the store of the connection the job runs on; outside a worker, the default one's."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
-    return manager.default().store(None if reserved is None else reserved.connection_name)
+    if isinstance(reserved, ReservedJob):
+        return Store(reserved.context.backend)
+    name = None if reserved is None else reserved.connection_name
+    return manager.default().connection(name).store

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from qframe import tracebacks
-from qframe.contracts import Store
+from qframe.drivers.store import Store
 from qframe.exceptions import (
     BackendUnavailable,
     BackendUnusable,
@@ -17,11 +16,12 @@ from qframe.exceptions import (
     JobTimedOut,
     LimitReached,
 )
+from qframe.jobs.definition import JobDefinition, Seconds
 from qframe.middleware import limits as over_time
 from qframe.middleware.limits import By, Limit, Window
 from qframe.middleware.stores import store_of
-from qframe.names import one_line
-from qframe.queueable import Queueable, Seconds
+from qframe.payload import tracebacks
+from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
@@ -82,7 +82,7 @@ class ThrottlesExceptions:
     def __repr__(self) -> str:
         return f"ThrottlesExceptions({self.limit})"
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job returns)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job, unless too many have raised; count what it raises."""
         name = over_time.name_of(self._name, job)
         key = f"exceptions:{name}:{self.limit.per:g}:{over_time.value_of(self._by, job)}"
@@ -167,7 +167,7 @@ def _counted(window: Window) -> None:
     window.trim()
 
 
-def _gave_up(job: Queueable) -> bool:
+def _gave_up(job: JobDefinition) -> bool:
     """Whether the job was released, or failed itself, which is no success."""
     reserved = job._reserved  # noqa: SLF001 (the job's own package)
     return reserved is not None and (reserved.is_released or reserved.has_failed)

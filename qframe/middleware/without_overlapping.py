@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from qframe import timing
 from qframe.exceptions import InvalidJob, JobDefinitionError, QframeError
 from qframe.middleware.limits import put_back
-from qframe.middleware.locks import Lock
+from qframe.middleware.locks import Lock, age
 from qframe.middleware.stores import store_of
+from qframe.payload import timing
 
 if TYPE_CHECKING:
-    from qframe.contracts import Job
-    from qframe.queueable import Queueable
+    from qframe.contracts.job import Job
+    from qframe.jobs.definition import JobDefinition
 
 Key = str | int | UUID
 
@@ -28,18 +27,9 @@ _LEAST_LEASE = 1.0
 
 _FIRST_DELAY = 0.1
 _GROWTH = 1.5
-_LONGEST_DELAY = 10.0
 _LONGEST_DELAY_OF_A_QUICK_KEY = 0.5
-"""Seconds a waiting job is released for."""
-
-_LOOK = 0.03
-"""Seconds a waiting job stays in its worker, for as long as nobody lets go of the lock."""
-_LONGEST_LOOK = 0.1
-_FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.02
-
-_REMEMBERED = 1000
-"""Keys of which a process knows whom it waited for in vain."""
+_LONGEST_DELAY = 10.0
+"""Seconds a waiting job is released for; no longer than the lock has been held so far."""
 
 _OVER = frozenset({"worker died", "timed out", "interrupted", "error"})
 """Ends of an attempt, in the history, by which its handler runs no more; a released one may."""
@@ -58,9 +48,9 @@ class WithoutOverlapping:
 
     - `key`: text, a number or a UUID, or a function of the job that gives one; default: one key
       for the whole class. It is the class's own unless it is `shared` with all classes.
-    - `release`: seconds or a timedelta until a job that has to wait is tried again. By default it
-      stays in its worker for some milliseconds, and is then released for 0.1 s, growing by half
-      with each release to 10 s, or to 0.5 s where the lock changes hands that quickly.
+    - `release`: seconds or a timedelta until a job that has to wait is tried again. By default
+      0.1 s, growing by half with each release to the time for which the lock has been held so far,
+      from 0.5 to 10 s: so a key with short jobs is kept busy.
     - `dont_release`: do not run a job that would have to wait; it ends as skipped.
     - `lease`: seconds after which the lock of a killed worker is free, at least 1; default 5. It is
       renewed every third of that while the job runs, however long.
@@ -98,31 +88,31 @@ class WithoutOverlapping:
                 f"WithoutOverlapping: lease must be at least 1 second, got {lease}"
             )
 
-    def __call__(self, job: Queueable, call_next: Callable[[Queueable], Any]) -> Any:  # noqa: ANN401 (what the job returns)
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job under the lock, or put it off."""
         reserved = _reserved(job)
         owner = "" if reserved is None else f"{reserved.uuid}:{reserved.attempts()}"
         lock = Lock(store_of(job), self.name_for(job), owner, self.lease)
-        turn = _Turn(lock, reserved, waits=self.release is None and not self.dont_release)
         try:
-            if turn.comes():
+            if lock.take() or _inherits(lock, reserved):
                 return call_next(job)
         finally:
             lock.release()
         if not self.dont_release:
-            put_back(job, self._delay(job, turn), f"another job holds the lock {lock.name}")
+            delay = self._delay(reserved, lock.holder or "")
+            put_back(job, delay, f"another job holds the lock {lock.name}")
         return None
 
-    def _delay(self, job: Queueable, turn: _Turn) -> float:
+    def _delay(self, reserved: Job | None, holder: str) -> float:
         """Give the seconds until the job is tried again."""
         if self.release is not None:
             return self.release
-        longest = _LONGEST_DELAY_OF_A_QUICK_KEY if turn.quick else _LONGEST_DELAY
-        releases = 0 if _reserved(job) is None else job.job.history.releases
+        longest = min(_LONGEST_DELAY, max(_LONGEST_DELAY_OF_A_QUICK_KEY, age(holder)))
+        releases = 0 if reserved is None else reserved.history.releases
         delay = min(longest, _FIRST_DELAY * _GROWTH ** min(releases, 30))
         return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
 
-    def name_for(self, job: Queueable) -> str:
+    def name_for(self, job: JobDefinition) -> str:
         """Give the name of a job's lock in the store.
 
         The key of a job that is encrypted or has secrets is hashed, and so is a shared one: it has
@@ -144,71 +134,22 @@ class WithoutOverlapping:
         return name
 
 
-class _Turn:
-    """One job's try for the lock: at once, and for a moment where it `waits` in its worker.
+def _inherits(lock: Lock, reserved: Job | None) -> bool:
+    """Take the lock over from an earlier attempt of the same job that is known to have ended.
 
-    As long as the lock changes hands it goes on trying, up to a tenth of a second: a key with
-    short jobs is so kept busy. A holder that this process has waited for before is not waited
-    for again: its job is a long one.
+    One whose end nobody saw may be running still: its lock has to run out.
     """
-
-    _slow: dict[str, str] = {}  # noqa: RUF012 (one for the process, on purpose)
-    """The holder last waited for in vain, by the lock's name."""
-
-    def __init__(self, lock: Lock, job: Job | None, *, waits: bool) -> None:
-        self.quick = False
-        """Whether the lock was seen to change hands."""
-        self._lock = lock
-        self._job = job
-        self._waits = waits
-
-    def comes(self) -> bool:
-        """Say whether the lock was taken."""
-        lock, began = self._lock, time.monotonic()
-        holder = lock.holder() if lock.name in self._slow else None
-        pause, seen = _FIRST_PAUSE, holder
-        last = began + _LOOK
-        while True:
-            if (holder is None and lock.take()) or self._inherits(holder):
-                self._slow.pop(lock.name, None)
-                return True
-            if holder is None:
-                holder = lock.holder()
-            if holder != seen:
-                self.quick = seen is not None
-                last = min(time.monotonic() + _LOOK, began + _LONGEST_LOOK)
-                seen = holder
-            if not self._waits or self._slow.get(lock.name) == holder or time.monotonic() > last:
-                break
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 (no secret)
-            pause = min(_LONGEST_PAUSE, pause * 1.5)
-            holder = lock.holder()
-        self._remember(holder)
+    holder = lock.holder
+    if not holder or reserved is None:
         return False
-
-    def _inherits(self, holder: str | None) -> bool:
-        """Take over from an earlier attempt of the same job that is known to have ended.
-
-        One whose end nobody saw may be running still: its lock has to run out.
-        """
-        if holder is None or self._job is None:
-            return False
-        uuid, _, number = holder.rpartition(":")[0].rpartition(":")
-        if uuid != self._job.uuid or not number.isdecimal() or int(number) >= self._job.attempts():
-            return False
-        ended = {attempt.number: attempt.ended for attempt in self._job.history.attempts}
-        return ended.get(int(number)) in _OVER and self._lock.take_over(holder)
-
-    def _remember(self, holder: str | None) -> None:
-        if len(self._slow) >= _REMEMBERED:
-            self._slow.clear()
-        if self.quick or holder is None:
-            self._slow.pop(self._lock.name, None)
-        else:
-            self._slow[self._lock.name] = holder
+    uuid, _, number = holder.rpartition(":")[0].rpartition(":")
+    if uuid != reserved.uuid or not number.isdecimal() or int(number) >= reserved.attempts():
+        return False
+    ended = {attempt.number: attempt.ended for attempt in reserved.history.attempts}
+    return ended.get(int(number)) in _OVER and lock.take(instead_of=holder)
 
 
-def _reserved(job: Queueable) -> Job | None:
+def _reserved(job: JobDefinition) -> Job | None:
     try:
         return job.job
     except QframeError:  # it is called by hand
@@ -223,7 +164,7 @@ def _is_key(value: object) -> bool:
     return isinstance(value, str | int | UUID) and not isinstance(value, bool)
 
 
-def _name_of(job_class: type[Queueable]) -> str:
+def _name_of(job_class: type[JobDefinition]) -> str:
     try:
         return job_class.wire_name()
     except InvalidJob:  # of a program without a file: it runs only here

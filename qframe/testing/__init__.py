@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qframe.testing.draining import Drained, drain
     from qframe.testing.embedding import embedded
     from qframe.testing.fakes import Fake, fake
-    from qframe.testing.memory import MemoryStore
     from qframe.testing.recording import Dispatched, DispatchedBatch, DispatchedChain
     from qframe.testing.running import Ran, run
 
@@ -30,7 +29,6 @@ __all__ = [
     "DispatchedChain",
     "Drained",
     "Fake",
-    "MemoryStore",
     "Ran",
     "drain",
     "embedded",
@@ -47,7 +45,6 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
         "DispatchedChain": "recording",
         "Drained": "draining",
         "Fake": "fakes",
-        "MemoryStore": "memory",
         "Ran": "running",
         "drain": "draining",
         "embedded": "embedding",

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qframe import manager
-from qframe.contracts import Capability, Job
+from qframe.contracts.backend import Ability
+from qframe.contracts.status import State
 from qframe.exceptions import BackendUnavailable
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
 from qframe.manager import QueueManager
-from qframe.queueable import Queueable
 from qframe.worker import Worker, WorkerOptions
-from qframe.worker.runner import Attempt, Outcome, Runner
+from qframe.worker.loop import Loop
+from qframe.worker.outcome import Outcome
+from qframe.worker.runner import Attempt, Runner
+from qframe.worker.signals import Signals
 
 _MOST = 10_000
 
@@ -66,7 +71,7 @@ def drain(
     queues_of = manager.default()
     queue = queues_of.connection(connection)
     if queues is None:
-        lists = Capability.LIST in queue.capabilities
+        lists = Ability.LIST in queue.abilities
         queues = (queue.default_queue, "*") if lists else (queue.default_queue,)
     names = tuple(each.strip() for each in queues.split(",")) if isinstance(queues, str) else queues
     worker = _Worker(
@@ -83,8 +88,8 @@ def drain(
             isolate=False,
             preload=False,
         ),
+        raises=raises,
     )
-    worker.raises = raises
     worker.run()
     drained = worker.drained
     for error in drained.errors:
@@ -98,35 +103,15 @@ def drain(
     return drained
 
 
-class _Worker(Worker):
-    """A worker that hears no signals and waits for nothing, nor for a listener's consent."""
+class _Loop(Loop):
+    """A loop that waits for nothing, nor for a listener's consent."""
 
-    heeds_signals = False
+    drain: _Worker
 
-    def __init__(self, queues: QueueManager, options: WorkerOptions) -> None:
-        super().__init__(queues, options)
-        self.drained = Drained()
-        self.raises = False
-
-    def is_empty(self) -> bool:
-        """Whether nothing is ready, found out by holding a job for a moment."""
-        held = self.queue.reserve(self.control.active, 1)
-        for job in held:
-            job.give_back()
-        return not held
-
-    def _runner(self) -> type[Runner]:
-        return _Runner
-
-    def _run(self, job: Job) -> None:
+    def _run(self, job: ReservedJob) -> None:
         super()._run(job)
-        assert isinstance(self.runner, _Runner)  # noqa: S101 (said by the method above)
-        error = self.runner.raised
-        self.drained.count(self.runner.outcome)
-        if error is not None:
-            self.drained.errors.append(error)
-            if self.raises or isinstance(error, KeyboardInterrupt):
-                self.stop()
+        assert isinstance(self.runner, _Runner)  # noqa: S101 (made below)
+        self.drain.ran(self.runner.last)
 
     def _may_work(self) -> bool:
         return True
@@ -135,33 +120,50 @@ class _Worker(Worker):
         raise error
 
 
+class _Worker(Worker):
+    """A worker that hears no signals."""
+
+    heeds_signals = False
+    loop = _Loop
+
+    def __init__(self, queues: QueueManager, options: WorkerOptions, *, raises: bool) -> None:
+        super().__init__(queues, options)
+        self.drained = Drained()
+        self._raises = raises
+
+    def ran(self, attempt: Attempt) -> None:
+        """Count an attempt, and stop where what it raised is to be raised."""
+        self.drained.count(attempt.outcome)
+        if attempt.error is not None and attempt.outcome in {Outcome.RETRIED, Outcome.FAILED}:
+            self.drained.errors.append(attempt.error)
+            if self._raises or isinstance(attempt.error, KeyboardInterrupt):
+                self.stop()
+
+    def is_empty(self) -> bool:
+        """Whether nothing is ready, found out by holding a job for a moment."""
+        held = self.connection.reserve(self._selected().find())
+        for job in held:
+            job.settle(End(State.WAITING))
+        return not held
+
+    def _made(self, signals: Signals) -> Loop:
+        loop = super()._made(signals)
+        assert isinstance(loop, _Loop)  # noqa: S101 (said above)
+        loop.drain = self
+        return loop
+
+    def _runner(self, signals: Signals) -> type[Runner]:
+        del signals
+        return _Runner
+
+
 class _Runner(Runner):
-    """A runner that keeps how the last job ended, and fails an unknown one at once."""
+    """A runner that keeps the last attempt, and fails an unknown job at once."""
 
-    outcome = Outcome.LOST
-    raised: BaseException | None = None
+    last: Attempt
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: ReservedJob) -> Attempt:
         """Bring a held job to its outcome."""
-        self.attempt = _Attempt
-        self.delays_of_unknown = []
-        self.raised = None
-        self.outcome = super().run(job)
-        return self.outcome
-
-    def after_failure(
-        self, job: Job, instance: Queueable | None, error: BaseException, seconds: float
-    ) -> Outcome:
-        """Keep what it failed with."""
-        self.raised = error
-        return super().after_failure(job, instance, error, seconds)
-
-
-class _Attempt(Attempt):
-    """An attempt that keeps what was raised."""
-
-    def _outcome(self, error: BaseException | None, seconds: float) -> Outcome:
-        outcome = super()._outcome(error, seconds)
-        if outcome in {Outcome.RETRIED, Outcome.FAILED} and isinstance(self.runner, _Runner):
-            self.runner.raised = self.runner.raised or error
-        return outcome
+        self.unknown_delays = ()
+        self.last = super().run(job)
+        return self.last

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qframe import config, events, manager, project
+from qframe import config, events, manager
 from qframe.config import PlaceSettings, Settings
+from qframe.jobs import project
 from qframe.manager import QueueManager
 
 _KEPT = ("queue", "retry_after", "max_payload", "push_retries")

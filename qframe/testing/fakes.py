@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from qframe import payload
-from qframe.dispatch import send_unsent, unsent
-from qframe.drivers import base
-from qframe.drivers.base import BaseQueue
-from qframe.exceptions import InvalidPayload
-from qframe.foreign import Dispatchable, Foreign
-from qframe.testing.batches import MemoryBatches
+from qframe import connection as connections
+from qframe.connection import Connection
+from qframe.dispatch.pending import flush, send_unsent, unsent
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.store import Store
+from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.testing.following import (
     ChainTarget,
     Members,
@@ -24,21 +23,18 @@ from qframe.testing.following import (
     fits_chain,
     shown_targets,
 )
-from qframe.testing.memory import MemoryStore
 from qframe.testing.recording import (
     Dispatched,
     DispatchedBatch,
-    DispatchedChain,
-    LinkJob,
-    MemberJob,
-    RecordingQueue,
+    Notes,
+    RecordingConnection,
     name_in,
+    parsed,
 )
 from qframe.testing.wanted import J, Kind, Target, Wanted, listed, shown, shown_job
 
 if TYPE_CHECKING:
-    from qframe.contracts import BatchStore, Store
-    from qframe.timing import When
+    from qframe.payload.timing import When
 
 
 def fake(*, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()) -> Fake:
@@ -67,26 +63,26 @@ class Fake:
     ) -> None:
         self._only = None if only is None else [Kind(each) for each in _several(only)]
         self._besides = [Kind(each) for each in _several(besides)]
-        self.store: Store = MemoryStore()
-        """Where locks and limits are kept meanwhile."""
-        self.batch_store: BatchStore = MemoryBatches()
-        """Where batches are kept meanwhile: their members wait until the fake ends."""
-        self.chains: list[DispatchedChain] = []
+        self._notes = Notes()
+        self.chains = self._notes.chains
         """The chains that were dispatched, in order."""
-        self.batches: list[DispatchedBatch] = []
+        self.batches = self._notes.batches
         """The batches that were dispatched, in order, but for those that are links of chains."""
-        self._dispatched: list[Dispatched] = []
-        self._queues: dict[BaseQueue, RecordingQueue] = {}
+        self.memory = MemoryBackend()
+        """Where locks, limits and batches are kept meanwhile: what waits there is not worked."""
+        self.store = Store(self.memory)
+        self._connections: dict[Connection, RecordingConnection] = {}
         self._before: list[object] = []
 
     def __enter__(self) -> Self:
-        """Begin to write down."""
+        """Begin to write down; what was dispatched before is pushed."""
+        flush()
         with _changing:
             if self in _active:
                 raise RuntimeError("this fake is on already; make another one")
             self._before = [*unsent()]
             _active.append(self)
-            base.stand_in = _stand_in
+            connections.stand_in = _stand_in
         return self
 
     def __exit__(
@@ -103,7 +99,7 @@ class Fake:
             with _changing:
                 _active.remove(self)
                 if not _active:
-                    base.stand_in = None
+                    connections.stand_in = None
 
     # -- what there is --------------------------------------------------------------------------
 
@@ -119,7 +115,7 @@ class Fake:
         """Give what was dispatched, in order, with connection, queue, delay and payload."""
         kind = None if target is None else Kind(target)
         wanted = Wanted(kind, where, queue, connection, delay)
-        return [each for each in self._dispatched.copy() if wanted.fits(each)]
+        return [each for each in self._notes.jobs.copy() if wanted.fits(each)]
 
     @overload
     def jobs(self, target: type[J], where: Callable[[J], object] | None = None) -> list[J]: ...
@@ -273,7 +269,7 @@ class Fake:
 
     def _all(self) -> str:
         """List all there is, a line each."""
-        parts = [shown([(False, each) for each in self._dispatched.copy()]), self._grouped()]
+        parts = [shown([(False, each) for each in self._notes.jobs.copy()]), self._grouped()]
         return "\n".join(part for part in parts if part)
 
     def _grouped(self) -> str:
@@ -283,7 +279,7 @@ class Fake:
         return listed([False] * len(lines), lines)
 
     def _fits(self, wanted: Wanted) -> list[tuple[bool, Dispatched]]:
-        return [(wanted.fits(each), each) for each in self._dispatched.copy()]
+        return [(wanted.fits(each), each) for each in self._notes.jobs.copy()]
 
     def _told(self, expected: str, found: int, fits: list[tuple[bool, Dispatched]]) -> str:
         """Say what was expected and what there is."""
@@ -308,35 +304,13 @@ class Fake:
             return False
         return not any(kind.fits(job, name) for kind in self._besides)
 
-    def queue_for(self, original: BaseQueue) -> RecordingQueue:
+    def connection_for(self, original: Connection) -> RecordingConnection:
         """Give what stands in for a connection."""
         with _changing:
-            if original not in self._queues:
-                self._queues[original] = RecordingQueue(
-                    original, self, self.store, self.batch_store
-                )
-            return self._queues[original]
-
-    def note_job(self, dispatched: Dispatched) -> None:
-        """Write a job down."""
-        self._dispatched.append(dispatched)
-
-    def note_chain(self, dispatched: DispatchedChain) -> None:
-        """Write a chain down."""
-        self.chains.append(dispatched)
-
-    def note_batch(self, dispatched: DispatchedBatch) -> None:
-        """Write a batch down."""
-        self.batches.append(dispatched)
-
-    def note_added(self, batch: str, jobs: Iterable[MemberJob]) -> None:
-        """Write members down that were added to a batch."""
-        for each in self.batches.copy():
-            if each.id == batch:
-                each.jobs.extend(jobs)
-
-    def note_extended(self, job: LinkJob, *, first: bool) -> None:
-        """Hear of a link put into the chain of a job that runs: none does here."""
+            if original not in self._connections:
+                made = RecordingConnection(original, self._notes, self.memory)
+                self._connections[original] = made
+            return self._connections[original]
 
     def _held(self) -> list[Any]:
         """Give the dispatches made meanwhile that a variable holds unsent."""
@@ -356,25 +330,21 @@ def active() -> Fake | None:
     return _active[-1] if _active else None
 
 
-def _stand_in(queue: BaseQueue, what: Dispatchable | str | bytes) -> BaseQueue | None:
+def _stand_in(
+    connection: Connection, what: Dispatchable | str | bytes
+) -> RecordingConnection | None:
     """Give what takes a job in place of a connection, where a fake wants it."""
-    if isinstance(queue, RecordingQueue):
-        return None
-    for each in reversed(_active.copy()):
-        if each.takes(what):
-            return each.queue_for(queue)
+    if not isinstance(connection, RecordingConnection):
+        for each in reversed(_active.copy()):
+            if each.takes(what):
+                return each.connection_for(connection)
     return None
 
 
 def _named(what: Dispatchable | str | bytes) -> tuple[Dispatchable | None, str]:
-    if isinstance(what, Foreign):
-        return what, what.name
-    if not isinstance(what, str | bytes):
-        return what, type(what).own_name()
-    try:
-        return None, name_in(payload.parse(what.encode() if isinstance(what, str) else what))
-    except InvalidPayload:
-        return None, ""
+    if isinstance(what, str | bytes):
+        return None, name_in(parsed(what))
+    return what, what.name if isinstance(what, Foreign) else type(what).own_name()
 
 
 def _several(targets: Iterable[Target]) -> list[Target]:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Union
 
-from qframe import timing
-from qframe.batch import PendingBatch
-from qframe.functions import QueueableFunction
-from qframe.names import one_line
-from qframe.queueable import Queueable
+from qframe.dispatch.batch import PendingBatch
+from qframe.dispatch.function import QueueableFunction
+from qframe.dispatch.queueable import Queueable
+from qframe.payload import timing
+from qframe.payload.text import one_line
+from qframe.payload.timing import When
 from qframe.testing.recording import DispatchedBatch, DispatchedChain, LinkJob, MemberJob
 from qframe.testing.wanted import Kind, Target, shown_job
-from qframe.timing import When
 
 ChainTarget = Target | type[PendingBatch] | Callable[[DispatchedBatch], object]
 """What names a link: what names a job; `PendingBatch`, any batch; a function, one it accepts."""

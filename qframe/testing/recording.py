@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Union
 
-from qframe import events, membership, onward, payload, sealing, unique
-from qframe.drivers.base import BaseQueue
-from qframe.drivers.null import NullFailedStore
+from qframe.connection import Connection
+from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import CannotDecrypt, InvalidArguments, InvalidJob, InvalidPayload
-from qframe.foreign import Dispatchable, foreign
-from qframe.queueable import index
-from qframe.sealing import Keyring
-from qframe.tail import Link
-from qframe.testing.batches import MemoryBatches
+from qframe.features import batch_jobs
+from qframe.features.batches import Batches
+from qframe.features.context import Context, Prepared
+from qframe.jobs.definition import index
+from qframe.jobs.foreign import Dispatchable, foreign
+from qframe.payload import encryption, envelope, timing
+from qframe.payload.encryption import Keyring
 
 if TYPE_CHECKING:
-    from qframe.contracts import BatchStore, Job, Store
-    from qframe.drivers.beginning import BatchPlan, ChainPlan
-    from qframe.payload import Envelope
+    from qframe.contracts.job import Job
+    from qframe.features.base import Pushing
+    from qframe.features.batch import BatchPlan, MakeMember
+    from qframe.features.chain import ChainPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,169 +96,124 @@ class DispatchedBatch:
         return len(self.jobs)
 
 
-class Notes(Protocol):
-    """Who is told what was dispatched."""
+class Notes:
+    """What was dispatched, in order."""
 
-    def note_job(self, dispatched: Dispatched) -> None:
-        """Hear of a job."""
-
-    def note_chain(self, dispatched: DispatchedChain) -> None:
-        """Hear of a chain."""
-
-    def note_batch(self, dispatched: DispatchedBatch) -> None:
-        """Hear of a batch."""
-
-    def note_added(self, batch: str, jobs: Iterable[MemberJob]) -> None:
-        """Hear of members that were added to a batch."""
-
-    def note_extended(self, job: LinkJob, *, first: bool) -> None:
-        """Hear of a link that was put into the chain of the job that runs."""
+    def __init__(self) -> None:
+        self.jobs: list[Dispatched] = []
+        self.chains: list[DispatchedChain] = []
+        self.batches: list[DispatchedBatch] = []
+        self.added: list[MemberJob] = []
+        """Members that were added to a batch."""
+        self.appended: list[LinkJob] = []
+        self.prepended: list[LinkJob] = []
+        """Links that a job that runs has put into its chain."""
 
 
-class RecordingQueue(BaseQueue):
-    """Takes jobs as the connection it stands in for would, and tells `notes` of them.
+class RecordingConnection(Connection):
+    """Takes jobs as the connection it stands in for would, and writes them down in `notes`.
 
-    Everything a push does before the backend is asked is done here too: listeners hear of it and
-    may add to the payload, names and sizes are checked. Locks are kept in `store`, batches in
-    `batches`.
+    Everything is done as ever, but in memory, where nobody works: listeners hear of it and may add
+    to the payload, names and sizes are checked, locks are taken, batches have members. The batch of
+    a job that runs may be in another place, `apart`.
     """
 
-    noting = True  # so locks are looked for in its own store
-
     def __init__(
-        self, original: BaseQueue, notes: Notes, store: Store, batches: BatchStore | None = None
+        self,
+        original: Connection,
+        notes: Notes,
+        memory: MemoryBackend,
+        apart: Context | None = None,
     ) -> None:
-        super().__init__(original.name, original.settings)
+        of = original.context
+        context = Context(
+            of.connection, memory, of.features, of.keyring, of.signer, of.retry_after,
+            original.max_payload,
+        )  # fmt: skip
+        super().__init__(context, original.settings)
         self.max_payload = original.max_payload
-        self.keyring, self.signer = original.keyring, original.signer
         self.find_middleware = original.find_middleware
-        self.failed_store = NullFailedStore()
         self._notes = notes
-        self._store = store
-        self._batches = MemoryBatches() if batches is None else batches
-        self._coming: dict[str, Dispatchable] = {}
+        self._apart = apart
 
-    def push_envelope(
-        self, job: Dispatchable, envelope: Envelope, queue: str | None, delay: float
-    ) -> str:
-        """Write a job down, with the object that was dispatched."""
-        self._coming[envelope.uuid] = job
-        try:
-            return super().push_envelope(job, envelope, queue, delay)
-        finally:
-            self._coming.pop(envelope.uuid, None)
+    def _tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+        if not holder:
+            uuid, queue, delay = pushing.uuid, pushing.queue, pushing.delay
+            self._note(Dispatched(uuid, job, self.name, queue, delay, pushing.message))
+        super()._tell(job, pushing, holder)
 
-    def push_envelopes(
-        self, made: Sequence[tuple[Dispatchable, Envelope]], queue: str | None
-    ) -> list[str]:
-        """Write jobs down, with the objects that were dispatched."""
-        coming = {envelope.uuid: job for job, envelope in made}
-        self._coming.update(coming)
-        try:
-            return super().push_envelopes(made, queue)
-        finally:
-            for uuid in coming:
-                self._coming.pop(uuid, None)
+    def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
+        """Write a payload down, with its job where that can be made here."""
+        uuid = super().push_raw(payload, queue, delay)
+        message = parsed(payload)
+        job, name = _job_of(message, self.context.keyring), queue or self.default_queue
+        seconds = timing.seconds_until(delay)
+        self._note(Dispatched(uuid, job, self.name, name, seconds, message))
+        return uuid
 
-    def put(self, messages: Sequence[tuple[bytes, str]], queue: str, delay: float) -> str:
-        """Write messages down."""
-        for raw, uuid in messages:
-            try:
-                message = payload.parse(raw)
-            except InvalidPayload:
-                message = {}  # any bytes can be pushed as they are
-            job = self._coming.get(uuid) or _job_of(message)
-            self._notes.note_job(Dispatched(uuid, job, self.name, queue, delay, message))
-        return ""
+    def _note(self, dispatched: Dispatched) -> None:
+        self._notes.jobs.append(dispatched)
 
-    def begin_chain(self, plan: ChainPlan) -> None:
+    # -- chains -----------------------------------------------------------------------------------
+
+    def start_chain(self, plan: ChainPlan) -> None:
         """Write a chain down, and its first link as dispatched: the first that is no duplicate."""
+        super().start_chain(plan)
+        (head,) = self.backend.read(f"chain:{plan.id}")
+        at = None if head is None else json.loads(head)["at"]
         for link, job in zip(plan.links, plan.jobs, strict=True):
-            if self._is_duplicate(link, job):
-                continue
-            if not isinstance(job, onward.BeginBatch):
-                message = payload.parse(link.raw)
-                self._notes.note_job(
-                    Dispatched(link.uuid, job, self.name, link.queue, link.delay, message)
-                )
-                self.link_pushed(link, job)
-            break
+            if link.uuid == at and not isinstance(job, batch_jobs.StartBatch):
+                message = envelope.parse(link.raw)
+                self._note(Dispatched(at, job, self.name, link.queue, link.delay, message))
         first = plan.links[0]
-        jobs = self._links_of(plan.links, plan.jobs)
-        catch = self._jobs_of(plan.catch)
-        self._notes.note_chain(
+        jobs, catch = self._links(plan), self._jobs(plan.catch)
+        self._notes.chains.append(
             DispatchedChain(plan.id, jobs, catch, self.name, first.queue, first.delay)
         )
 
-    def begin_batch(self, plan: BatchPlan) -> None:
+    def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
+        """Write down a link that a job puts into its chain."""
+        del running
+        there = self._notes.prepended if first else self._notes.appended
+        there.append(self._job(link))
+        return True
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def start_batch(self, plan: BatchPlan) -> None:
         """Write a batch down; all its members wait."""
-        new = plan.new
-        plans = [make(number) for number, make in enumerate(plan.members)]
-        self._batches.create(new)
-        self._batches.grow(new.id, len(plans))
-        self._batches.seal(new.id)
-        follow = {
-            event: self._jobs_of([Link.of(fields) for fields in links])
-            for event, links in new.options["follow"].items()
-        }
-        self._notes.note_batch(
+        made: list[ChainPlan] = []
+        super().start_batch(plan._replace(members=(_heard(each, made) for each in plan.members)))
+        follow = plan.options["follow"]
+        self._notes.batches.append(
             self._batch(
-                new.id, new.name, self._members(plans), new.options["queue"], follow,
-                allows=new.allows_failures,
+                plan.id, plan.name, [self._member(each) for each in made], plan.options["queue"],
+                follow, allows=plan.allows_failures,
             )
         )  # fmt: skip
 
-    def put_plans(self, plans: Sequence[ChainPlan]) -> dict[str, str]:
-        """Write down members that are added to a batch; `link_pushed` is for who adds them."""
-        message = payload.parse(plans[0].links[0].raw)
-        self._notes.note_added(membership.batch_of(message) or "", self._jobs_in(plans))
-        return {}
+    def extend_batch(
+        self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
+    ) -> None:
+        """Write down members that are added to a batch."""
+        made: list[ChainPlan] = []
+        heard = [_heard(each, made) for each in makers]
+        if self._apart is None:
+            super().extend_batch(identity, heard, running, word)
+        elif isinstance(self._apart.backend, MemoryBackend):
+            Batches(self._apart).add(identity, heard)
+        else:
+            for number, make in enumerate(heard):
+                make(number)
+        jobs = [self._member(each) for each in made]
+        self._notes.added += jobs
+        for batch in self._notes.batches:
+            if batch.id == identity:
+                batch.jobs.extend(jobs)
 
-    def extend_chain(self, running: Job, link: Link, *, first: bool) -> bool:
-        """Write down a link that a job puts into its chain."""
-        del running
-        self._notes.note_extended(self._job(link), first=first)
-        return True
-
-    def batch_store(self) -> BatchStore:
+    def batches(self) -> Batches:
         """Give where batches are meanwhile."""
-        return self._batches
-
-    def _members(self, plans: Sequence[ChainPlan]) -> list[MemberJob]:
-        """Give the jobs of members, their listeners told and their locks taken."""
-        for plan in plans:
-            link, job = plan.links[0], plan.jobs[0]
-            if not self._is_duplicate(link, job):
-                self.link_pushed(link, job)
-        return self._jobs_in(plans)
-
-    def _jobs_in(self, plans: Sequence[ChainPlan]) -> list[MemberJob]:
-        return [
-            self._links_of(plan.links, plan.jobs) if plan.id else plan.jobs[0] for plan in plans
-        ]
-
-    def _links_of(
-        self, links: Sequence[Link], jobs: Sequence[Dispatchable | None]
-    ) -> list[LinkJob]:
-        return [
-            self._batch_of(job, link.uuid) if isinstance(job, onward.BeginBatch) else job
-            for link, job in zip(links, jobs, strict=True)
-        ]
-
-    def _batch_of(self, begins: onward.BeginBatch, identity: str) -> DispatchedBatch:
-        """Give the batch that a link begins."""
-        members: list[MemberJob] = []
-        for kept in begins.members:
-            links = [Link.of(fields) for fields in kept["links"]]
-            jobs = self._links_of(links, self._jobs_of(links))
-            members.append(jobs if kept["chain"] else self._job(links[0]))
-        follow = {
-            event: self._jobs_of([Link.of(fields) for fields in links])
-            for event, links in begins.follow.items()
-        }
-        return self._batch(
-            identity, begins.label, members, begins.default_queue, follow, allows=begins.allows
-        )
+        return Batches(self._apart or self.context)
 
     def _batch(
         self,
@@ -263,68 +221,94 @@ class RecordingQueue(BaseQueue):
         name: str,
         members: list[MemberJob],
         queue: str | None,
-        follow: Mapping[str, list[Dispatchable | None]],
+        follow: Mapping[str, Iterable[Mapping[str, Any]]],
         *,
         allows: bool,
     ) -> DispatchedBatch:
+        jobs = {event: self._jobs(map(Prepared.of, each)) for event, each in follow.items()}
         return DispatchedBatch(
             identity, name, members, self.name, queue, allows,
-            follow["before"], follow["progress"], follow["then"], follow["catch"],
-            follow["finally"],
+            jobs["before"], jobs["progress"], jobs["then"], jobs["catch"], jobs["finally"],
         )  # fmt: skip
 
-    def _jobs_of(self, links: Sequence[Link]) -> list[Dispatchable | None]:
-        return [self._job(link) for link in links]
+    def _batch_of(self, starts: batch_jobs.StartBatch, identity: str) -> DispatchedBatch:
+        """Give the batch that a link begins."""
+        members: list[MemberJob] = []
+        for kept in starts.members:
+            jobs = self._jobs(map(Prepared.of, kept["links"]))
+            links = [
+                self._or_batch(job, fields["uuid"])
+                for job, fields in zip(jobs, kept["links"], strict=True)
+            ]
+            members.append(links if kept["chain"] else jobs[0])
+        return self._batch(
+            identity, starts.label, members, starts.default_queue, starts.follow,
+            allows=starts.allows,
+        )  # fmt: skip
 
-    def _job(self, link: Link) -> Dispatchable | None:
-        message = payload.parse(link.raw)
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def _member(self, plan: ChainPlan) -> MemberJob:
+        return self._links(plan) if plan.id else plan.jobs[0]
+
+    def _links(self, plan: ChainPlan) -> list[LinkJob]:
+        links = zip(plan.links, plan.jobs, strict=True)
+        return [self._or_batch(job, link.uuid) for link, job in links]
+
+    def _or_batch(self, job: Dispatchable | None, identity: str) -> LinkJob:
+        """Give the batch that a link begins, or the link's job."""
+        if isinstance(job, batch_jobs.StartBatch):
+            return self._batch_of(job, identity)
+        return job
+
+    def _jobs(self, prepared: Iterable[Prepared]) -> list[Dispatchable | None]:
+        return [self._job(each) for each in prepared]
+
+    def _job(self, prepared: Prepared) -> Dispatchable | None:
+        message = envelope.parse(prepared.raw)
         if name_in(message) in index:
-            return _job_of(message, self.keyring)
+            return _job_of(message, self.context.keyring)
         try:
             return foreign(str(message.get("job")), message.get("data"))
         except InvalidJob:
             return None
 
-    def _is_duplicate(self, link: Link, job: Dispatchable | None) -> bool:
-        """Take the lock of a unique job; whether another one has it, which listeners hear."""
-        lock = unique.of_raw(link.raw)
-        holder = "" if lock is None or lock.is_token else lock.take(self._store, link.delay)
-        if holder in {"", link.uuid}:
-            return False
-        events.fire(events.JobDuplicate, self.name, link.queue, job, holder)
-        return True
 
-    def own_store(self) -> Store:
-        """Give the store that locks are kept in."""
-        return self._store
+def _heard(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
+    """Give what makes a member of a batch and keeps it."""
 
-    def ping(self) -> str:
-        """Say what this is."""
-        return "writes down what is dispatched"
+    def makes(number: int) -> ChainPlan:
+        made.append(make(number))
+        return made[-1]
+
+    return makes
 
 
-def _job_of(message: dict[str, Any], keys: Keyring | None = None) -> Dispatchable | None:
+def _job_of(message: dict[str, Any], keys: Keyring) -> Dispatchable | None:
     """Make the job of a raw payload, where its class is known here and its data fits."""
     job_class = index.get(name_in(message))
     if job_class is None:
         return None
     data = message.get("data")
     try:
-        if (
-            keys is not None
-            and type(data) is dict
-            and sealing.KEY in data
-            and job_class.opens(data)
-        ):
+        if type(data) is dict and encryption.KEY in data and job_class.opens(data):
             data = keys.opened(str(message.get("job")), data)
         return job_class.from_data(data)
     except (InvalidArguments, CannotDecrypt):
         return None
 
 
+def parsed(payload: str | bytes) -> dict[str, Any]:
+    """Read a payload; any bytes can be pushed as they are."""
+    try:
+        return envelope.parse(payload.encode() if isinstance(payload, str) else payload)
+    except InvalidPayload:
+        return {}
+
+
 def name_in(message: dict[str, Any]) -> str:
     """Give the name of the job in a payload, "" where there is none."""
     try:
-        return payload.job_name(message)
+        return envelope.job_name(message)
     except InvalidPayload:
         return str(message.get("job") or "")

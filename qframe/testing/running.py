@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from qframe import execution, host, manager, membership, payload, timing, tracebacks
-from qframe.batch import Batch, Caught
-from qframe.contracts import History, State, Store
-from qframe.drivers import following
-from qframe.drivers.base import BaseQueue
-from qframe.drivers.reservation import BaseJob
+from qframe import manager
+from qframe.contracts.history import History
+from qframe.contracts.status import State
+from qframe.contracts.step import Push, Reservation, Step
+from qframe.dispatch.batch import Batch, Caught
+from qframe.dispatch.queueable import Queueable
+from qframe.drivers import process
+from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import InvalidJob
-from qframe.manager import QueueManager
-from qframe.names import one_line
-from qframe.payload import Envelope
-from qframe.queueable import Queueable
+from qframe.features.base import End, Plan
+from qframe.features.batch import KEY as BATCH
+from qframe.features.chain import CAUSE
+from qframe.features.context import Context
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.definition import JobDefinition
+from qframe.middleware import execution
+from qframe.payload import envelope, timing, tracebacks
+from qframe.payload.envelope import Envelope
+from qframe.payload.text import one_line
 from qframe.testing import fakes
 from qframe.testing.following import fits_one, shown_member
-from qframe.testing.memory import MemoryStore
-from qframe.testing.recording import (
-    Dispatched,
-    DispatchedBatch,
-    DispatchedChain,
-    LinkJob,
-    MemberJob,
-    RecordingQueue,
-)
+from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
 from qframe.testing.wanted import Kind, Target, shown_job
 from qframe.worker.options import WorkerOptions
-from qframe.worker.retry import Limits
-from qframe.worker.runner import Attempt, Outcome, Runner
+from qframe.worker.outcome import Outcome
+from qframe.worker.runner import Attempt, Runner
 from qframe.worker.signals import Signals
 
 if TYPE_CHECKING:
-    from qframe.timing import When
+    from qframe.payload.timing import When
 
 
 def run(
@@ -70,47 +69,33 @@ def run(
     if attempts < 1 or not 0 <= releases < attempts:
         raise ValueError("attempts is 1 or more, and releases fewer than that")
     fake = fakes.active()
-    store = MemoryStore() if fake is None else fake.store
     original = manager.default().connection(job.connection)
-    notes = _Notes()
-    batches = None if batch is None else batch._store()  # noqa: SLF001 (the same package)
-    connection = RecordingQueue(original, notes, store, batches)
-    message = payload.create(job, original.keyring)
+    notes = Notes()
+    connection = RecordingConnection(
+        original,
+        notes,
+        MemoryBackend() if fake is None else fake.memory,
+        None if batch is None else batch._connection.context,  # noqa: SLF001 (it is what it adds to)
+    )
+    message = envelope.create(job, original.context.keyring)
     if batch is not None:
-        message[membership.KEY] = {"id": batch.id}  # no number: nothing is counted
+        message[BATCH] = {"id": batch.id}  # no number: nothing is counted
     if caught is not None:
-        cause = {"uuid": caught.id, "name": caught.name, "error": caught.error}
-        message[following.CAUSE] = cause
+        message[CAUSE] = {"uuid": caught.id, "name": caught.name, "error": caught.error}
     queue = job.queue or connection.default_queue
-    reserved = _Reserved(connection, queue, Envelope(message), notes)
-    reserved.pretend(attempts, releases)
-    with _stores_in(store), Signals(heard=False) as signals:
-        ran = _run(reserved, type(job), connection, signals, with_middleware=with_middleware)
+    reserved = _reserved(connection, Envelope(message), queue, attempts, releases)
+    with Signals(heard=False) as signals:
+        registry = manager.default().registry
+        runner = Runner(connection, registry, WorkerOptions(), signals)
+        attempt = _Attempt(runner, reserved, type(job))
+        attempt.bare = not with_middleware
+        attempt.outcome = attempt.run()
+        runner.exchange.flush()
+        runner.close()
+    ran = Ran(attempt, reserved, notes)
     if isinstance(ran.error, KeyboardInterrupt):
         raise ran.error
     return ran
-
-
-def _run(
-    reserved: _Reserved,
-    job_class: type[Queueable],
-    connection: RecordingQueue,
-    signals: Signals,
-    *,
-    with_middleware: bool,
-) -> Ran:
-    options = WorkerOptions()
-    runner = Runner(connection, manager.default().registry, options, signals, [])
-    message = {**reserved.payload, "track": 1}  # so that what it gives is kept
-    limits = Limits(job_class, message, options)
-    attempt = _Attempt(runner, reserved, job_class.own_name(), job_class, message, limits)
-    if not with_middleware:
-        attempt.perform = execution.perform_bare
-    outcome = attempt.run()
-    by_itself = reserved.is_settled
-    runner.flush()
-    runner.close()
-    return Ran(attempt, reserved, outcome, deleted=by_itself and outcome is Outcome.DONE)
 
 
 class Ran:
@@ -119,30 +104,29 @@ class Ran:
     An assertion that does not hold raises `AssertionError`, caused by what the job raised.
     """
 
-    def __init__(
-        self, attempt: _Attempt, reserved: _Reserved, outcome: Outcome, *, deleted: bool
-    ) -> None:
+    def __init__(self, attempt: _Attempt, reserved: _Reserved, notes: Notes) -> None:
+        end = reserved.end or End(State.COMPLETE)
         self.job = attempt.instance
         """The job that ran."""
-        self.outcome = outcome.value
+        self.outcome = attempt.outcome.value
         """`done`, `skipped`, `released`, `retried` or `failed`."""
-        self.result = reserved.result
+        self.result = attempt.report.result
         """What `handle` gave."""
-        self.error = reserved.failed_with or attempt.raised
+        self.error = reserved.failed_with or attempt.report.error
         """What the job raised, or failed itself with."""
         self.progress = reserved.said
         """What `self.progress(...)` said, in order: how far, and the words."""
-        self.delay = reserved.delay
+        self.delay = end.delay if end.state is State.RELEASED else None
         """Seconds after which a released or retried job is ready; None for another one."""
-        self.reason = reserved.reason
+        self.reason = end.remark
         """Why it was skipped."""
-        self.appended = reserved.notes.appended
+        self.appended = notes.appended
         """What `self.append_to_chain(...)` put at the end of its chain, in order."""
-        self.prepended = reserved.notes.prepended
+        self.prepended = notes.prepended
         """What `self.prepend_to_chain(...)` put right behind it, in order of the calls."""
-        self.added = reserved.notes.members
+        self.added = notes.added
         """What `self.batch().add(...)` added to its batch, in order; a chain is a list."""
-        self._deleted = deleted
+        self._deleted = reserved.deleted_itself
         self._attempt = reserved.attempts()
 
     def assert_done(self) -> None:
@@ -273,133 +257,55 @@ def _after(delay: When) -> str:
 
 
 class _Attempt(Attempt):
-    """An attempt that keeps what was raised."""
+    """An attempt that is made whatever speaks against it, with middleware or without."""
 
-    raised: BaseException | None = None
+    bare = False
 
-    def _outcome(self, error: BaseException | None, seconds: float) -> Outcome:
-        self.raised = error
-        return super()._outcome(error, seconds)
+    def _refused(self) -> None:
+        return None
 
-
-class _Notes:
-    """What a job does to its chain and its batch."""
-
-    def __init__(self) -> None:
-        self.appended: list[LinkJob] = []
-        self.prepended: list[LinkJob] = []
-        self.members: list[MemberJob] = []
-
-    def note_job(self, dispatched: Dispatched) -> None:
-        """Nobody dispatches here."""
-
-    def note_chain(self, dispatched: DispatchedChain) -> None:
-        """Nobody dispatches here."""
-
-    def note_batch(self, dispatched: DispatchedBatch) -> None:
-        """Nobody dispatches here."""
-
-    def note_added(self, batch: str, jobs: Iterable[MemberJob]) -> None:
-        """Keep the members."""
-        del batch
-        self.members += jobs
-
-    def note_extended(self, job: LinkJob, *, first: bool) -> None:
-        """Keep the link."""
-        (self.prepended if first else self.appended).append(job)
+    def handle(self, instance: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
+        """Call the job."""
+        return execution.perform_bare(instance) if self.bare else super().handle(instance)
 
 
-class _Reserved(BaseJob):
-    """A job that no backend holds: what is done to it is kept here."""
+class _Reserved(ReservedJob):
+    """A job that remembers what was said of it."""
 
-    def __init__(
-        self, connection: BaseQueue, queue: str, envelope: Envelope, notes: _Notes
-    ) -> None:
-        super().__init__(connection, queue, envelope.uuid, envelope.raw, 1)
-        self.notes = notes
-        self.started = True
-        self.result: Any = None
+    end: End | None = None
+    """How it ended."""
+    deleted_itself = False
+
+    def __init__(self, context: Context, reservation: Reservation) -> None:
+        super().__init__(context, reservation)
         self.said: list[tuple[float, str]] = []
-        self.delay: float | None = None
-        self.reason = ""
-        self._history = History()
-
-    def pretend(self, attempts: int, releases: int) -> None:
-        """Let this be a later attempt."""
-        self._attempts = attempts
-        now = time.time()
-        history = self._history
-        for number in range(1, attempts + 1):
-            history = history.started(number, host.NAME, host.pid(), now)
-            if number < attempts:
-                history = history.ended("released" if number <= releases else "error")
-        self._history = history
-
-    @property
-    def history(self) -> History:
-        """Where the attempts ran."""
-        return self._history
-
-    def _delete(self) -> bool:
-        return True
-
-    def _release(self, delay: float, history: History) -> bool:
-        self.delay = delay
-        self._history = history
-        return True
-
-    def _give_back(self, delay: float, history: History) -> bool:
-        return self._release(delay, history)
-
-    def _bury(self) -> bool:
-        return True
-
-    def _renew(self) -> bool:
-        return True
 
     def progress(self, done: float, text: str = "") -> None:
         """Keep what was said."""
         self.said.append((done, text))
 
-    def keep_result(self, result: Any) -> None:  # noqa: ANN401 (whatever the job gave)
-        """Keep what the job gave."""
-        self.result = result
+    def delete(self) -> None:
+        """Keep that the job deleted itself."""
+        super().delete()
+        self.deleted_itself = True
 
-    def ends_as(self, state: State, remark: str) -> None:
-        """Keep the reason."""
-        del state
-        self.reason = remark
-
-
-class _Manager(QueueManager):
-    """The manager there is, but for the stores: all of them are the one in memory."""
-
-    def __init__(self, original: QueueManager, store: Store) -> None:
-        # Not the base's: it would read the configuration and set the project's root anew.
-        self.settings = original.settings
-        self.registry = original.registry
-        self._original = original
-        self._store = store
-
-    def connection(self, name: str | None = None) -> BaseQueue:
-        """Give a connection, as ever."""
-        return self._original.connection(name)
-
-    def opened(self) -> list[BaseQueue]:
-        """Give the connections used so far."""
-        return self._original.opened()
-
-    def store(self, connection: str | None = None) -> Store:
-        """Give the store in memory."""
-        del connection
-        return self._store
+    def plan(self, end: End) -> Plan:
+        """Keep how it ends."""
+        self.end = end
+        return super().plan(end)
 
 
-@contextlib.contextmanager
-def _stores_in(store: Store) -> Iterator[None]:
-    original = manager.default()
-    manager.use(_Manager(original, store))
-    try:
-        yield
-    finally:
-        manager.use(original)
+def _reserved(
+    connection: RecordingConnection, made: Envelope, queue: str, attempts: int, releases: int
+) -> _Reserved:
+    """Hold a job as one that was started before."""
+    backend, now, history = connection.backend, time.time(), History()
+    for number in range(1, attempts):
+        history = history.started(number, process.NAME, process.pid(), now)
+        history = history.ended("released" if number <= releases else "error")
+    backend.apply(Step(None, Push(queue, connection.signed(made.raw, queue))))
+    (found,) = backend.search(queue, made.uuid.encode())
+    found.handle.attempts, found.handle.notes = attempts - 1, history.to_json().encode()
+    reservation = backend.take(found)
+    assert reservation is not None  # noqa: S101 (nobody else could have taken it)
+    return _Reserved(connection.context, reservation)

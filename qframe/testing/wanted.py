@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from qframe import tail, timing
-from qframe.foreign import Dispatchable, Foreign
-from qframe.functions import QueueableFunction
-from qframe.names import one_line
-from qframe.queueable import Queueable
+from qframe.dispatch.function import QueueableFunction
+from qframe.dispatch.queueable import Queueable
+from qframe.features.chain import KEY as CHAIN
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.payload import timing
+from qframe.payload.text import one_line
+from qframe.payload.timing import When
 from qframe.testing.recording import Dispatched
-from qframe.timing import When
 
 J = TypeVar("J", bound=Queueable)
 Target = type[Queueable] | QueueableFunction[..., Any] | Queueable | Foreign | str
@@ -148,7 +149,7 @@ def _line(each: Dispatched) -> str:
     else:
         job = f"{one_line(each.name or '(no name)', 100)} (a raw payload)"
     delay = f", delayed by {each.delay:g} s" if each.delay else ""
-    begins = ", the first of a chain" if tail.KEY in each.payload else ""
+    begins = ", the first of a chain" if CHAIN in each.payload else ""
     return f"{job} on {each.connection}:{each.queue}{delay}{begins}"
 
 

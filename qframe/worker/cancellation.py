@@ -1,46 +1,58 @@
-"""Looks whether the running job is to be cancelled, about once a second."""
+"""Looks whether a job that runs is to be cancelled, about once a second."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from qframe.contracts import Job, Store
+from qframe.contracts.backend import Backend
+from qframe.contracts.step import Step, Unset
 from qframe.exceptions import BackendUnavailable
-from qframe.tracking import cancel_key
-
-if TYPE_CHECKING:
-    from qframe.worker.leases import LeaseKeeper
-    from qframe.worker.signals import Signals
+from qframe.features.reserved import ReservedJob
+from qframe.features.status import cancel_key
 
 _EVERY = 0.9
 
 
 class Cancellation:
-    """Reads the wish `qframe cancel --running` leaves in the store, and has the job end.
+    """Reads the fact that `qframe cancel --running` leaves, and has the job end.
 
-    A short job is never looked at. A store that does not answer changes nothing.
+    A short job is never looked at. A backend that does not answer changes nothing. Once a job that
+    was looked at has ended, however it did, the fact is removed: who waits for that need not go on.
     """
 
-    def __init__(self, store: Store, signals: Signals, leases: LeaseKeeper) -> None:
-        self._store = store
-        self._signals = signals
-        self._leases = leases
-        self._next = 0.0
+    def __init__(self, backend: Backend, cancel: Callable[[ReservedJob], None]) -> None:
+        self._backend = backend
+        self._cancel = cancel
+        self._looked: dict[ReservedJob, float] = {}
+        self._over: deque[str] = deque()
 
-    def look(self, job: Job) -> None:
+    def look(self, job: ReservedJob) -> None:
         """Look whether this job, which runs, is to be cancelled; called by the lease keeper."""
         now = time.monotonic()
-        if now < self._next:
+        if now - self._looked.get(job, 0.0) < _EVERY:
             return
-        self._next = now + _EVERY
+        self._looked[job] = now
         with suppress(BackendUnavailable):
-            (asked,) = self._store.get(cancel_key(job.uuid))
+            (asked,) = self._backend.read(cancel_key(job.uuid))
             if asked is not None:
-                self._signals.cancel(lambda: self._leases.job is job)
+                self._cancel(job)
 
-    def done(self, job: Job) -> None:
-        """Take the wish back: it was granted."""
+    def granted(self, job: ReservedJob) -> None:
+        """Remove the fact at once: the job was cancelled."""
         with suppress(BackendUnavailable):
-            self._store.delete(cancel_key(job.uuid))
+            self._backend.apply(Step(None, Unset(cancel_key(job.uuid))))
+
+    def ended(self, job: ReservedJob) -> None:
+        """Note that a job has ended by itself."""
+        if self._looked.pop(job, None) is not None:
+            self._over.append(job.uuid)
+
+    def tidy(self) -> None:
+        """Remove the facts of jobs that have ended; called by the heartbeat."""
+        over = [self._over.popleft() for _ in range(len(self._over))]
+        if over:
+            with suppress(BackendUnavailable):
+                self._backend.apply(Step(None, *(Unset(cancel_key(uuid)) for uuid in over)))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from qframe.contracts import Store
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
 
 log = logging.getLogger("qframe")
@@ -14,6 +14,10 @@ log = logging.getLogger("qframe")
 RESTART = "restart"
 EVERY = 1.0
 """Seconds between two looks: a restart or pause is noticed within this, after the current job."""
+_SELDOM = 2.0
+"""The same where queues are listed at each look and the last ones have found nothing new."""
+_QUIET = 5
+"""So many looks."""
 
 
 def pause_key(connection: str, queue: str = "") -> str:
@@ -22,10 +26,11 @@ def pause_key(connection: str, queue: str = "") -> str:
 
 
 class Control:
-    """The last known state of the store, looked at once a second.
+    """The last known state of the store, looked at once a second: one read.
 
     A store that does not answer changes nothing: the last known state holds. With `find`, the
-    queues are asked for at each look, and a new one is worked once its pause was looked for.
+    queues are listed at each look, and a new one is worked once its pause was looked for; where
+    that finds nothing new for a while, only every two seconds.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Control:
         self._held_up: tuple[str, ...] = ()
         self._looked = 0.0
         self._silent = False
+        self._unchanged = 0
         self._first: str | None = None
         self._begun = False
         self.restart = False
@@ -53,6 +59,11 @@ class Control:
         self.active = self._queues
         """The queues that are not paused, in their order."""
 
+    @property
+    def every(self) -> float:
+        """Seconds between two looks."""
+        return _SELDOM if self._find is not None and self._unchanged >= _QUIET else EVERY
+
     def look(self) -> None:
         """Ask the store, at most once a second.
 
@@ -60,7 +71,7 @@ class Control:
         raises what `find` raises.
         """
         now = time.monotonic()
-        if self._begun and now - self._looked < EVERY:
+        if self._begun and now - self._looked < self.every:
             return
         queues = self._now_there()
         self._looked = now
@@ -78,6 +89,7 @@ class Control:
             self._first = values[0]
             self._begun = True
         self._silent = False
+        self._unchanged = self._unchanged + 1 if queues == self._queues else 0
         self._queues = queues
         self._read(values)
 
@@ -86,7 +98,7 @@ class Control:
         if self._find is None:
             return False
         known = {*self.active}
-        self._looked = -EVERY
+        self._looked = -_SELDOM
         self.look()
         return not known.issuperset(self.active)
 

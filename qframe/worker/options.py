@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qframe.exceptions import ConfigurationError
-from qframe.worker import selection
+from qframe.worker import queues
 
 
 class StopReason(StrEnum):
@@ -47,10 +47,10 @@ class WorkerOptions:
 
     - `connection`, `queues`: what it works; default: the default connection, its default queue.
       Queues are tried strictly in the order given. Where the backend can list its queues
-      (`Capability.LIST`), an entry may be a pattern (`*`, `?`, `[abc]`, `[!abc]`, upper and lower
+      (`Ability.LIST`), an entry may be a pattern (`*`, `?`, `[abc]`, `[!abc]`, upper and lower
       case as written): what it matches is tried at its place, sorted by name, and looked up anew
-      once a second. `!` before a name or pattern skips what it matches. A queue is tried once, at
-      its first place.
+      once a second, every two where nothing changes. `!` before a name or pattern skips what it
+      matches. A queue is tried once, at its first place.
     - `timeout`, `tries`, `backoff`: for jobs that do not say themselves. 0 is no timeout, or
       tries without limit.
     - `grace`: how long after its timeout a job that does not end is given before the process is.
@@ -98,7 +98,7 @@ class WorkerOptions:
         for value in self.backoff:
             _not_negative("backoff", value)
         if self.queues:
-            selection.parse(self.queues)
+            queues.parse(self.queues)
         if self.preload and not self.isolate:
             raise ConfigurationError("preload is for isolate: without it, all is in one process")
 

@@ -1,26 +1,24 @@
 """Presence: keeps a worker's entry in the roster, and its counters, up to date.
 
-Looks once a second, from a thread of its own or from whoever waits for the running job, and writes
-what has changed; so no job costs more than its count.
+The heartbeat has it look once a second and write what has changed; so no job costs more than its
+count.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
-import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qframe import tracebacks
-from qframe.contracts import Job, Store
+from qframe.contracts.job import Job
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
-from qframe.names import one_line
-from qframe.worker import memory, tally
+from qframe.payload import tracebacks
+from qframe.payload.text import one_line
+from qframe.worker import counters, memory
+from qframe.worker.counters import Amounts, Counts, Ended
 from qframe.worker.roster import BEAT, TTL, Entry, Running
-from qframe.worker.tally import Amounts, Ended, Tally
 
 log = logging.getLogger("qframe")
 
@@ -28,7 +26,7 @@ EVERY = 1.0
 """Seconds between two looks."""
 _SHORT = 5.0
 """Seconds in which nothing could be written that are not worth a word."""
-_PARTING = 2.0
+PARTING = 2.0
 """Seconds a worker waits at its end for its last counts to be written."""
 
 
@@ -41,74 +39,39 @@ class Sight(NamedTuple):
 
 
 class Presence:
-    """What one worker tells of itself, from `begin` to `end`.
+    """What one worker tells of itself: `beat` is called once a second, `leave` at its end.
 
-    `look` gives what the worker is doing, `close` closes the connections of the thread. A store
-    that does not answer disturbs nothing: the entry expires, counts are kept until it does.
+    `look` gives what the worker is doing; `told` hears of it. A store that does not answer disturbs
+    nothing: the entry expires, counts are kept until it does.
     """
 
     def __init__(
         self,
         store: Store,
         entry: Entry,
-        ended: Tally,
+        ended: Counts,
         look: Callable[[], Sight],
-        *,
-        close: Callable[[], None],
         told: Callable[[Entry], None] | None = None,
     ) -> None:
         self.entry = entry
         self._store = store
-        self._tally = ended
+        self._ended = ended
         self._look = look
-        self._close = close
         self._told = told
         self._job: Job | None = None
         self._written = 0.0
         self._counted: dict[Ended, int] = {}
-        self._pending: tuple[Amounts, str] | None = None
-        self._looked = 0.0
+        self._pending: Amounts = {}
         self._unheard_since = 0.0
         self._warned = False
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="qframe-presence", daemon=True)
-
-    def begin(self, *, threaded: bool = True) -> None:
-        """Write the entry, and keep it up to date; without a thread, `beat` has to be called."""
-        if threaded:
-            self._thread.start()
-        else:
-            self.beat()
-
-    def end(self) -> None:
-        """Write the last counts and remove the entry; a store that hangs is left to itself."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(_PARTING)
-        elif not self._thread.ident:
-            self._leave()
 
     def beat(self) -> None:
-        """Look, at most once a second, and write what has changed or is due. Never raises."""
-        now = time.monotonic()
-        if now - self._looked >= EVERY:
-            self._looked = now
-            self._try(self._see, self._count, self._write)
+        """Look, and write what has changed or is due. Never raises."""
+        self._try(self._see, self._count, self._write)
 
-    def _keep(self) -> None:
-        # A signal that the system hands to this thread would not wake the main thread's job.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            while True:
-                self._try(self._see, self._count, self._write)
-                if self._over.wait(EVERY):
-                    break
-            self._leave()
-        finally:
-            self._close()
-
-    def _leave(self) -> None:
-        self._try(self._count, self._count, self._remove)  # what was pending, then the rest
+    def leave(self) -> None:
+        """Write the last counts and remove the entry. Never raises."""
+        self._try(self._count, self._remove)
 
     def _try(self, *steps: Callable[[], None]) -> None:
         try:
@@ -136,7 +99,7 @@ class Presence:
         """Bring the entry up to date, here."""
         sight = self._look()
         before = self.entry
-        counts = self._tally.by_outcome()
+        counts = self._ended.by_outcome()
         if sight.job is not None:
             state = "running"
         elif sight.paused:
@@ -168,25 +131,17 @@ class Presence:
             self._written = now
 
     def _count(self) -> None:
-        """Add to the counters what has come; what may not have been heard is said again first."""
-        if self._pending is None:
-            now = self._tally.copy()
-            added = tally.amounts(self.entry.connection, self._counted, now)
-            if not added:
-                return
-            self._counted = now
-            self._pending = added, secrets.token_hex(8)
-        self._store.increment(self._pending[0], self._marker, self._pending[1])
-        self._pending = None
+        """Add to the counters what has come, and what could not be added before."""
+        now = self._ended.copy()
+        for key, number in counters.amounts(self.entry.connection, self._counted, now).items():
+            self._pending[key] = self._pending.get(key, 0) + number
+        self._counted = now
+        if self._pending:
+            self._store.increment(self._pending)
+            self._pending = {}
 
     def _remove(self) -> None:
         self._store.delete(self.entry.key)
-        if self._counted:
-            self._store.delete(self._marker)
-
-    @property
-    def _marker(self) -> str:
-        return f"counted:{self.entry.id}"
 
 
 def _running(sight: Sight) -> Running | None:

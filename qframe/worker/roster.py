@@ -5,6 +5,7 @@ It is information: no job's fate depends on it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -14,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qframe import host
-from qframe.contracts import Store
+from qframe.drivers import process
+from qframe.drivers.store import Store
 
 PREFIX = "worker:"
 BEAT = 10.0
@@ -74,10 +75,10 @@ class Entry(BaseModel):
 
         Only known on the worker's own machine, and in its container.
         """
-        if (self.host, self.place) != (host.NAME, host.place()):
+        if (self.host, self.place) != (process.NAME, process.place()):
             return False
         if self.born:
-            return host.born(self.pid) != self.born
+            return process.born(self.pid) != self.born
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -92,10 +93,10 @@ def introduced(name: str, connection: str, queues: tuple[str, ...]) -> Entry:
     return Entry(
         id=secrets.token_hex(8),
         name=name,
-        host=host.NAME,
-        pid=host.pid(),
-        place=host.place(),
-        born=host.born(host.pid()),
+        host=process.NAME,
+        pid=process.pid(),
+        place=process.place(),
+        born=process.born(process.pid()),
         connection=connection,
         queues=queues,
         started_at=round(time.time(), 3),
@@ -113,17 +114,18 @@ def _version() -> str:
 
 def listed(store: Store) -> list[Entry]:
     """Give the entries of all workers, by host and pid."""
-    keys = store.keys(PREFIX)
-    return read(store, keys) if keys else []
+    return _read(text for _, text in store.items(PREFIX))
 
 
 def read(store: Store, keys: Iterable[str]) -> list[Entry]:
-    """Give the entries that there still are; what another version wrote differently is left out."""
+    """Give the entries that there still are."""
+    return _read(text for text in store.get(*keys) if text is not None)
+
+
+def _read(texts: Iterable[str]) -> list[Entry]:
+    """Read entries; what another version wrote differently is left out."""
     entries = []
-    for text in store.get(*keys):
-        try:
-            if text is not None:
-                entries.append(Entry.model_validate_json(text))
-        except ValidationError:
-            continue
+    for text in texts:
+        with contextlib.suppress(ValidationError):
+            entries.append(Entry.model_validate_json(text))
     return sorted(entries, key=lambda entry: (entry.host, entry.pid, entry.started_at))

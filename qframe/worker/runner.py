@@ -1,150 +1,144 @@
-"""Runs one reserved job: start, handler, outcome, settle. What feeds it is the loop's business."""
+"""Runner and Attempt: what runs one reserved job, from before its start to its one end.
+
+An attempt knows its job and no other; the runner is what all attempts of a worker share.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
-from enum import StrEnum
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, NamedTuple, Protocol
+from weakref import WeakSet
 
-from qframe import events, execution, payload
-from qframe.contracts import Job, Queue, State
+from qframe import events
+from qframe.connection import Connection
+from qframe.contracts.backend import Ability
+from qframe.dispatch.pending import flush
+from qframe.drivers import process
+from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
     BackendUnavailable,
     CannotDecrypt,
     Interruption,
     InvalidArguments,
     InvalidPayload,
-    InvalidSignature,
-    JobCancelled,
-    JobGivenBack,
     JobInterrupted,
     JobTimedOut,
     SettleError,
     UnknownJob,
 )
-from qframe.queueable import Queueable
-from qframe.registry import Registry
-from qframe.signing import Signer
-from qframe.worker import retry
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.registry import Registry
+from qframe.middleware import execution
+from qframe.payload import envelope
+from qframe.worker import outcome as outcomes
 from qframe.worker.cancellation import Cancellation
+from qframe.worker.counters import Counts
+from qframe.worker.exchange import Exchange
 from qframe.worker.leases import LeaseKeeper
+from qframe.worker.limits import Declared, Facts, Limits
 from qframe.worker.options import WorkerOptions
-from qframe.worker.retry import Limits
-from qframe.worker.sentinel import Sentinel
+from qframe.worker.outcome import Exhausted, Expired, Outcome, Unrunnable, Verdict
 from qframe.worker.signals import Signals
-from qframe.worker.slip import Slip
-from qframe.worker.tally import Tally
 from qframe.worker.watchdog import Watchdog
 
 log = logging.getLogger("qframe")
 
 _FIRST_PAUSE = 0.1
+_TIDY_EVERY = 1.0
+_MOMENT = 1.0
+_GLANCE = 0.02
+"""Seconds a pool is given to note how a worker ended, and between two looks."""
+_STDERR = 2
+FORKED = 70
+"""Exit code of a fork of the worker that came back from its job."""
 
 
-class Outcome(StrEnum):
-    """How one reservation ended."""
+class Scoreboard(Protocol):
+    """Where the pool a worker belongs to reads what runs; each is called by the worker's thread."""
 
-    DONE = "done"
-    SKIPPED = "skipped"
-    RELEASED = "released"
-    RETRIED = "retried"
-    FAILED = "failed"
-    GIVEN_BACK = "given back"
-    CANCELLED = "cancelled"
-    LOST = "lost"
+    def running(self, fence: bytes, limit: float) -> None:
+        """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
 
+    def settling(self) -> None:
+        """Say that the handler has ended: nothing is late any more."""
 
-class _Unrunnable(Exception):
-    """The job's class or arguments do not exist here; never raised by the job's own code."""
+    def settled(self, *, deferred: bool) -> None:
+        """Say that the job is settled; `deferred`: it is done, and deleted with what comes next."""
 
 
-class _Exhausted(Exception):
-    """The job had been started as often as it may be before this start."""
+class Report(NamedTuple):
+    """How the handler of an attempt ended."""
+
+    error: BaseException | None = None
+    result: Any = None
+    """What `handle` gave."""
+    intent: End | None = None
+    """How the job settled itself, where that is still to be done: it ran in another process."""
 
 
-class _Skip(Exception):
-    """The job is to be skipped."""
-
-
-def _nothing() -> None:
-    pass
+_NOTHING = Report()
 
 
 class Runner:
-    """Takes reserved jobs one at a time, each to its one outcome.
+    """What the attempts of a worker share. `run` brings one reserved job to its end."""
 
-    A job that was done is deleted together with the start of the next, or by `flush`: until then
-    it is in `finished`, its lease still long.
-    """
+    attempt: ClassVar[type[Attempt]]
+    """What runs a job."""
 
     def __init__(
         self,
-        queue: Queue,
+        connection: Connection,
         registry: Registry,
         options: WorkerOptions,
         signals: Signals,
-        delays_of_unknown: list[float],
+        unknown_delays: Sequence[float] = (),
+        *,
+        heartbeat: Heartbeat | None = None,
+        scoreboard: Scoreboard | None = None,
     ) -> None:
-        self.queue = queue
+        self.connection = connection
         self.registry = registry
         self.options = options
         self.signals = signals
-        self.delays_of_unknown = delays_of_unknown
-        self.middleware = queue.middleware()
-        self.leases = LeaseKeeper(queue)
-        self.leases.lost = self._found_lost
-        self._reported: Job | None = None
-        self.watchdog = Watchdog(enabled=signals.on_main_thread)
-        self.sentinel: Sentinel | None = None
-        self.attempt: type[Attempt] = Attempt
-        self.finished: Job | None = None
-        self.ran = ""
-        """The name of the last job, "" where its class is not known: for the counters."""
-        self.tally = Tally()
-        self.beat: Callable[[], None] = _nothing
-        """To be called now and then by who waits for a job where no threads may be."""
-        self.slip: Slip | None = None
-        """Where the pool this worker belongs to reads what runs."""
-        self.cancellation: Cancellation | None = None
-        self.ended_by: Interruption | None = None
-        """What ended the last job from outside; its process is not to be trusted any more."""
-        self.signer: Signer | None = None
-        """Checks the payloads; None where no signing key is configured."""
+        self.unknown_delays = unknown_delays
+        """Seconds after which a job that is unknown here is tried again."""
+        self.scoreboard = scoreboard
+        self.pid = process.pid()
+        self.no_limits = Limits(None, {}, options)
+        self.middleware = connection.middleware()
+        self.counts = Counts()
+        self.running: dict[ReservedJob, Attempt] = {}
+        """The attempts whose handlers run."""
+        self.exchange = Exchange(connection, self._ran_twice)
+        self.cancellation = Cancellation(connection.backend, self._cancel)
+        self.leases = LeaseKeeper(
+            connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
+        )
+        self.watchdog = self._watchdog()
+        self._reported: WeakSet[ReservedJob] = WeakSet()
+        if heartbeat is not None:
+            heartbeat.add(self.leases.every, self.leases.look)
+            heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
 
-    def run(self, job: Job) -> Outcome:
-        """Bring a held job to its outcome.
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(enabled=self.signals.on_main_thread)
+
+    def run(self, job: ReservedJob) -> Attempt:
+        """Bring a held job to its outcome, and give the attempt that did.
 
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
-        if self.signer is not None and (refused := self._distrusted(job, self.signer)) is not None:
-            return refused
-        try:
-            message = job.payload
-            name: Any = message.get("job")
-            job_class = self.registry.known(name) if type(name) is str else None
-            if job_class is None:
-                name = payload.job_name(message)
-                job_class = self.registry.known(name)
-        except InvalidPayload as error:
-            self.ran = ""
-            return self.fail(job, None, error, 0.0)
-        self.ran = "" if job_class is None else name
-        limits = Limits(job_class, message, self.options)
-        attempts = job.attempts()
-        if attempts and self.slip is not None:
-            self._recollect(job, limits, attempts)
-        outcome = self._needless(job, message)
-        if outcome is None and job_class is not None and (attempts or limits.end_at_a_moment):
-            outcome = self._refused(job, limits, attempts)
-        if outcome is not None:
-            return outcome
-        if not self._start(job, message):
-            # Only held, and so not counted: another worker has it now, as it should.
-            log.debug("%s %s was held too long and has gone to another worker", job.name, job.uuid)
-            return Outcome.LOST
-        return self.attempt(self, job, name, job_class, message, limits).run()
+        attempt = self.attempt(self, job)
+        attempt.outcome = attempt.run()
+        if attempt.outcome is not Outcome.LOST:
+            self.counts.count(attempt.name, job.queue, attempt.outcome)
+        return attempt
 
     def at_rest(self) -> None:
         """No job follows at once: neither stage of a timeout has anything to end."""
@@ -153,176 +147,21 @@ class Runner:
 
     def close(self) -> None:
         """Run no more."""
-        self.leases.end()
-        if self.sentinel is not None:
-            self.sentinel.close()
 
-    def done(self, job: Job) -> bool:
-        """Delete a job that is done, most with the start of the next; false where it was lost."""
-        if not job.defers:
-            return self.settled(job, job.delete)
-        self.leases.drop()
-        self.finished = job
-        return True
-
-    def flush(self) -> None:
-        """Delete the finished job now."""
-        if self.finished is not None:
-            try:
-                self.finished.delete()
-            except SettleError:
-                self._ran_twice(self.finished)
-            self.note_finished()
-
-    def note_finished(self) -> None:
-        """The finished job was taken along by an exchange: look whose lease had been lost."""
-        self.finished = None
-        for job in self.queue.refused():
-            self._ran_twice(job)
-
-    def _ran_twice(self, job: Job) -> None:
-        log.warning(
-            "%s %s was done, but its lease had passed to another worker: it runs twice",
-            job.name,
-            job.uuid,
-        )
-        name = payload.job_name(job.payload)
-        known = (name, job.queue, "done") in self.tally
-        self.lost(job, name if known else "", was_done=True)
-
-    def lost(self, job: Job, name: str, *, was_done: bool = False) -> None:
-        """Count a job whose lease was lost, and tell the listeners, once."""
-        if self._reported is job:
-            return
-        self._reported = job
-        self.tally.lost(name, job.queue, was_done=was_done)
-        events.fire(events.LeaseLost, job)
-
-    def _found_lost(self, job: Job) -> None:
-        """Hear from the lease keeper, while the job runs, that its lease was lost."""
-        self.lost(job, self.ran)
-        if self.queue.ends_lost_jobs:
-            error = JobInterrupted("its lease was lost, with the connection that held it")
-            self.signals.end(error, lambda: self.leases.kept is job)
-
-    # -- before the handler ---------------------------------------------------------------------
-
-    def _recollect(self, job: Job, limits: Limits, attempts: int) -> None:
-        """Let a job that may end now learn from the pool why its last attempt had no end."""
-        if limits.fails_on_timeout or limits.exhausted(attempts, job.history):
-            job.recollect()
-
-    def _start(self, job: Job, message: dict[str, Any]) -> bool:
-        self.watchdog.spare()
-        started = self.queue.start(job, finished=self.finished)
-        self.note_finished()
-        if started and ("track" in message or "unique" in message):
-            job.note_start()
-        return started
-
-    def _refused(self, job: Job, limits: Limits, attempts: int) -> Outcome | None:
-        """Settle a job that must not be run: out of tries, or expired."""
-        if limits.exhausted(attempts, job.history) or (
-            attempts and limits.timed_out_for_good(job.history)
-        ):
-            return self.fail(job, None, retry.exceeded(job, limits), 0.0)
-        if limits.expires_at is not None and not attempts and time.time() > limits.expires_at:
-            return self.skip(job, "it had expired")
-        return None
-
-    def _needless(self, job: Job, message: dict[str, Any]) -> Outcome | None:
-        """Skip a job that need not be run any more."""
-        if "unique" in message and job.is_replaced():
-            return self.skip(job, "debounced: a later dispatch took its place")
-        if "chain" in message and job.is_over():
-            return self.skip(job, "done before: its chain has gone on")
-        return None
-
-    def _distrusted(self, job: Job, signer: Signer) -> Outcome | None:
-        """Fail a job whose signature is not right: no class is looked up, not even to tell it."""
-        try:
-            signer.check(job.raw_body, job.queue)
-        except InvalidSignature as refused:
-            self.ran, error = "", refused
-        else:
-            return None
-        if not self.settled(job, lambda: job.fail(error)):
-            return Outcome.LOST
-        events.fire(events.JobFailed, job, error, 0.0)
-        return Outcome.FAILED
-
-    # -- outcomes -------------------------------------------------------------------------------
-
-    def skip(self, job: Job, reason: str) -> Outcome:
-        """End a job without running it and without failing it."""
-        job.ends_as(State.SKIPPED, reason)
-        if not self.settled(job, job.delete):
-            return Outcome.LOST
-        events.fire(events.JobSkipped, job, reason)
-        return Outcome.SKIPPED
-
-    def cancel(self, job: Job, reason: str) -> Outcome:
-        """End a job that was cancelled while it ran."""
-        job.ends_as(State.CANCELLED, reason)
-        if not self.settled(job, job.delete):
-            return Outcome.LOST
-        if self.cancellation is not None:
-            self.cancellation.done(job)
-        events.fire(events.JobCancelled, job, reason)
-        return Outcome.CANCELLED
-
-    def fail(
-        self,
-        job: Job,
-        instance: Queueable | None,
-        error: BaseException,
-        seconds: float,
-        *,
-        ran: bool = True,
-    ) -> Outcome:
-        """Record, remove, then tell the job and the listeners, once."""
-        if not self.settled(job, lambda: job.fail(error, ran=ran)):
-            return Outcome.LOST
-        return self.after_failure(job, instance, error, seconds)
-
-    def after_failure(
-        self, job: Job, instance: Queueable | None, error: BaseException, seconds: float
-    ) -> Outcome:
-        """Tell the job, where it can be made, and the listeners."""
-        if instance is None:
-            instance = self._made(job)
-        if instance is not None:
-            timeout = self.options.timeout
-            self.watchdog.cover(timeout + self.options.grace if timeout else 0)
-            execution.tell(instance, "failed", error)
-        events.fire(events.JobFailed, job, error, seconds)
-        return Outcome.FAILED
-
-    def _made(self, job: Job) -> Queueable | None:
-        """Make a job that is failed without being run, so that its `failed` is called."""
-        try:
-            job_class = self.registry.known(payload.job_name(job.payload))
-            instance = job_class.from_data(job.data_for(job_class)) if job_class else None
-        except Exception:  # noqa: BLE001 (its data does not fit, or is none: there is nobody to tell)
-            return None
-        if instance is not None:
-            object.__setattr__(instance, "_reserved", job)
-        return instance
-
-    def settled(self, job: Job, settle: Callable[[], None]) -> bool:
+    def settled(self, job: ReservedJob, end: End, name: str = "") -> bool:
         """Settle, trying again while the backend does not answer and the lease may still hold.
 
         False, after the event `LeaseLost`, when the job was no longer ours.
         """
         self.watchdog.spare()
-        give_up = time.monotonic() + self.queue.retry_after
+        give_up = time.monotonic() + self.connection.retry_after
         pause = _FIRST_PAUSE
         while True:
             try:
-                settle()
+                job.settle(end)
             except SettleError as error:
                 log.warning("%s", error)
-                self.lost(job, self.ran)
+                self.lost(job, name)
                 return False
             except BackendUnavailable as error:
                 if time.monotonic() + pause > give_up:
@@ -338,195 +177,345 @@ class Runner:
             else:
                 return True
 
+    # -- leases that were lost --------------------------------------------------------------------
+
+    def lost(self, job: ReservedJob, name: str, *, was_done: bool = False) -> None:
+        """Count a job whose lease was lost, and tell the listeners, once."""
+        if job not in self._reported:
+            self._reported.add(job)
+            self.counts.lost(name, job.queue, was_done=was_done)
+            events.fire(events.LeaseLost, job)
+
+    def _ran_twice(self, job: ReservedJob) -> None:
+        """Hear from the exchange that a job which was done could not be deleted."""
+        log.warning(
+            "%s %s was done, but its lease had passed to another worker: it runs twice",
+            job.name,
+            job.uuid,
+        )
+        name = envelope.job_name(job.payload)
+        known = (name, job.queue, Outcome.DONE.value) in self.counts
+        self.lost(job, name if known else "", was_done=True)
+
+    def _found_lost(self, job: ReservedJob) -> None:
+        """Hear from the heartbeat, while a job runs, that its lease was lost."""
+        attempt = self.running.get(job)
+        self.lost(job, "" if attempt is None else attempt.name)
+        if getattr(self.connection.settings, "on_lost_connection", "") == "interrupt":
+            error = JobInterrupted("its lease was lost, with the connection that held it")
+            self.signals.end(error, lambda: job in self.running)
+
+    def _cancel(self, job: ReservedJob) -> None:
+        self.signals.cancel(lambda: job in self.running)
+
 
 class Attempt:
-    """One started attempt, its handler run in this process."""
-
-    perform: Callable[[Queueable, Sequence[Any]], Any] = staticmethod(execution.perform)
+    """One reserved job: started, run in this process, and settled."""
 
     def __init__(
-        self,
-        runner: Runner,
-        job: Job,
-        name: str,
-        job_class: type[Queueable] | None,
-        message: dict[str, Any],
-        limits: Limits,
+        self, runner: Runner, job: ReservedJob, job_class: type[JobDefinition] | None = None
     ) -> None:
         self.runner = runner
         self.job = job
-        self.name = name
         self.job_class = job_class
-        self.message = message
-        self.limits = limits
-        self.instance: Queueable | None = None
+        self.name = ""
+        """The name of the class, "" where it is not known: for the counters."""
+        self.limits = runner.no_limits
+        self.instance: JobDefinition | None = None
+        self.report = _NOTHING
+        self.error: BaseException | None = None
+        """What the job raised, or was failed with."""
+        self.ended_by: Interruption | None = None
+        """What ended the job from outside; its process is not to be trusted any more."""
+        self.outcome = Outcome.LOST
         self.began = time.monotonic()
-        self.handled = False
+        self._name = ""
+        self._handled = False
 
     def run(self) -> Outcome:
-        """Run the handler and settle the job."""
-        runner = self.runner
-        events.fire(events.JobProcessing, self.job)
-        try:
-            error = self._perform()
-        except Interruption as late:  # it came while the attempt was ending
-            runner.signals.not_running()
-            error = None if self.handled else late
-        if runner.sentinel is not None:
-            runner.sentinel.look()
-        seconds = time.monotonic() - self.began
-        slip = runner.slip
-        if slip is not None:
-            slip.settling()
-        fired = runner.signals.fired
-        if fired is not None:
-            runner.ended_by = fired
-            if not self.handled:
-                error = fired  # also where the job swallowed it
-        try:
-            outcome = self._outcome(error, seconds)
-        finally:
-            runner.leases.drop()
-            if slip is not None:
-                slip.settled(done=runner.finished is self.job)
-        events.fire(events.JobAttempted, self.job, error)
-        return outcome
+        """Bring the job to its outcome."""
+        verdict = self._unread() or self._refused()
+        if verdict is not None:
+            return self._settle(verdict, 0.0)
+        self.runner.watchdog.spare()
+        if not self.runner.exchange.start(self.job):
+            # Only held, and so not counted: another worker has it now, as it should.
+            job = self.job
+            log.debug("%s %s was held too long and has gone to another worker", job.name, job.uuid)
+            return Outcome.LOST
+        return self._started()
 
-    def _perform(self) -> BaseException | None:
-        """Run the handler under its timeout; gives what it raised."""
-        signals = self.runner.signals
+    # -- before its start -------------------------------------------------------------------------
+
+    def _unread(self) -> Verdict | None:
+        """Fail a job that is none, or whose signature is not right; find the class of any other."""
+        job, registry = self.job, self.runner.registry
+        if job.refusal is not None:
+            return outcomes.failed(job.refusal)
         try:
-            self._cover(self.limits.timeout)
-            signals.running(self.limits.timeout)
-            self.instance = self._made()
-            result = self.perform(self.instance, self.runner.middleware)
-            if result is not None and "track" in self.message:
-                self.job.keep_result(result)
-            self.handled = signals.fired is None  # a job that swallowed its end was not done
-            if self.handled and not self.job.is_settled:
-                execution.tell(self.instance, "succeeded")
-        except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
-            return None if self.handled else error
-        finally:
-            signals.not_running()
+            self._name = envelope.job_name(job.payload)
+        except InvalidPayload as error:
+            return outcomes.failed(error)
+        self.job_class = self.job_class or registry.known(self._name)
+        self.limits = self._limits(self.job_class)
+        self.name = "" if self.job_class is None else self._name
         return None
 
-    def _cover(self, timeout: float) -> None:
-        limit = timeout + self.runner.options.grace if timeout else 0
-        self.runner.watchdog.cover(limit)
-        self.runner.leases.keep(self.job, limit)
-        if self.runner.slip is not None:
-            self.runner.slip.running(self.job, self.job_class, timeout, limit)
+    def _limits(self, declared: type[JobDefinition] | Declared | None) -> Limits:
+        return Limits(declared, self.job.payload, self.runner.options)
 
-    def _made(self) -> Queueable:
+    def _refused(self) -> Verdict | None:
+        """Say why the job need not, or must not, be run; None where it is to be."""
+        job = self.job
+        reason = job.needless()
+        if reason is not None:
+            return outcomes.skipped(reason)
+        self._learn_more()
+        if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):
+            return None
+        return outcomes.refuse(Facts.of(job), self.limits)
+
+    def _learn_more(self) -> None:
+        """Wait a moment for the pool to note how the last attempt ended.
+
+        Where a message comes back as soon as its worker has died, that may be before the note.
+        """
+        runner, job = self.runner, self.job
+        if runner.scoreboard is None or Ability.AHEAD in runner.connection.abilities:
+            return
+        until = time.monotonic() + _MOMENT
+        with suppress(SettleError):
+            while job.attempts() and not _is_told(job) and time.monotonic() < until:
+                time.sleep(_GLANCE)
+                job.recall()
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def _started(self) -> Outcome:
+        """Run the handler and settle the job."""
+        runner, job = self.runner, self.job
+        runner.running[job] = self
+        try:
+            self.tell_processing()
+            report = self.perform()
+            if runner.scoreboard is not None:
+                runner.scoreboard.settling()
+            outcome = self.conclude(report, time.monotonic() - self.began)
+        finally:
+            runner.running.pop(job, None)
+            runner.leases.drop(job)
+            runner.cancellation.ended(job)
+            if runner.scoreboard is not None:
+                runner.scoreboard.settled(deferred=runner.exchange.defers(job))
+        events.fire(events.JobAttempted, job, report.error)
+        return outcome
+
+    def tell_processing(self) -> None:
+        """Tell the listeners that an attempt starts."""
+        events.fire(events.JobProcessing, self.job)
+
+    def perform(self) -> Report:
+        """Run the handler, here, and say how it ended. It settles nothing."""
+        signals, result = self.runner.signals, None
+        error: BaseException | None
+        try:
+            error, result = self._perform()
+        except Interruption as late:  # it came while the attempt was ending
+            signals.not_running()
+            error = None if self._handled else late
+        _end_forks(self.runner)
+        if signals.fired is not None:
+            self.ended_by = signals.fired
+            if not self._handled:
+                error = signals.fired  # also where the job swallowed it
+        return Report(error, result)
+
+    def _perform(self) -> tuple[BaseException | None, Any]:
+        """Run the handler under its timeout; gives what it raised, or what it gave."""
+        signals, result = self.runner.signals, None
+        try:
+            self.cover(self.limits.timeout)
+            signals.running(self.limits.timeout)
+            self.instance = self._made()
+            result = self.handle(self.instance)
+            flush()  # what its threads have dispatched and dropped is there before it is settled
+            self._handled = signals.fired is None  # a job that swallowed its end was not done
+            if self._handled and not self.job.is_settled:
+                execution.tell(self.instance, "succeeded")
+        except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
+            return (None if self._handled else error), result
+        finally:
+            signals.not_running()
+        return None, result
+
+    def handle(self, instance: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
+        """Call the job."""
+        return execution.perform(instance, self.runner.middleware)
+
+    def cover(self, timeout: float) -> None:
+        """Look after the attempt, which has `timeout` seconds from now; 0 is no limit."""
+        runner = self.runner
+        limit = timeout + runner.options.grace if timeout else 0
+        runner.watchdog.cover(limit)
+        runner.leases.keep(self.job, limit)
+        if runner.scoreboard is not None:
+            runner.scoreboard.running(self.job.reservation.fence, limit)
+
+    def _made(self) -> JobDefinition:
         """Find the class, importing it if it must be, and make the job from its data."""
         try:
             if self.job_class is None:
-                self.job_class = self.runner.registry.find(self.name)
-                self._now_known()
+                self.job_class = self.runner.registry.find(self._name)
+                self._now_known(self.job_class)
             instance = self.job_class.from_data(self.job.data_for(self.job_class))
         except (UnknownJob, InvalidArguments, CannotDecrypt) as error:
-            raise _Unrunnable from error
+            raise Unrunnable from error
         object.__setattr__(instance, "_reserved", self.job)  # also on a frozen job
         return instance
 
-    def _now_known(self) -> None:
+    def _now_known(self, job_class: type[JobDefinition]) -> None:
         """Apply the limits of a class that had to be imported first."""
-        runner = self.runner
-        runner.ran = self.name
-        self.limits = Limits(self.job_class, self.message, runner.options)
-        before = self.job.attempts() - 1
-        if self.limits.exhausted(before, self.job.history) or (
-            before and self.limits.timed_out_for_good(self.job.history.without_last())
-        ):
-            raise _Exhausted
-        expires = self.limits.expires_at
-        if expires is not None and self.job.attempts() == 1 and time.time() > expires:
-            raise _Skip("it had expired")
-        passed = time.monotonic() - self.began
-        self._cover(self.limits.timeout)
-        runner.signals.change_timeout(self.limits.timeout, passed)
+        self.name = self._name
+        self.limits = self._limits(job_class)
+        before = Facts.of(self.job).before()
+        if self.limits.forbids(before):
+            raise Exhausted
+        if self.limits.expired(before):
+            raise Expired("it had expired")
+        self.cover(self.limits.timeout)
+        self.runner.signals.change_timeout(self.limits.timeout, time.monotonic() - self.began)
 
-    # -- outcomes -------------------------------------------------------------------------------
+    # -- what becomes of it -----------------------------------------------------------------------
 
-    def _outcome(self, error: BaseException | None, seconds: float) -> Outcome:
-        runner, job = self.runner, self.job
-        if error is None and not job.is_settled:
-            if not runner.done(job):
-                return Outcome.LOST
-            events.fire(events.JobProcessed, job, seconds)
-            return Outcome.DONE
-        if error is not None:
-            early = self._early_end(error)
-            if early is not None:
-                return early
-            events.fire(events.JobExceptionOccurred, job, error)
+    def conclude(self, report: Report, seconds: float) -> Outcome:
+        """Settle the job as its attempt ended, unless it has settled itself."""
+        job, error, runner = self.job, report.error, self.runner
+        self.report, self.error = report, error
+        intent = None if job.is_settled else report.intent
+        if intent is not None and not runner.settled(job, intent, self.name):
+            return Outcome.LOST
+        if error is not None and (job.is_settled or not outcomes.is_early(error)):
+            events.fire(events.JobExceptionOccurred, job, error)  # a listener may settle the job
         if job.is_settled:
             return self._settled_by_hand(error, seconds)
-        assert error is not None  # noqa: S101 (the first branch took the other case)
-        return self._failed(error, seconds)
+        if isinstance(error, JobTimedOut):
+            events.fire(events.JobTimedOut, job, self.limits.timeout)
+        if error is None:
+            return self._settle(outcomes.done(report.result), seconds)
+        verdict = outcomes.decide(
+            error, Facts.of(job), self.limits, self.backoff, runner.unknown_delays
+        )
+        return self._settle(verdict, seconds)
 
-    def _early_end(self, error: BaseException) -> Outcome | None:
-        """Take the ends that are no failures: skipped, given back, or not runnable here."""
-        runner, job = self.runner, self.job
-        if isinstance(error, JobGivenBack) and not job.is_settled:
-            return self._give_back(str(error))
-        if isinstance(error, JobCancelled) and not job.is_settled:
-            return runner.cancel(job, str(error))
-        if isinstance(error, _Exhausted):
-            error = retry.exceeded(job, limits=self.limits, before=True)
-            return runner.fail(job, None, error, 0.0, ran=False)
-        if isinstance(error, _Unrunnable) and error.__cause__ is not None:
-            return self._unrunnable(error.__cause__)
-        if (isinstance(error, _Skip) or execution.skipped(error)) and not job.is_settled:
-            return runner.skip(job, str(error) or "DontHandle")
-        return None
+    def backoff(self, failures: int, error: BaseException) -> Sequence[float] | None:
+        """Ask the job's class for the seconds before its next attempt."""
+        if self.instance is None:
+            return None
+        try:
+            return self.instance.backoff_after(failures, error)
+        except Exception:
+            log.exception("%s.backoff raised; the worker's backoff is used", self.job.name)
+            return None
 
-    def _give_back(self, reason: str, delay: float = 0, *, refused: bool = False) -> Outcome:
+    def _settle(self, verdict: Verdict, seconds: float) -> Outcome:
+        """Carry a verdict out, and tell of it."""
+        outcome, end = verdict
         job = self.job
-        if not self.runner.settled(job, lambda: job.give_back(delay, refused=refused)):
+        if job.defers(end):
+            try:
+                self.runner.exchange.defer(job, end)
+            except SettleError as error:
+                log.warning("%s", error)
+                self.runner.lost(job, self.name)
+                return Outcome.LOST
+        elif not self.runner.settled(job, end, self.name):
             return Outcome.LOST
-        events.fire(events.JobGivenBack, job, reason)
-        return Outcome.GIVEN_BACK
+        self._tell(outcome, end, seconds)
+        return outcome
 
-    def _unrunnable(self, cause: BaseException) -> Outcome:
-        """Give a job that is unknown here back a few times: it may be newer than this worker."""
-        if isinstance(cause, CannotDecrypt):
-            return self.runner.fail(self.job, None, cause, 0.0, ran=False)
-        delays = self.runner.delays_of_unknown
-        refusals = self.job.history.refusals
-        if refusals < len(delays):
-            delay = delays[refusals]
-            log.warning("%s; tried again in %g s, it may be newer than this worker", cause, delay)
-            return self._give_back(str(cause), delay, refused=True)
-        return self.runner.fail(self.job, None, cause, 0.0, ran=False)
+    def _tell(self, outcome: Outcome, end: End, seconds: float) -> None:
+        """Tell the listeners, and the job, what became of it."""
+        job, error = self.job, end.error
+        match outcome:
+            case Outcome.DONE:
+                events.fire(events.JobProcessed, job, seconds)
+            case Outcome.SKIPPED:
+                events.fire(events.JobSkipped, job, end.remark)
+            case Outcome.GIVEN_BACK:
+                self._tell_given_back(end)
+            case Outcome.CANCELLED:
+                self.runner.cancellation.granted(job)
+                events.fire(events.JobCancelled, job, end.remark)
+            case Outcome.FAILED if isinstance(error, BaseException):
+                self._failed(error, seconds if end.ran else 0.0)
+            case Outcome.RETRIED:
+                events.fire(events.JobReleasedAfterException, job, error, end.delay, seconds)
+
+    def _tell_given_back(self, end: End) -> None:
+        if end.refused:
+            log.warning(
+                "%s; tried again in %g s, it may be newer than this worker", end.remark, end.delay
+            )
+        events.fire(events.JobGivenBack, self.job, end.remark)
 
     def _settled_by_hand(self, error: BaseException | None, seconds: float) -> Outcome:
         """Take the outcome the job, or a listener, chose; an error after that is only reported."""
         job = self.job
         if job.is_lost:
-            self.runner.lost(job, self.runner.ran)
+            self.runner.lost(job, self.name)
             return Outcome.LOST
         if error is not None and job.failed_with is None:
             log.error("%s had settled itself and then raised", job.name, exc_info=error)
         if job.failed_with is not None:
-            return self.runner.after_failure(job, self.instance, job.failed_with, seconds)
+            self._failed(job.failed_with, seconds)
+            return Outcome.FAILED
         if job.is_released:
             events.fire(events.JobReleased, job, seconds)
             return Outcome.RELEASED
         events.fire(events.JobProcessed, job, seconds)  # deleted or buried
         return Outcome.DONE
 
-    def _failed(self, error: BaseException, seconds: float) -> Outcome:
-        """Try again after the backoff, or fail for good."""
-        runner, job, limits = self.runner, self.job, self.limits
-        if isinstance(error, JobTimedOut):
-            events.fire(events.JobTimedOut, job, limits.timeout)
-        if limits.ends_with(error, job):
-            return runner.fail(job, self.instance, error, seconds)
-        delay = limits.backoff(self.instance, job, error)
-        how, what = retry.ending(error), retry.words(error)
-        if not runner.settled(job, lambda: job.retry(delay, how, what)):
-            return Outcome.LOST
-        events.fire(events.JobReleasedAfterException, job, error, delay, seconds)
-        return Outcome.RETRIED
+    def _failed(self, error: BaseException, seconds: float) -> None:
+        self.error = error
+        if self.job.refusal is None:
+            self.tell_failed(error)
+        events.fire(events.JobFailed, self.job, error, seconds)
+
+    def tell_failed(self, error: BaseException) -> None:
+        """Call the job's `failed`, where it can be made."""
+        instance = self.instance or self._anew()
+        if instance is not None:
+            timeout = self.runner.options.timeout
+            self.runner.watchdog.cover(timeout + self.runner.options.grace if timeout else 0)
+            execution.tell(instance, "failed", error)
+
+    def _anew(self) -> JobDefinition | None:
+        """Make a job that is failed without having been run."""
+        try:
+            job_class = self.job_class or self.runner.registry.known(self._name)
+            instance = job_class.from_data(self.job.data_for(job_class)) if job_class else None
+        except Exception:  # noqa: BLE001 (its data does not fit, or is none: there is nobody to tell)
+            return None
+        if instance is not None:
+            object.__setattr__(instance, "_reserved", self.job)
+        return instance
+
+
+Runner.attempt = Attempt
+
+
+def _is_told(job: ReservedJob) -> bool:
+    ran = job.history.attempts
+    return bool(ran) and ran[-1].number == job.attempts() and bool(ran[-1].ended)
+
+
+def _end_forks(runner: Runner) -> None:
+    """End this process if it is a fork that a job has made and let come back.
+
+    It has none of the worker's threads, and its job is the worker's to settle.
+    """
+    if process.pid() != runner.pid:
+        words = f"qframe: a fork of worker {runner.pid} came back from its job: it is ended\n"
+        with suppress(OSError):
+            os.write(_STDERR, words.encode())
+        os._exit(FORKED)

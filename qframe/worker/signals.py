@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-from qframe import guard
+from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, JobInterrupted, JobTimedOut
 
 _EARLY = 0.01

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import environments, report, rows
+from benchmarks.groups import sqlite
+from benchmarks.groups.redis import bench as redis
 from benchmarks.peers import sides
 from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.redis_server import RedisServer
 from tests.support.redis_server import binary
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -118,6 +123,21 @@ WORKERS = (
 )
 
 
+WORKLOADS = tuple(
+    measure
+    for driver in ("redis", "database", "beanstalkd")
+    for measure in (
+        *(f"100 {kind} on {driver}, dispatched one by one" for kind in ("plain", "unique tracked")),
+        *(
+            f"100 {kind} on {driver}, {what}"
+            for kind in ("plain", "chain", "batch", "unique tracked")
+            for what in ("dispatched at once", "drained", "processor time per job")
+        ),
+        f"dispatch to start on {driver}, idle worker, median",
+    )
+)
+
+
 def run(*arguments: str, cwd: Path, timeout: int = 110) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],
@@ -129,6 +149,7 @@ def run(*arguments: str, cwd: Path, timeout: int = 110) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_of_a_group_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "raw.json"
@@ -146,6 +167,7 @@ def test_every_measure_of_a_group_is_reported(tmp_path: Path) -> None:
     assert all(row["met"] in {True, False} for row in found if row["target"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: Path) -> None:
     binary("redis-server")
@@ -164,6 +186,7 @@ def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: 
     assert {found[measure]["met"] for measure in REDIS_PEERS} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
     binary("beanstalkd")
@@ -181,6 +204,7 @@ def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
     assert all(row["ours"] for row in found.values() if row["peer"] != "left out")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
@@ -198,6 +222,7 @@ def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
     assert all(row["samples"]["ours"] for row in again)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_path: Path) -> None:
     binary("redis-server")
@@ -214,6 +239,7 @@ def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
@@ -229,6 +255,66 @@ def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
         for feature in ("middleware", "unique", "signed", "encrypted")
     } | {"drain, a batch, and plain"}
     assert all(row["ours"] for row in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
+@pytest.mark.parametrize("against", [False, True])
+def test_every_workload_is_reported_also_beside_another_checkout(
+    tmp_path: Path, *, against: bool
+) -> None:
+    binary("redis-server")
+    binary("beanstalkd")
+    file = tmp_path / "raw.json"
+    shutil.copytree(REPOSITORY / "qframe", tmp_path / "other" / "qframe")
+    more = ("--against", str(tmp_path / "other")) if against else ()
+
+    done = run("workloads", "--quick", "--json", str(file), *more, cwd=REPOSITORY, timeout=280)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(file.read_text())
+    assert ("against" in said["machine"]) is against
+    found = {row["measure"]: row for row in said["groups"]["workloads"]}
+    assert set(found) == set(WORKLOADS)
+    assert all(row["ours"] for row in found.values())
+    beside = {measure for measure, row in found.items() if row["peer"]}
+    drains = {measure for measure in WORKLOADS if measure.endswith("drained")}
+    assert beside == (set(WORKLOADS) if against else drains)
+
+
+def test_the_bare_loop_speaks_to_redis_as_the_driver_does() -> None:
+    binary("redis-server")
+    with RedisServer() as server:
+        ours = redis.ours(server.url())
+        worker = ("python", "-m", "benchmarks.apps.bare_redis", "drain")
+        with Place(replace(ours, worker=worker, stopped=False)) as place:
+            place.produce("bulk", 60)
+            place.drain(61)
+
+
+def test_the_bare_loop_speaks_to_sqlite_as_the_driver_does() -> None:
+    with Place(sqlite.OURS) as place:
+        place.produce("bulk", 60)
+        assert place.run(sqlite.BARE, "drain", 61) > 0
+        assert place.written() == 61
+
+
+def test_a_side_runs_on_the_qframe_of_its_checkout(tmp_path: Path) -> None:
+    (tmp_path / "qframe").mkdir()
+    (tmp_path / "qframe" / "__init__.py").touch()
+    (tmp_path / "qframe" / "known.py").write_text("print(7)\n")
+    side = Side("other", (), (), checkout=tmp_path)
+
+    with Place(side) as place:
+        assert place.run("qframe.known") == 7
+
+
+def test_a_folder_without_qframe_is_no_checkout(tmp_path: Path) -> None:
+    done = run("workloads", "--against", str(tmp_path), cwd=REPOSITORY)
+
+    assert done.returncode == 2
+    assert "there is no qframe in" in done.stderr
 
 
 def test_a_peer_that_cannot_be_installed_says_why(

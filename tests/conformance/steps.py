@@ -1,70 +1,77 @@
-"""Short words for what nearly every test of the suite does."""
+"""Short ways to say what most tests do."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+import pytest
 
-from qframe.contracts import Job, Sizes
-from qframe.drivers.base import BaseQueue
-from tests.conformance.drivers import Bench
+from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import Attempt, History
+from qframe.contracts.step import Operation, Push, Reservation, Result, Start, Step
+from tests.conformance.backends import Bench
 
-TICK = 0.05
-"""Seconds that keep two moments apart on any backend's clock."""
-
-
-def body(uuid: str) -> str:
-    """Give a small payload."""
-    return json.dumps({"uuid": uuid, "displayName": "Test", "job": "x.Test", "data": {}})
+QUEUE = "q"
 
 
-def push(bench: Bench, *uuids: str, queue: str = "default", delay: float = 0) -> None:
-    """Push payloads one after the other, at moments the backend can tell apart."""
-    for uuid in uuids:
-        bench.queue.push_raw(body(uuid), queue, delay)
-        bench.forward(TICK)
+def needs(backend: Backend, abilities: Ability) -> None:
+    """Skip the test where the backend is not able to do that."""
+    if abilities not in backend.abilities:
+        pytest.skip(f"{backend.described()} has not {abilities!r}")
 
 
-def take(where: Bench | BaseQueue, *queues: str) -> Job:
-    """Reserve the one job that must be there."""
-    queue = where.queue if isinstance(where, Bench) else where
-    (job,) = queue.reserve(queues or ("default",))
+def needs_time(bench: Bench) -> None:
+    """Skip the test where time passes only by waiting."""
+    if not bench.skews:
+        pytest.skip("its clock cannot be set")
+
+
+def needs_order(bench: Bench) -> None:
+    """Skip the test where messages have an order of their own."""
+    if not bench.by_readiness:
+        pytest.skip("messages come in another order")
+
+
+def push(backend: Backend, *raws: bytes, queue: str = QUEUE, delay: float = 0.0) -> None:
+    """Push messages, one after another."""
+    for raw in raws:
+        apply(backend, None, Push(queue, raw, delay))
+
+
+def apply(backend: Backend, job: Reservation | None, *operations: Operation) -> None:
+    """Apply one step, which must be applied."""
+    result = tried(backend, job, *operations)
+    assert result.applied, result
+
+
+def tried(backend: Backend, job: Reservation | None, *operations: Operation) -> Result:
+    """Give the result of one step."""
+    (result,) = backend.apply(Step(job, *operations))
+    return result
+
+
+def reserve(backend: Backend, queue: str = QUEUE) -> Reservation:
+    """Reserve one message, which must be there."""
+    jobs, _ = backend.reserve([queue])
+    assert jobs, f"{queue} is empty"
+    return jobs[0]
+
+
+def started(backend: Backend, queue: str = QUEUE, lease: float = 60.0) -> Reservation:
+    """Reserve one message and start it."""
+    job = reserve(backend, queue)
+    apply(backend, job, Start(lease))
     return job
 
 
-def begin(where: Bench | BaseQueue, *queues: str) -> Job:
-    """Reserve and start the one job that must be there."""
-    queue = where.queue if isinstance(where, Bench) else where
-    job = take(queue, *queues)
-    assert queue.start(job)
-    return job
+def drained(backend: Backend, *queues: str) -> list[bytes]:
+    """Reserve everything and give it, in the order in which it came."""
+    found: list[bytes] = []
+    while jobs := backend.reserve(queues or [QUEUE])[0]:
+        found += [job.raw_body for job in jobs]
+    return found
 
 
-def drain(queue: BaseQueue, *queues: str) -> list[str]:
-    """Work off everything that is ready and give the uuids in order."""
-    uuids = []
-    while jobs := queue.reserve(queues or ("default",), 10):
-        for job in jobs:
-            assert queue.start(job)
-            uuids.append(job.uuid)
-            job.delete()
-    return uuids
-
-
-def at(ready: int = 0, delayed: int = 0, reserved: int = 0, buried: int = 0) -> Sizes:
-    return Sizes(ready, delayed, reserved, buried)
-
-
-def until(
-    condition: Callable[[], object], what: str, seconds: float = 20, every: float = 0.01
-) -> None:
-    """Wait until something is so; fails, saying what was waited for, when it does not become."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(every)
-
-
-def uuids(jobs: Sequence[Job]) -> list[str]:
-    return [job.uuid for job in jobs]
+def failed(uuid: str, queue: str = QUEUE, at: float = 1.5) -> FailedJob:
+    """Give the record of a failed job."""
+    history = History((Attempt(1, "host", 7, 12.5, "error", "\u00e9"),), 1)
+    return FailedJob(uuid, "here", queue, b"\x00\xff", "E: \u00e9", "app.Job", 2, history, at)

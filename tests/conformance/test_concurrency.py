@@ -1,157 +1,220 @@
-"""One connection object in many threads, and across a fork."""
+"""Threads and processes at once: no message twice, none lost, no step in halves."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import multiprocessing
+import os
 import threading
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from qframe.contracts import Capability
-from tests.conformance.drivers import Bench
-from tests.conformance.steps import at, body, drain
+from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.step import (
+    Add,
+    Arrive,
+    Close,
+    Delete,
+    Expect,
+    Extend,
+    Forget,
+    Open,
+    Outcome,
+    Push,
+    Record,
+    Set,
+    Start,
+    Step,
+)
+from tests.conformance.backends import Bench
+from tests.conformance.steps import (
+    QUEUE,
+    apply,
+    drained,
+    failed,
+    needs,
+    push,
+    reserve,
+    tried,
+)
 
-pytestmark = pytest.mark.needs(Capability.RESERVE)
+WORKERS = 4
+FORKS = multiprocessing.get_context("fork")
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
-def test_eight_threads_push_and_work_and_nothing_is_lost_or_doubled(bench: Bench) -> None:
-    threads, each = 8, 40
-    settled: list[str] = []
-    errors: list[BaseException] = []
-    pushing = threading.Barrier(threads)
+def at_once(do: Callable[[int], Any]) -> list[Any]:
+    """Do the same in several threads; gives what each gave."""
+    given: list[Any] = [None] * WORKERS
+    barrier = threading.Barrier(WORKERS)
 
-    def push_and_work(number: int) -> None:
-        queue = bench.queue
-        try:
-            pushing.wait(30)
-            for index in range(each):
-                queue.push_raw(body(f"{number}-{index}"))
-                for job in queue.reserve(["default"], 3):
-                    if queue.start(job):
-                        job.delete()
-                        settled.append(job.uuid)
-        except BaseException as error:  # noqa: BLE001 (shown by the test)
-            errors.append(error)
-        finally:
-            queue.close()
+    def run(number: int) -> None:
+        barrier.wait()
+        given[number] = do(number)
 
-    running = [threading.Thread(target=push_and_work, args=(n,)) for n in range(threads)]
-    for thread in running:
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(WORKERS)]
+    for thread in threads:
         thread.start()
-    for thread in running:
-        thread.join(60)
-    assert errors == []
-    settled += drain(bench.queue)
-    bench.forward(100)
-    settled += drain(bench.queue)
-    expected = Counter(f"{n}-{index}" for n in range(threads) for index in range(each))
-    assert Counter(settled) == expected
-    if Capability.SIZE in bench.queue.capabilities:
-        assert bench.queue.sizes() == at()
+    for thread in threads:
+        thread.join()
+    return given
 
 
-def test_two_clients_work_one_queue_and_share_its_jobs(bench: Bench) -> None:
-    names = [str(number) for number in range(120)]
-    for name in names:
-        bench.queue.push_raw(body(name))
-    clients = [bench.client(), bench.client()]
-    for client in clients:
-        client.tell("drain", "default")
-    drained = [raw for client in clients for raw in client.answer()]
-    for client in clients:
-        client.close()
-    assert sorted(drained) == sorted(body(name) for name in names)
+def worked_off(backend: Backend, limit: int = 2) -> list[bytes]:
+    """Run what there is, as a worker does."""
+    done: list[bytes] = []
+    steps: list[Step] = []
+    while True:
+        jobs, results = backend.reserve([QUEUE], limit, first=steps)
+        assert all(result.applied for result in results)
+        steps = []
+        if not jobs:
+            return done
+        for job in jobs:
+            apply(backend, job, Start(60))
+            done.append(job.raw_body)
+            steps.append(job.delete())
 
 
-FORK = """
-import os, sys, json, threading
-from qframe import QueueManager
+def in_processes(bench: Bench, do: Callable[[Backend, int], list[bytes]]) -> list[list[bytes]]:
+    """Do the same in several processes, each with a backend of its own; gives what each gave."""
+    answers: Any = FORKS.SimpleQueue()
 
-settings = json.loads(sys.argv[1])
-queues = QueueManager(settings)
-queue = queues.connection()
-queue.push_raw('{"uuid": "parent 1"}')
-{threads}
-asked, ask = os.pipe()
-told, tell = os.pipe()
-pid = os.fork()
-if pid == 0:
-    try:
-        queue.push_raw('{"uuid": "child 1"}')
-        os.write(tell, b"1")
-        assert os.read(asked, 1) == b"2", "the parent has closed its connection"
-        queue.push_raw('{"uuid": "child 2"}')
-        (job,) = queue.reserve(["default"])
-        assert queue.start(job)
-        assert job.uuid == "parent 1", job
-        job.delete()
-        os._exit(0)
-    finally:
-        os._exit(1)
-assert os.read(told, 1) == b"1"
-queue.push_raw('{"uuid": "parent 2"}')
-{parent}
-os.write(ask, b"2")
-_, status = os.waitpid(pid, 0)
-assert status == 0, status
-found = []
-while jobs := queue.reserve(["default"], 10):
-    for job in jobs:
-        assert queue.start(job)
-        found.append(job.uuid)
-        job.delete()
-print(json.dumps(found))
-"""
+    def run(number: int) -> None:
+        backend = bench.open()
+        answers.put(do(backend, number))
+        backend.close()
 
-THREADS = """
-def use():
-    queue.size()
-    threading.Event().wait()
-
-for _ in range(3):
-    threading.Thread(target=use, daemon=True).start()
-"""
+    processes = [FORKS.Process(target=run, args=(number,)) for number in range(WORKERS)]
+    for process in processes:
+        process.start()
+    given = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    return given
 
 
-@pytest.mark.needs(Capability.DURABLE)
-@pytest.mark.parametrize(
-    "parent",
-    ["", "queue.close()", 'queue.close(); queue.push_raw(\'{"uuid": "parent 3"}\')'],
-    ids=["goes on", "closes", "closes and goes on"],
-)
-@pytest.mark.parametrize(
-    "threads",
-    [
-        "",
-        THREADS,
-    ],
-    ids=["alone", "with threads"],
-)
-def test_parent_and_forked_child_both_use_the_connection(
-    bench: Bench, threads: str, parent: str
-) -> None:
-    settings = {
-        "root": str(bench.folder),
-        "default": "here",
-        "connections": {"here": bench.connection()},
-    }
-    script = FORK.replace("{threads}", threads).replace("{parent}", parent)
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    expected = ["child 1", "parent 2", "child 2"]
-    if "parent 3" in parent:
-        expected.insert(2, "parent 3")
-    assert json.loads(done.stdout) == expected
+def test_threads_get_each_message_once(bench: Bench, backend: Backend) -> None:
+    messages = [b"%d" % number for number in range(100)]
+    backend.apply(*(Step(None, Push(QUEUE, raw)) for raw in messages))
+
+    def work(number: int) -> list[bytes]:
+        try:
+            return worked_off(backend)
+        finally:
+            backend.close()
+
+    done = [raw for given in at_once(work) for raw in given]
+    assert Counter(done) == Counter(messages)
+    assert not drained(backend)
+
+
+def test_processes_get_each_message_once(bench: Bench, backend: Backend) -> None:
+    if not bench.shared:
+        pytest.skip("it is of one process")
+
+    def work(backend: Backend, number: int) -> list[bytes]:
+        push(backend, *(b"%d of %d" % (n, number) for n in range(25)))
+        return worked_off(backend)
+
+    done = [raw for given in in_processes(bench, work) for raw in given]
+    done += drained(backend)
+    assert Counter(done) == Counter(b"%d of %d" % (n, m) for n in range(25) for m in range(WORKERS))
+
+
+def test_a_forked_child_uses_the_backend_of_its_parent(bench: Bench, backend: Backend) -> None:
+    if not bench.shared:
+        pytest.skip("it is of one process")
+    push(backend, b"of the parent")
+    ours = reserve(backend)
+
+    def child() -> None:
+        push(backend, b"of the child")
+        assert reserve(backend).raw_body == b"of the child"
+        os._exit(7)
+
+    process = FORKS.Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 7
+    apply(backend, ours, Start(60))
+    apply(backend, ours, Delete())
+    push(backend, b"more")
+    assert reserve(backend).raw_body == b"more"
+
+
+def test_a_thread_may_settle_what_another_has_reserved(backend: Backend) -> None:
+    needs(backend, Ability.AHEAD)
+    push(backend, b"1")
+    job = reserve(backend)
+
+    def settle(number: int) -> bool:
+        try:
+            return tried(backend, job, Delete()).applied
+        finally:
+            backend.close()
+
+    assert sorted(at_once(settle)) == [False, False, False, True]
+
+
+def test_of_those_who_expect_the_same_one_writes(backend: Backend) -> None:
+    needs(backend, Ability.FACTS)
+
+    def lock(number: int) -> bool:
+        try:
+            result = tried(backend, None, Expect("lock", None), Set("lock", str(number)))
+            return result.outcome is Outcome.APPLIED
+        finally:
+            backend.close()
+
+    won = at_once(lock)
+    assert won.count(True) == 1
+    assert backend.read("lock") == [str(won.index(True))]
+
+
+def test_everything_that_is_added_counts(backend: Backend) -> None:
+    needs(backend, Ability.FACTS)
+
+    def count(number: int) -> None:
+        for _ in range(10):
+            apply(backend, None, Add("n", 1), Add("m", 2))
+        backend.close()
+
+    at_once(count)
+    assert backend.read("n", "m") == [str(10 * WORKERS), str(20 * WORKERS)]
+
+
+def test_a_latch_is_complete_once(backend: Backend) -> None:
+    needs(backend, Ability.FACTS)
+    apply(backend, None, Open("latch", Push(QUEUE, b"then")))
+    apply(backend, None, Extend("latch", WORKERS))
+    apply(backend, None, Close("latch"))
+
+    def arrive(number: int) -> None:
+        apply(backend, None, Arrive("latch", number))
+        backend.close()
+
+    at_once(arrive)
+    assert drained(backend) == [b"then"]
+
+
+def test_a_failed_job_is_forgotten_by_one(backend: Backend) -> None:
+    needs(backend, Ability.FACTS)
+    apply(backend, None, Record(failed("u1")))
+
+    def retry(number: int) -> bool:
+        try:
+            return tried(backend, None, Forget("u1"), Push(QUEUE, b"again")).applied
+        finally:
+            backend.close()
+
+    won = at_once(retry)
+    if Ability.JOINT in backend.abilities:
+        assert won.count(True) == 1
+        assert drained(backend) == [b"again"]
+    else:
+        assert drained(backend)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager, config
+from qframe.connection import Connection
 from qframe.console.app import main
 from qframe.contracts import FailedJob, History
-from qframe.drivers.base import BaseQueue
+from qframe.features.reserved import ReservedJob
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Shop:
         return self._manager
 
     @property
-    def queue(self) -> BaseQueue:
+    def queue(self) -> Connection:
         return self.manager.connection("database")
 
     def keep(self, uuid: str = "u-1", **over: Any) -> FailedJob:
@@ -86,8 +87,9 @@ class Shop:
         raw = json.dumps(payload).encode()
         history = History().started(1, "host", 42, time.time()).ended("error", "ValueError: no")
         values = {
-            "connection": "database", "queue": "default", "exception": "Trace\nValueError: no\n",
-            "attempts": 1, "history": history, "failed_at": time.time(), "payload": raw, **over,
+            "connection": "database", "queue": "default", "attempts": 1,
+            "exception": "Traceback (most recent call last):\nValueError: no\n",
+            "history": history, "failed_at": time.time(), "payload": raw, **over,
         }  # fmt: skip
         record = FailedJob(uuid=uuid, name=str(payload["displayName"]), **values)
         self.manager.failed_store("database").add(record)
@@ -96,6 +98,12 @@ class Shop:
     def kept(self) -> list[str]:
         """Give the uuids of the failed jobs, the first one first."""
         return [r.uuid for r in self.manager.failed_store("database").page(10_000)][::-1]
+
+
+def started(job: ReservedJob) -> bool:
+    """Start a job that is held; says whether it was ours."""
+    (result,) = job.context.backend.apply(job.start_plan().step(job.reservation))
+    return result.applied
 
 
 @pytest.fixture

@@ -106,23 +106,23 @@ def test_a_backend_that_does_not_answer_is_one_line_and_exit_69(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qframe import BackendUnavailable
-    from qframe.drivers.database import DatabaseQueue
+    from qframe.connection import Connection
 
-    def away(self: DatabaseQueue, queue: str | None = None) -> int:
+    def away(self: Connection, queue: str | None = None) -> int:
         raise BackendUnavailable("it is away")
 
-    monkeypatch.setattr(DatabaseQueue, "clear", away)
+    monkeypatch.setattr(Connection, "clear", away)
     said = shop.run("clear", "database")
     assert (said.code, said.only()) == (69, "qframe: it is away")
 
 
 def test_an_interrupt_is_no_traceback(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qframe.drivers.database import DatabaseQueue
+    from qframe.connection import Connection
 
-    def interrupted(self: DatabaseQueue, queue: str | None = None) -> int:
+    def interrupted(self: Connection, queue: str | None = None) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DatabaseQueue, "clear", interrupted)
+    monkeypatch.setattr(Connection, "clear", interrupted)
     said = shop.run("clear", "database")
     assert said.code == 130
     assert "Traceback" not in said.err

@@ -14,8 +14,11 @@ import pytest
 from qframe import Batch, batch
 from qframe.console import batches
 from qframe.contracts import BatchRecord
+from qframe.contracts.step import Step
 from qframe.exceptions import QframeError
 from qframe.failed.retry import retry
+from qframe.features.batch import BatchMember
+from qframe.features.batches import Batches
 from qframe.testing import drain
 from tests.console.conftest import Shop
 from tests.support.process import Project
@@ -173,17 +176,22 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return install
 
 
+def settle(shop: Shop, found: Batch, number: int, *, failed: bool = False) -> None:
+    """Count a member of a batch."""
+    arrives = BatchMember(found.id, number).arrives("j", failed=failed)
+    shop.queue.backend.apply(Step(None, arrives))
+
+
 def test_it_is_followed_line_by_line_until_it_has_finished(
     shop: Shop, parts: Parts, between: Callable[..., None]
 ) -> None:
     found = parts.dispatch(3, allow=True)
-    store = shop.manager.batches()
     between(
-        lambda: store.settle(found.id, 0, "", failed=False),
+        lambda: settle(shop, found, 0),
         lambda: None,
-        lambda: store.told(found.id, "nothing that is shown"),
-        lambda: store.settle(found.id, 1, "j-1", failed=True),
-        lambda: store.settle(found.id, 2, "", failed=False),
+        lambda: settle(shop, found, 0),
+        lambda: settle(shop, found, 1, failed=True),
+        lambda: settle(shop, found, 2),
     )
     said = shop.run("batch", found.id, "--follow")
     assert said.lines[:4] == [
@@ -213,11 +221,7 @@ def test_on_a_terminal_there_is_a_bar(
     shop: Shop, parts: Parts, between: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = parts.dispatch(2, name="[red]Import[/red]")
-    store = shop.manager.batches()
-    between(
-        lambda: store.settle(found.id, 0, "", failed=False),
-        lambda: store.settle(found.id, 1, "", failed=False),
-    )
+    between(lambda: settle(shop, found, 0), lambda: settle(shop, found, 1))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -256,7 +260,7 @@ def test_one_that_is_removed_meanwhile_is_one_line(
     shop: Shop, parts: Parts, between: Callable[..., None]
 ) -> None:
     found = parts.dispatch(2)
-    between(lambda: shop.manager.batches().prune(0, unfinished=2**33))
+    between(lambda: Batches(shop.queue.context).prune(0, unfinished=2**33))
     said = shop.run("batch", found.id, "--follow", "--json")
     assert (said.code, said.out) == (1, "")
     assert "is not kept any more" in said.only()
@@ -299,7 +303,7 @@ def test_the_table_has_a_row_each_latest_first(shop: Shop, parts: Parts) -> None
 
 
 def test_it_can_be_narrowed(shop: Shop, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_PAGE", 2)
+    monkeypatch.setattr("qframe.features.batches._PAGE", 2)
     ids = [parts.dispatch(1).id for _ in range(5)][::-1]
     assert [row["id"] for row in shop.run("batches", "--json").rows] == ids
     assert [row["id"] for row in shop.run("batches", "--json", "--limit", 3).rows] == ids[:3]
@@ -486,8 +490,8 @@ def test_hours_that_are_none_are_refused(shop: Shop, option: str, hours: str) ->
 
 def test_an_empty_batch_is_all_done() -> None:
     empty = BatchRecord(
-        id="b", name="", connection="here", total=0, done=0, failed=0, sealed=True,
-        told=frozenset(), told_progress=0, options={}, created_at=0.0,
+        id="b", name="", connection="here", total=0, done=0, failed=0, closed=True,
+        notified=frozenset(), notified_progress=0, options={}, created_at=0.0,
     )  # fmt: skip
     assert batches._row(empty)["progress"] == 1.0
     assert batches._row(dataclasses.replace(empty, total=3, done=1))["progress"] == 0.3333

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qframe.worker.control import RESTART, pause_key
-from tests.console.conftest import Shop
+from tests.console.conftest import Shop, started
 from tests.support.process import Project, wait_for
 
 TWO = """\
@@ -31,7 +31,7 @@ def fill(shop: Shop) -> None:
     shop.queue.push_raw("{}", "emails", delay=60)
     shop.queue.push_raw("{}")
     (job,) = shop.queue.reserve(["default"])
-    shop.queue.start(job)
+    started(job)
 
 
 def paused(shop: Shop, queue: str = "") -> bool:
@@ -121,7 +121,7 @@ def bury(shop: Shop, queue: str, count: int) -> None:
     for _ in range(count):
         shop.queue.push_raw("{}", queue)
         (job,) = shop.queue.reserve([queue])
-        shop.queue.start(job)
+        started(job)
         job.bury()
 
 

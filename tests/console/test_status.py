@@ -8,21 +8,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from qframe import tracking
 from qframe.console import status as command
 from qframe.contracts import State
-from tests.console.conftest import Shop
+from qframe.contracts.step import Delete, Step
+from qframe.features import status
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from tests.console.conftest import Shop, started
 
 Sleep = Callable[[float], None]
 
 
 @pytest.fixture
-def uuid(shop: Shop) -> str:
-    """Give a tracked job that was started here."""
-    assert shop.run("dispatch", "shop.Order", '{"number": 1}', "--track").code == 0
+def job(shop: Shop, request: pytest.FixtureRequest) -> ReservedJob:
+    """Give a job that was started here, by default a tracked one."""
+    track = getattr(request, "param", "--track").split()
+    assert shop.run("dispatch", "shop.Order", '{"number": 1}', *track).code == 0
     (job,) = shop.queue.reserve(["default"])
-    assert shop.queue.start(job)
-    return job.uuid
+    assert started(job)
+    return job
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, sleep: Sleep) -> None:
@@ -30,32 +34,50 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, sleep: Sleep) -> None:
 
 
 def wishes(shop: Shop) -> list[str]:
-    return list(shop.manager.store("database").keys(tracking.CANCEL))
+    return shop.manager.store("database").keys(status.cancel_key(""))
 
 
 def test_one_that_ends_by_itself_is_not_waited_for(
-    shop: Shop, uuid: str, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, job: ReservedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(_: float) -> None:
-        assert wishes(shop) == [tracking.cancel_key(uuid)]
-        store = shop.manager.statuses("database")
-        known = store.read(uuid)
-        assert known is not None
-        store.write(tracking.cancelled(known)._replace(state=State.COMPLETE))
+        assert wishes(shop) == [status.cancel_key(job.uuid)]
+        job.settle(End(State.COMPLETE))
 
     between_looks(monkeypatch, end)
     monkeypatch.setattr(command, "_PATIENCE", 2)
-    said = shop.run("cancel", uuid, "--running")
-    assert said.only() == f"qframe: {uuid} has ended already: COMPLETE"
+    said = shop.run("cancel", job.uuid, "--running")
+    assert said.only() == f"qframe: {job.uuid} has ended already: COMPLETE"
     assert said.code == shop.run("cancel", "no-such-job").code == 2
     assert wishes(shop) == []
 
 
+@pytest.mark.parametrize("job", [""], indirect=True)
+def test_nor_is_one_without_status(
+    shop: Shop, job: ReservedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[float] = []
+
+    def end(_: float) -> None:
+        if not ended:
+            job.context.backend.apply(Step(job.reservation, Delete()))
+        ended.append(time.monotonic())
+        time.sleep(0.01)
+
+    between_looks(monkeypatch, end)
+    monkeypatch.setattr(command, "_LOOK", 0.05)
+    said = shop.run("cancel", job.uuid, "--running")
+    assert said.only() == f"qframe: {job.uuid} has ended already"
+    assert ended[-1] - ended[0] < 5
+    assert wishes(shop) == []
+
+
+@pytest.mark.parametrize("job", ["", "--track"], indirect=True)
 def test_a_wish_that_is_not_granted_is_taken_back(
-    shop: Shop, uuid: str, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, job: ReservedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_PATIENCE", 0.01)
-    said = shop.run("cancel", uuid, "--running")
+    said = shop.run("cancel", job.uuid, "--running")
     assert said.code == 1
     assert "has not been ended in 0.01 s by the worker that runs it" in said.only()
     assert wishes(shop) == []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qframe import host
-from qframe.worker import roster, tally
+from qframe.drivers import process
+from qframe.worker import counters, roster
 from tests.console.conftest import Shop
 from tests.console.test_queues import AWAY, TWO
 
@@ -37,7 +37,7 @@ def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.Mo
     assert header.split() == [
         "worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen",
     ]  # fmt: skip
-    me = f"{host.NAME}:{os.getpid()}"
+    me = f"{process.NAME}:{os.getpid()}"
     assert [row.split() for row in rows] == [
         [me, "database:default", "running", "shop.Order", "2m", "5s", "7", "0", "62", "0s", "ago"],
         [me, "mail", "database:a,b", "gone", "0", "0", "0", "0s", "ago"],
@@ -105,12 +105,12 @@ def test_counters_in_all_by_queue_and_by_class(shop: Shop) -> None:
     shop.write("qframe.toml", TWO)
     assert shop.run("counters").out == "nothing was counted yet\n"
     for name in ("database", "other"):
-        added = tally.amounts(
+        added = counters.amounts(
             name,
             {},
             {("shop.Order", "emails", "done"): 5, ("\x1b[31m", "default", "given back"): 2},
         )
-        shop.manager.store(name).increment(added, "marker", "1")
+        shop.manager.store(name).increment(added)
     said = shop.run("counters")
     assert "\x1b" not in said.out
     rows = [row.split()[:4] for row in said.lines]

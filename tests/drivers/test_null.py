@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qframe import QueueManager
-from qframe.contracts import Capability, FailedJob, History
-from qframe.drivers.null import NullFailedStore
+from qframe.contracts import FailedJob, History
+from qframe.contracts.backend import Ability
+from qframe.drivers.null import NullBackend
 from tests.drivers.jobs import Told
 
 
@@ -14,7 +15,7 @@ from tests.drivers.jobs import Told
 def test_what_is_pushed_is_dropped() -> None:
     queue = QueueManager({"default": "null"}).connection()
     Told.notes.clear()
-    assert queue.capabilities is Capability.NONE
+    assert queue.abilities is Ability.NONE
     assert queue.push(Told())
     assert queue.later(30, Told())
     assert queue.push_raw('{"uuid": "a"}') == "a"
@@ -26,7 +27,7 @@ def test_what_is_pushed_is_dropped() -> None:
 def test_the_null_failed_store_keeps_nothing() -> None:
     manager = QueueManager({"default": "sync", "failed": {"driver": "null"}})
     store = manager.failed_store()
-    assert isinstance(store, NullFailedStore)
+    assert isinstance(store.place, NullBackend)
     store.add(FailedJob("a", "sync", "default", b"{}", "why", "x", 1, History(), 1.0))
     assert store.find("a") is None
     assert list(store.page()) == []

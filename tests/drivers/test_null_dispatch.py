@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from qframe import ConfigurationError, Queueable, QueueManager, Unsupported, bulk, dispatch, manager
-from qframe.contracts import Capability, FailedJob, History
-from qframe.drivers.null import NullFailedStore
+from qframe.contracts import FailedJob, History
+from qframe.contracts.backend import Ability
+from qframe.drivers.null import NullBackend
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -24,8 +25,8 @@ def test_what_is_dispatched_is_dropped() -> None:
     assert len(dispatch(Job()).delay(5).send()) == 36
     assert len(bulk([Job(), Job()])) == 2
     queue = manager.default().connection("null")
-    assert queue.push_raw("not even JSON").startswith("null:default:")
-    assert queue.capabilities is Capability.NONE
+    assert queue.push_raw("not even JSON") == ""
+    assert queue.abilities is Ability.NONE
 
 
 def test_what_it_cannot_do_it_says() -> None:
@@ -40,7 +41,7 @@ def test_what_it_cannot_do_it_says() -> None:
 def test_failed_jobs_may_be_kept_nowhere(fresh: Path) -> None:
     queues = QueueManager({"root": str(fresh), "failed": {"driver": "null"}})
     store = queues.failed_store()
-    assert isinstance(store, NullFailedStore)
+    assert isinstance(store.place, NullBackend)
     store.add(FailedJob("u", "database", "q", b"{}", "error", "name", 1, History(), 0))
     assert (store.find("u"), [*store.page()], store.count()) == (None, [], 0)
     assert (store.forget("u"), store.flush()) == (False, 0)

@@ -20,7 +20,7 @@ from qframe import (
     events,
     manager,
 )
-from qframe.contracts import Capability
+from qframe.contracts.backend import Ability
 from tests.support.process import Project
 
 ran: list[Any] = []
@@ -215,8 +215,10 @@ def test_bulk_runs_them_in_order() -> None:
 
 def test_nothing_is_recorded_and_nothing_waits() -> None:
     queue = manager.default().connection("sync")
-    assert queue.capabilities is Capability.NONE
-    assert queue.failed_store is None
+    assert Ability.RESERVE not in queue.abilities
+    with pytest.raises(ValueError, match="broken"):
+        dispatch(Job(error="broken")).send()
+    assert queue.failed.count() == 0
     with pytest.raises(Unsupported, match="runs jobs, not raw payloads"):
         queue.push_raw("{}")
     for call in (queue.size, queue.clear, lambda: queue.reserve(["default"])):

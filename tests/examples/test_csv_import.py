@@ -22,7 +22,7 @@ from examples.csv_import.jobs import (
 )
 from examples.csv_import.rows import LAST, Slice, read_slice, repair, slices, write_file
 from examples.csv_import.table import Table
-from qframe.batch import Caught
+from qframe.dispatch.batch import Caught
 from qframe.testing import fake, fake_batch, run
 
 ROOT = Path(__file__).parents[2]

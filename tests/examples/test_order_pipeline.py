@@ -29,7 +29,7 @@ from examples.order_pipeline.shop import (
     expected,
     some_orders,
 )
-from qframe.batch import Caught
+from qframe.dispatch.batch import Caught
 from qframe.testing import fake, run
 
 ROOT = Path(__file__).parents[2]

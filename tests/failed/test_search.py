@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager
-from qframe.contracts import FailedJob, FailedStore, History
+from qframe.contracts import FailedJob, History
+from qframe.drivers.failed_store import FailedStore
 from qframe.failed import search
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -32,18 +33,18 @@ def test_a_store_shared_by_connections_is_taken_once(stores: list[FailedStore]) 
 def test_everything_is_given_latest_first_over_all_pages(stores: list[FailedStore]) -> None:
     for number in range(401):
         add(stores[0], f"u-{number}", "even" if number % 2 == 0 else "odd")
-    found = [record.uuid for record in search.everything(stores[0])]
+    found = [record.uuid for record in stores[0].all()]
     assert found == [f"u-{number}" for number in reversed(range(401))]
-    odd = [record.uuid for record in search.everything(stores[0], "odd")]
+    odd = [record.uuid for record in stores[0].all("odd")]
     assert odd == [f"u-{number}" for number in reversed(range(1, 401, 2))]
-    assert [*search.everything(stores[1])] == []
+    assert [*stores[1].all()] == []
 
 
 def test_records_may_be_removed_while_they_are_gone_through(stores: list[FailedStore]) -> None:
     for number in range(250):
         add(stores[0], f"u-{number}")
     seen = []
-    for record in search.everything(stores[0]):
+    for record in stores[0].all():
         seen.append(record.uuid)
         if len(seen) % 50 == 0:
             stores[0].forget(record.uuid)

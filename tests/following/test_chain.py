@@ -20,7 +20,9 @@ from qframe import (
     foreign,
     job_status,
 )
-from qframe.signing import OVERHEAD
+from qframe.contracts.status import State
+from qframe.failed.retry import retry
+from qframe.features.base import End
 from qframe.testing import drain
 from tests.following.jobs import (
     Again,
@@ -54,6 +56,7 @@ def test_links_run_in_order_and_nothing_is_left(queues: QueueManager) -> None:
     assert [*queues.store().keys("chain:")] == []
 
 
+@pytest.mark.every_backend
 def test_links_go_to_their_own_queue_or_the_chains(queues: QueueManager) -> None:
     chain([Say(word="one"), Elsewhere(word="two"), Say(word="three")]).on_queue("x").dispatch()
     queue = queues.connection()
@@ -87,6 +90,7 @@ def test_the_chains_delay_is_in_place_of_the_first_links_own(queues: QueueManage
     assert chain([Later(word="four")]).plan(queues.connection(), None, None).links[0].delay == 30
 
 
+@pytest.mark.every_backend
 def test_a_link_that_fails_ends_the_chain_and_its_catch_is_told() -> None:
     chain([*says("one"), Say(word="two", fails=True), *says("three")]).catch(
         Follows(what="caught"), Follows(what="also", fails=True)
@@ -98,6 +102,7 @@ def test_a_link_that_fails_ends_the_chain_and_its_catch_is_told() -> None:
     assert "three" not in ran
 
 
+@pytest.mark.every_backend
 def test_a_failed_link_that_is_retried_and_done_lets_the_chain_go_on(
     queues: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +110,7 @@ def test_a_failed_link_that_is_retried_and_done_lets_the_chain_go_on(
     drain()
     (record,) = queues.failed_store().page()
     monkeypatch.setattr(Say, "handle", lambda self: ran.append(f"again {self.word}"))
-    queue = queues.connection()
-    assert queue.requeue(record, record.payload, queues.failed_store())
+    assert retry(queues, queues.failed_store(), record)
     drain()
     assert ran == ["one", "again one", "again two"]
 
@@ -161,22 +165,7 @@ def test_a_unique_link_whose_lock_is_taken_is_passed_over(queues: QueueManager) 
     assert not [key for key in queues.store().keys("") if key.startswith(("chain:", "unique:"))]
 
 
-def test_a_unique_link_takes_its_lock_over_from_the_one_before(queues: QueueManager) -> None:
-    chain([Only(word="only"), Only(word="only"), *says("three")]).dispatch()
-    drain()
-    assert ran == ["only", "only", "three"]
-    assert not dispatch(Only(word="only")).is_duplicate
-
-
-def test_a_lock_that_a_link_took_over_is_its_own(queues: QueueManager) -> None:
-    chain([Only(word="only"), Only(word="only"), *says("three")]).dispatch()
-    queue = queues.connection()
-    (job,) = queue.reserve(["default"])
-    assert queue.start(job)
-    job.delete()
-    assert dispatch(Only(word="only")).is_duplicate
-
-
+@pytest.mark.every_backend
 def test_a_unique_link_has_its_lock_from_its_turn_to_its_end(queues: QueueManager) -> None:
     chain([Elsewhere(word="one"), Only(word="only"), *says("three")]).dispatch()
     assert not dispatch(Only(word="only")).on_queue("early").is_duplicate
@@ -220,6 +209,7 @@ def test_listeners_hear_of_each_link_when_the_chain_is_dispatched() -> None:
     assert [message["from"] for message in sent] == ["listener", "listener"]
 
 
+@pytest.mark.every_backend
 def test_a_batch_in_a_chain_holds_it_up_until_it_has_finished() -> None:
     inner = batch([*says("a"), says("b", "c"), Extends()]).then(Follows(what="then"))
     chain([*says("one"), inner.allow_failures(), *says("two")]).dispatch()
@@ -285,56 +275,12 @@ def test_what_could_not_be_pushed_later_is_refused_at_once(
     assert [*queues.store().keys("chain:")] == []
 
 
-def test_a_catch_that_has_no_room_for_the_cause_comes_without_it(queues: QueueManager) -> None:
-    queue = queues.connection()
-    queue.learn_limits()
-    given = len(queue.link(Follows(what=""), None, 0, {}).raw)
-    words = "x" * (min(queue.max_payload, 65_535) - given - OVERHEAD)
-    chain([Say(word="one", fails=True)]).catch(Follows(what=words)).dispatch()
-    drain()
-    assert [*map(len, ran)][:2] == [3, len(words)]
-
-
-def test_what_is_added_does_not_let_the_others_end_earlier(
-    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Later, "delay", 60 * 86400)
-    chain([Extends(), Later(word="late"), *says("end")]).dispatch()
-    store = queues.connection().lock_store()
-    assert store is not None
-    seconds: list[float | None] = []
-    swap = store.swap
-
-    def swapping(changes: dict[str, Any], ttl: float | None = None) -> bool:
-        seconds.append(ttl)
-        return swap(changes, ttl)
-
-    monkeypatch.setattr(store, "swap", swapping)
-    drain(at_most=2, queues="default")
-    assert seconds[:2] == [90 * 86400] * 2
-
-
-def test_a_push_that_fails_leaves_nothing_behind(
-    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = queues.connection()
-
-    def broken(*_: object) -> str:
-        raise OSError("no way")
-
-    monkeypatch.setattr(queue, "put", broken)
-    monkeypatch.setattr(queue, "put_groups", broken)
-    with pytest.raises(OSError, match="no way"):
-        chain(says("one", "two")).dispatch()
-    assert [*queues.store().keys("chain:")] == []
-
-
 def test_a_long_chain_carries_its_tail_only_once(queues: QueueManager) -> None:
     chain([Say(word="x" * 1000) for _ in range(60)]).dispatch()
     queue = queues.connection()
     (job,) = queue.reserve(["default"])
     assert len(job.raw_body) < 2000
-    job.give_back()
+    job.settle(End(State.WAITING))
     began = time.monotonic()
     drain()
     assert len(ran) == 60

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qframe import Queueable, QueueManager, batch, chain, manager
-from qframe.contracts import NewBatch
+from qframe.features import batches
 from qframe.testing import drain
 from tests.following.jobs import Asked, Follows, Hurried, Say, Slow, ran, says
 
@@ -45,9 +45,9 @@ def test_a_callback_that_was_changed_is_refused(
     queues: QueueManager, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """`catch` is told what failed, which is no reason to sign the rest of it."""
-    whole = NewBatch.options_text
+    encode = batches._json
     monkeypatch.setattr(
-        NewBatch, "options_text", lambda self: whole(self).replace("as it was", "as it is not")
+        batches, "_json", lambda kept: encode(kept).replace("as it was", "as it is not")
     )
     pending = batch([Say(word="member", fails=event == "catch")])
     getattr(pending, event)(Follows(what="as it was")).dispatch()
@@ -57,6 +57,7 @@ def test_a_callback_that_was_changed_is_refused(
     assert sum("the signature of the payload is wrong" in reason for reason in reasons) == 1
 
 
+@pytest.mark.every_backend
 def test_callbacks_of_a_batch_in_a_chain_are_signed(queues: QueueManager) -> None:
     inner = batch(says("member")).then(Follows(what="then")).finally_(Follows(what="finally"))
     chain([*says("one"), inner, *says("two")]).catch(Follows(what="catch")).dispatch()
@@ -76,6 +77,7 @@ def test_deadlines_begin_when_a_job_is_pushed(queues: QueueManager) -> None:
     assert [*queues.failed_store().page()] == []
 
 
+@pytest.mark.two_managers
 def test_who_has_no_key_does_what_signed_jobs_ask_for(backend: dict[str, Any]) -> None:
     """As while keys are introduced: nobody may lose what a batch, or a cause, adds to a payload."""
     inner = batch(says("member")).then(Follows(what="then"))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qframe.connection import Connection
 from qframe.contracts import FailedJob
-from qframe.drivers.base import BaseQueue
 from tests.support.process import PATIENCE, Process, Project, wait_for
 
 HERE = Path(__file__).parent
@@ -59,7 +59,7 @@ class Application(Project):
         )
 
     @property
-    def queue(self) -> BaseQueue:
+    def queue(self) -> Connection:
         """The connection in this process."""
         return self.manager.connection(self.driver)
 

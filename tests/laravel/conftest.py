@@ -19,8 +19,26 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.later import LaterServer
 from tests.support.redis_server import RedisServer
 
+QUICK = frozenset(
+    {
+        "test_a_job_pushed_by_php_is_run_by_python",
+        "test_a_foreign_job_is_run_by_laravels_worker",
+        "test_attempts_are_counted_together_and_the_tries_end_on_either_side",
+        "test_workers_of_both_drain_one_queue_and_each_job_is_run_once",
+        "test_workers_of_both_drain_one_tube_and_each_job_is_run_once",
+    }
+)
+"""Each way on each backend, and both at once: all others are slow."""
+
 MakeApplication = Callable[..., RedisApplication]
 MakeOnBeanstalkd = Callable[..., BeanstalkdApplication]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_ours = HERE in item.path.parents
+        if is_ours and getattr(item, "originalname", "") not in QUICK:
+            item.add_marker(pytest.mark.slow)
 
 
 def php_with(driver: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qframe import QueueManager, manager
-from qframe.contracts import Store
+from qframe.drivers.store import Store
 from qframe.middleware import limits
 from tests.middleware.clock import Clock
 

@@ -7,70 +7,80 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qframe import QueueManager
-from qframe.contracts import Store
+from qframe.contracts.step import Result, Step
+from qframe.drivers import heartbeat
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
-from qframe.middleware.locks import Lock
-from qframe.middleware.renewals import Renewals, renewals
+from qframe.middleware.locks import Lock, age
 from tests.support.process import wait_for
-from tests.support.redis_server import RedisServer
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
+class Flaky(MemoryBackend):
+    """A backend that stops answering when told to; counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = False
+        self.cut = False
+        self.asked = 0
+        self.slow = threading.Event()
+        self.slow.set()
+        self.began = threading.Event()
+
+    def apply(self, *steps: Step) -> list[Result]:
+        self.asked += 1
+        self.began.set()
+        self.slow.wait(10)
+        if self.down:
+            raise BackendUnavailable("it is down")
+        results = super().apply(*steps)
+        if self.cut:
+            raise BackendUnavailable("the answer was lost")
+        return results
 
 
-@pytest.fixture(params=["database", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis_server")
-        server.command("FLUSHALL")
-        settings = {"driver": "redis", "url": server.url}
-    else:
-        settings = {"driver": "database", "url": f"sqlite:///{tmp_path}/jobs.sqlite3"}
+@pytest.fixture
+def backend() -> Flaky:
+    return Flaky()
+
+
+@pytest.fixture
+def store(backend: Flaky) -> Store:
+    return Store(backend)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Store]:
+    """Give a store that other processes have, too."""
+    settings = {"driver": "database", "url": f"sqlite:///{tmp_path}/jobs.sqlite3"}
     manager = QueueManager({"default": "here", "connections": {"here": settings}})
-    yield manager.store("here")
+    yield manager.connection("here").store
     manager.close()
 
 
-class Unreachable:
-    """A store that stops answering when told to; counts what it is asked to renew."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.down = False
-        self.swaps = 0
-
-    def get(self, *keys: str) -> list[str | None]:
-        return self.store.get(*keys)
-
-    def add(self, key: str, value: str, ttl: float | None = None) -> bool:
-        return self.store.add(key, value, ttl)
-
-    def delete(self, key: str, value: str | None = None) -> bool:
-        if self.down:
-            raise BackendUnavailable("it is down")
-        return self.store.delete(key, value)
-
-    def swap(
-        self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
-    ) -> bool:
-        self.swaps += 1
-        if self.down:
-            raise BackendUnavailable("it is down")
-        return self.store.swap(changes, ttl)
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert _renewed() == 0
 
 
-def _lock(store: Any, owner: str = "job:1", lease: float = 1) -> Lock:
+def _renewed() -> int:
+    return len(heartbeat.current()._beats)
+
+
+def _holder(lock: Lock) -> str | None:
+    return lock._store.get(lock.name)[0]
+
+
+def _lock(store: Store, owner: str = "job:1", lease: float = 1) -> Lock:
     return Lock(store, "overlap:test", owner, lease)
 
 
@@ -79,48 +89,49 @@ class TestOne:
         mine, other = _lock(store), _lock(store)
         assert mine.take()
         assert not other.take()
-        assert other.holder() == mine.owner != other.owner
+        assert other.holder == mine.owner != other.owner
+        assert 0 <= age(other.holder) < 5
         other.release()
-        assert other.holder() == mine.owner
+        assert _holder(other) == mine.owner
         mine.release()
-        assert mine.holder() is None
+        assert _holder(mine) is None
         assert other.take()
         other.release()
 
     def test_is_taken_over_from_the_holder_it_names(self, store: Store) -> None:
         dead, mine = _lock(store), _lock(store, "job:2")
         dead.take()
-        assert not mine.take_over("somebody else")
-        assert mine.take_over(dead.owner)
-        assert mine.holder() == mine.owner
+        assert not mine.take("somebody else")
+        assert mine.take(dead.owner)
+        assert _holder(mine) == mine.owner
         dead.release()
-        assert mine.holder() == mine.owner
+        assert _holder(mine) == mine.owner
         mine.release()
 
-    def test_is_renewed_far_beyond_its_lease_and_no_more_when_released(self, store: Store) -> None:
-        counted = Unreachable(store)
-        mine = _lock(counted)
+    def test_is_renewed_far_beyond_its_lease_and_no_more_when_released(
+        self, store: Store, backend: Flaky
+    ) -> None:
+        mine = _lock(store)
         mine.take()
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
-            assert mine.holder() == mine.owner
+            assert _holder(mine) == mine.owner
             time.sleep(0.05)
         mine.release()
-        assert mine.holder() is None
-        swaps = counted.swaps
-        assert 3 <= swaps <= 12
+        assert _holder(mine) is None
+        asked = backend.asked
+        assert 5 <= asked <= 14
         time.sleep(0.7)
-        assert counted.swaps == swaps
-        assert not renewals._kept
+        assert backend.asked == asked
 
-    def test_of_a_killed_process_is_free_within_its_lease(self, store: Store) -> None:
-        process = get_context("fork").Process(target=_hold_for_ever, args=(store,))
+    def test_of_a_killed_process_is_free_within_its_lease(self, shared: Store) -> None:
+        process = get_context("fork").Process(target=_hold_for_ever, args=(shared,))
         process.start()
-        mine = _lock(store)
+        mine = _lock(shared)
         try:
-            wait_for(lambda: mine.holder() is not None, "the other to hold it")
+            wait_for(lambda: _holder(mine) is not None, "the other to hold it")
             time.sleep(1.5)
-            assert mine.holder() is not None, "it was not renewed"
+            assert _holder(mine) is not None, "it was not renewed"
         finally:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
@@ -137,7 +148,7 @@ class TestOne:
         process.start()
         process.join()
         assert process.exitcode == 0
-        assert mine.holder() == mine.owner
+        assert _holder(mine) == mine.owner
         mine.release()
 
 
@@ -148,7 +159,7 @@ def _hold_for_ever(store: Store) -> None:
 
 def _release_in_child(lock: Lock) -> None:
     lock.release()
-    os._exit(bool(renewals._kept))
+    os._exit(_renewed())
 
 
 class TestTrouble:
@@ -159,10 +170,9 @@ class TestTrouble:
         mine.take()
         store.set(mine.name, "a thief")
         wait_for(lambda: "was lost" in caplog.text, "the loss to be said")
-        assert not renewals._kept
         assert [r.levelno for r in caplog.records if "was lost" in r.message] == [logging.ERROR]
         mine.release()
-        assert mine.holder() == "a thief"
+        assert _holder(mine) == "a thief"
 
     def test_one_that_ran_out_is_taken_again(
         self, store: Store, caplog: pytest.LogCaptureFixture
@@ -170,106 +180,53 @@ class TestTrouble:
         mine = _lock(store)
         mine.take()
         store.delete(mine.name)
-        wait_for(lambda: mine.holder() == mine.owner, "it to be taken again")
+        wait_for(lambda: _holder(mine) == mine.owner, "it to be taken again")
         wait_for(lambda: "taken again" in caplog.text, "the log")
         mine.release()
-        assert mine.holder() is None
+        assert _holder(mine) is None
 
     def test_a_store_that_does_not_answer_is_asked_again(
-        self, store: Store, caplog: pytest.LogCaptureFixture
+        self, store: Store, backend: Flaky, caplog: pytest.LogCaptureFixture
     ) -> None:
-        bad = Unreachable(store)
-        mine = _lock(bad)
+        bad = backend
+        mine = _lock(store)
         mine.take()
         bad.down = True
-        wait_for(lambda: bad.swaps >= 2, "two tries to renew")
+        wait_for(lambda: bad.asked >= 3, "two tries to renew")
         bad.down = False
-        swaps = bad.swaps
-        wait_for(lambda: bad.swaps > swaps, "another try")
-        wait_for(lambda: mine.holder() == mine.owner, "it to be held")
+        asked = bad.asked
+        wait_for(lambda: bad.asked > asked, "another try")
+        wait_for(lambda: _holder(mine) == mine.owner, "it to be held")
         assert "could not be renewed: it is down" in caplog.text
         bad.down = True
         mine.release()
         assert "is free in 1 s: it is down" in caplog.text
-        assert not renewals._kept
 
-    def test_one_whose_taking_failed_half_way_is_freed(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add = type(store).add
-
-        def lost_answer(*args: Any) -> bool:
-            add(*args)
-            raise BackendUnavailable("the answer was lost")
-
-        monkeypatch.setattr(type(store), "add", lost_answer)
+    def test_one_whose_taking_failed_half_way_is_freed(self, store: Store, backend: Flaky) -> None:
         mine = _lock(store)
+        backend.cut = True
         with pytest.raises(BackendUnavailable):
             mine.take()
-        assert mine.holder() == mine.owner
+        backend.cut = False
+        assert _holder(mine) == mine.owner
         mine.release()
-        assert mine.holder() is None
+        assert _holder(mine) is None
 
-    def test_a_renewal_under_way_does_not_put_a_released_one_back(self, store: Store) -> None:
-        began, go_on = threading.Event(), threading.Event()
-
-        class Slow(Unreachable):
-            def swap(self, *args: Any) -> bool:
-                began.set()
-                go_on.wait(10)
-                return super().swap(*args)
-
-        mine = _lock(Slow(store))
+    def test_a_renewal_under_way_does_not_put_a_released_one_back(
+        self, store: Store, backend: Flaky
+    ) -> None:
+        mine = _lock(store)
         mine.take()
-        assert began.wait(10)
+        backend.began.clear()
+        backend.slow.clear()
+        assert backend.began.wait(10)
         releasing = threading.Thread(target=mine.release)
         releasing.start()
-        go_on.set()
+        backend.slow.set()
         releasing.join()
-        assert mine.holder() is None
+        assert _holder(mine) is None
 
 
-class Counted:
-    """Something to be renewed each 50 ms."""
-
-    def __init__(self, *, raises: bool = False) -> None:
-        self.due = time.monotonic() + 0.05
-        self.renewed = 0
-        self._raises = raises
-
-    def renew(self) -> None:
-        self.renewed += 1
-        if self._raises:
-            raise RuntimeError("a bug")
-        self.due = time.monotonic() + 0.05
-
-
-class TestRenewals:
-    def test_one_that_raises_keeps_no_other_from_being_renewed(self) -> None:
-        kept, good, bad = Renewals(), Counted(), Counted(raises=True)
-        kept.keep(bad)
-        kept.keep(good)
-        wait_for(lambda: good.renewed >= 5 and bad.renewed, "both to be renewed")
-        kept.drop(good)
-        kept.drop(bad)
-
-    def test_one_due_sooner_than_the_next_look_wakes_it(self) -> None:
-        kept, late = Renewals(), Counted()
-        late.due = time.monotonic() + 100
-        kept.keep(late)
-        wait_for(lambda: kept._next > time.monotonic() + 50, "it to wait for long")
-        soon = Counted()
-        kept.keep(soon)
-        wait_for(lambda: soon.renewed, "the renewal")
-        kept.drop(soon)
-        kept.drop(late)
-
-    def test_with_nothing_to_renew_it_sleeps_and_holds_nothing(self) -> None:
-        kept, one = Renewals(), Counted()
-        kept.keep(one)
-        kept.drop(one)
-        wait_for(lambda: kept._next == float("inf"), "it to wait without end")
-        kept.keep(one)
-        wait_for(lambda: one.renewed, "it to wake")
-        kept.drop(one)
-        assert not kept._kept
+@pytest.mark.parametrize("holder", ["", "somebody", "me:1:x-y", "me:1:nan-1", "me:1:9e99-1"])
+def test_an_owner_that_does_not_say_since_when_has_it_since_now(holder: str) -> None:
+    assert age(holder) == 0

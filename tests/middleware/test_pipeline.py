@@ -18,13 +18,12 @@ from qframe import (
     QueueManager,
     dispatch_sync,
     events,
-    execution,
     manager,
-    project,
     queueable,
 )
 from qframe.exceptions import ConfigurationError
-from qframe.middleware import Middleware, Skip, store_of
+from qframe.jobs import project
+from qframe.middleware import Middleware, Skip, execution, store_of
 
 Next = Callable[[Queueable], Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qframe import LimitReached, Queueable
-from qframe.contracts import Store
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, BackendUnusable, LeaseLost
 from qframe.middleware import Limit, RateLimited
 from tests.middleware.clock import Clock

@@ -11,6 +11,7 @@ import pytest
 from qframe import Batch, Queueable, QueueManager, batch, find_batch, manager
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.retry import retry
+from qframe.features.batches import Batches
 from qframe.middleware import SkipIfBatchCancelled
 from qframe.testing import Drained, drain
 
@@ -55,6 +56,12 @@ def work() -> tuple[Drained, list[str]]:
     """Work off what waits; gives how it ended and what ran."""
     ran.clear()
     return drain(), [*ran]
+
+
+def batches(queues: QueueManager) -> Batches:
+    found = queues.connection().batches()
+    assert found is not None
+    return found
 
 
 def counts(found: Batch) -> tuple[int, int, int]:
@@ -126,7 +133,7 @@ def test_who_is_in_no_batch_runs() -> None:
 def test_a_member_whose_batch_is_gone_runs(queues: QueueManager) -> None:
     found = batch([Careful(word="a")]).dispatch()
     found.cancel()
-    assert queues.batches().prune(0, unfinished=2**33) == 1
+    assert batches(queues).prune(0, unfinished=2**33) == 1
     assert find_batch(found.id) is None
     assert work()[1] == ["a"]
 
@@ -137,7 +144,7 @@ def test_while_the_backend_does_not_answer_members_run(
     found = batch([Careful(word="a")]).dispatch()
     found.cancel()
 
-    store = type(queues.batches())
+    store = type(batches(queues))
     read = store.read
 
     def away_once(self: Any, identity: str) -> Any:

@@ -16,7 +16,7 @@ from qframe import (
     dispatch,
     dispatch_sync,
 )
-from qframe.contracts import Store
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, BackendUnusable, JobInterrupted
 from qframe.middleware import ThrottlesExceptions
 from tests.middleware.clock import Clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,13 +12,12 @@ from typing import Any
 import pytest
 
 from qframe import JobDefinitionError, Queueable, QueueManager, Secret, manager
-from qframe.contracts import History, Store
-from qframe.contracts.history import Attempt
+from qframe.contracts.history import Attempt, History
+from qframe.drivers import heartbeat
+from qframe.drivers.store import Store
 from qframe.exceptions import InvalidJob, LimitReached
 from qframe.middleware import WithoutOverlapping, store_of
-from qframe.middleware import without_overlapping as module
 from qframe.middleware.locks import Lock
-from qframe.middleware.renewals import renewals
 
 UUID = uuid.UUID("00000000-0000-0000-0000-000000000007")
 
@@ -52,7 +50,6 @@ def here(tmp_path: Path) -> Iterator[QueueManager]:
         }
     )
     manager.use(made)
-    module._Turn._slow.clear()
     yield made
     manager.use(None)
     made.close()
@@ -177,7 +174,7 @@ def test_in_its_caller_it_runs_alone_or_says_so() -> None:
     assert Locked.dispatch_sync(account=8) == "ran"
     lock.release()
     assert Locked.dispatch_sync() == "ran"
-    assert not renewals._kept
+    assert not heartbeat.current()._beats
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -193,27 +190,37 @@ def test_the_lock_is_free_after_an_error(error: type[BaseException]) -> None:
 
 
 class TestTheWait:
-    def test_the_delays_grow_to_a_bound_and_differ(self) -> None:
+    def _delays(self, held_for: float) -> list[float]:
         once, found = WithoutOverlapping(), []
-        lock = _held(Plain(), once)
+        lock = Lock(store_of(Plain()), once.name_for(Plain()), "other:1", 5)
+        lock.owner = f"other:1:{time.time() - held_for}-abc"
+        assert lock.take()
         for releases in (0, 5, 10, 30, 10_000):
             job = Plain()
             reserved = _reserved(job, releases=releases)
             once(job, run)
             found += reserved.released
         lock.release()
+        return found
+
+    def test_the_delays_grow_to_a_bound_and_differ(self) -> None:
+        found = self._delays(3600)
         for delay, longest in zip(found, (0.1, 0.76, 5.8, 10, 10), strict=True):
             assert longest / 2 <= delay <= longest
         assert found[-2] != found[-1]
+
+    def test_a_key_with_short_jobs_is_asked_for_often(self) -> None:
+        assert max(self._delays(0)) <= 0.5
+
+    def test_no_longer_than_the_lock_has_been_held(self) -> None:
+        assert 1 <= self._delays(2)[-1] <= 2.1
 
     @pytest.mark.parametrize("release", [7, timedelta(seconds=7)])
     def test_a_delay_of_ones_own_is_kept_and_waits_nowhere(self, release: Any) -> None:
         once, job = WithoutOverlapping(release=release), Plain()
         lock = _held(job, once)
         reserved = _reserved(job, releases=3)
-        began = time.monotonic()
         once(job, run)
-        assert time.monotonic() - began < module._LOOK
         assert reserved.released == [7]
         lock.release()
 
@@ -224,49 +231,6 @@ class TestTheWait:
         assert once(job, run) is None
         assert reserved.released == []
         lock.release()
-
-    def test_a_lock_that_is_freed_in_a_moment_is_waited_for(self) -> None:
-        once, job = WithoutOverlapping(), Plain()
-        reserved = _reserved(job)
-        lock = _held(job, once)
-        looked, holder = threading.Event(), Lock.holder
-
-        def looking(self: Lock) -> str | None:
-            found = holder(self)
-            lock.release()
-            looked.set()
-            return found
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Lock, "holder", looking)
-            assert once(job, run) == "ran"
-        assert looked.is_set()
-        assert reserved.released == []
-
-    def test_a_holder_waited_for_in_vain_is_not_waited_for_again(self) -> None:
-        once = WithoutOverlapping()
-        lock = _held(Plain(), once)
-        taken = []
-        for _ in range(2):
-            job = Plain()
-            _reserved(job)
-            began = time.monotonic()
-            once(job, run)
-            taken.append(time.monotonic() - began)
-        lock.release()
-        assert taken[0] >= module._LOOK
-        assert taken[1] < module._LOOK
-
-    def test_who_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_REMEMBERED", 3)
-        monkeypatch.setattr(module, "_LOOK", 0)
-        for number in range(10):
-            once, job = WithoutOverlapping(number), Plain()
-            lock = _held(job, once)
-            _reserved(job)
-            once(job, run)
-            lock.release()
-        assert len(module._Turn._slow) <= 3
 
 
 class TestTheJobsOwnEarlierAttempt:

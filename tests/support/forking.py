@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -22,16 +23,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import setproctitle
+from typer import main
 
 _SERVE = "from tests.support.forking import serve; serve()"
 _RUN = "from qframe.console.app import main; main()"
 _REPOSITORY = Path(__file__).parents[2]
 _IMPORTED = (
     "qframe.console.app",
-    "qframe.drivers.beanstalkd.queue",
-    "qframe.drivers.database.queue",
-    "qframe.drivers.redis.queue",
-    "qframe.worker.isolation",
+    "qframe.drivers.beanstalkd.backend",
+    "qframe.drivers.database.backend",
+    "qframe.drivers.redis.backend",
+    "qframe.worker.isolation.runner",
+    "rich.table",
+    "sqlite3",
     "sqlalchemy.dialects.sqlite.pysqlite",
 )
 _FREE = ("LEDGER", "PYTEST_CURRENT_TEST", "QFRAME_")
@@ -156,6 +160,10 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends it
     for module in _IMPORTED:
         importlib.import_module(module)
+    made = main.get_command(importlib.import_module("qframe.console.app").app)
+    main.get_command = lambda typer_instance: made  # making it takes longer than most commands
+    gc.collect()
+    gc.freeze()  # what is here already is not looked through in each of them
     setproctitle.getproctitle()  # finds its place in memory, which another environment moves
 
     connection = socket.socket(fileno=int(sys.argv[1]))

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from qframe import config, project
+from qframe import config
+from qframe.connection import Connection
 from qframe.contracts import FailedJob, Sizes
-from qframe.drivers.base import BaseQueue
+from qframe.jobs import project
 from qframe.manager import QueueManager
 from tests.support import forking
 
@@ -192,9 +193,13 @@ class Project:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.end()
-            process.report()
+            self.report(process)
         self.close()
         project._root = self._root_before
+
+    def report(self, process: Process) -> None:
+        """Show what a process said that has ended."""
+        process.report()
 
     def close(self) -> None:
         """Close this process's connections to the project."""
@@ -230,7 +235,7 @@ class Project:
         return self._manager
 
     @property
-    def queue(self) -> BaseQueue:
+    def queue(self) -> Connection:
         """The project's connection in this process."""
         return self.manager.connection("database")
 

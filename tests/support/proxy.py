@@ -59,6 +59,8 @@ class Proxy:
         self._seconds = 0.0
         self._only: bytes | None = None
         self._times: int | None = None
+        self._rate = 0.0
+        self._free_at = 0.0
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
@@ -115,6 +117,10 @@ class Proxy:
                     link.reset() if mode is Mode.CUT else link.half_close()
 
         self._run(change())
+
+    def throttle(self, bytes_a_second: float) -> None:
+        """Let so much through to all clients together, as one line does; 0 is no limit."""
+        self._rate = bytes_a_second
 
     def retarget(self, host: str, port: int) -> None:
         """Forward the connections to come to another place."""
@@ -200,6 +206,9 @@ class Proxy:
         for piece in pieces if self._mode is Mode.TRICKLE else [data]:
             if self._mode is Mode.TRICKLE:
                 await asyncio.sleep(_TRICKLE)
+            if self._rate:
+                self._free_at = max(self._free_at, self._loop.time()) + len(piece) / self._rate
+                await asyncio.sleep(self._free_at - self._loop.time())
             self.received += len(piece)
             link.client.write(piece)
             await link.client.drain()

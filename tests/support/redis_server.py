@@ -364,6 +364,12 @@ class RedisCluster:
     def _knows_all(self, node: RedisServer) -> bool:
         return int(_cluster_info(node)["cluster_known_nodes"]) == len(self.nodes)
 
+    def empty(self) -> None:
+        """Delete everything there is."""
+        for node in self.nodes:
+            if node.alive() and node.command("ROLE")[0] == b"master":
+                node.command("FLUSHALL")
+
     def wait_until_ok(self, seconds: float = PATIENCE) -> None:
         """Wait until every running node says that all slots are served and replicas follow."""
         for node in self.nodes:

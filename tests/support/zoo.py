@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from qframe import DontHandle, Queueable, dispatch, events, queueable
-from qframe.dispatch import PendingDispatch
+from qframe.dispatch.pending import PendingDispatch
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -48,7 +48,7 @@ class Sleep(Queueable):
         try:
             deadline = time.monotonic() + self.seconds
             while (left := deadline - time.monotonic()) > 0:
-                time.sleep(left)
+                time.sleep(min(left, 1))  # a signal that comes as a sleep begins does not end it
         finally:
             note("finally", self.word)
         note("end", self.word, self.attempts, os.getpid(), time.time())

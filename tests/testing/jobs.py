@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from qframe import DontHandle, Queueable, QueueManager, manager, queueable
 from qframe.middleware import RateLimited
-from qframe.secret import Secret
+from qframe.payload.secret import Secret
 
 
 class SendWelcome(Queueable):

@@ -20,13 +20,13 @@ from qframe import (
     QueueManager,
     Unsupported,
     bulk,
+    connection,
     dispatch,
     dispatch_sync,
     events,
     foreign,
     manager,
 )
-from qframe.drivers import base
 from qframe.testing import Fake, fake
 from tests.testing.jobs import (
     Debounced,
@@ -70,7 +70,7 @@ def may_be_stored() -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_left(project: Path, may_be_stored: bool) -> Iterator[None]:
     yield
-    assert base.stand_in is None
+    assert connection.stand_in is None
     assert may_be_stored or list(project.iterdir()) == []
 
 
@@ -248,7 +248,7 @@ class TestSelection:
         with pytest.raises(ZeroDivisionError):
             fails()
         queued.assert_dispatched(SendWelcome, times=1)
-        assert base.stand_in is None
+        assert connection.stand_in is None
 
     def test_what_is_no_job_is_refused(self) -> None:
         with pytest.raises(TypeError, match=r"give a list of jobs: fake\(only="):

@@ -14,14 +14,14 @@ from qframe import (
     QueueManager,
     batch,
     chain,
+    connection,
     dispatch,
     events,
     find_batch,
     foreign,
     manager,
 )
-from qframe.batch import Caught
-from qframe.drivers import base
+from qframe.dispatch.batch import Caught
 from qframe.testing import drain, fake, fake_batch, run
 from tests.testing.jobs import Follows, Hidden, Link, OneAtOnce, OnSync, SendWelcome, add
 
@@ -34,7 +34,7 @@ def nothing_is_stored(fresh: Path) -> Iterator[None]:
     OnSync.ran.clear()
     manager.use(QueueManager(KEYS))
     yield
-    assert base.stand_in is None
+    assert connection.stand_in is None
     assert [file.name for file in fresh.iterdir() if file.name != "queues"] == []
 
 

@@ -4,29 +4,27 @@ A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis a
 `on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
-So of a test's three backends the embedded one and one of the others are run, which one is told by
-the test's name; with `--every-backend`, or marked `every_backend`, it is run on all.
+So the others than the embedded one are `slow`, which `make test-all` runs, but of a test marked
+`every_backend`.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.drivers.beanstalkd.support import BeanstalkdProject, emptied
-from tests.drivers.redis.support import RedisProject
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Project
+from tests.support.projects import BeanstalkdProject, RedisProject, emptied
 from tests.support.redis_server import RedisServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_redis_too: run on the embedded database and on Redis")
     config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
-    config.addinivalue_line("markers", "every_backend: run on all in any case")
+    config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
     config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
     config.addinivalue_line("markers", "embedded_only: about the database's file")
 
@@ -39,11 +37,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         left_out = metafunc.definition.get_closest_marker("not_on_beanstalkd")
         if metafunc.definition.get_closest_marker("on_beanstalkd_too") and not left_out:
             backends.append("beanstalkd")
-        all_of_them = metafunc.config.getoption("--every-backend")
-        if not all_of_them and not metafunc.definition.get_closest_marker("every_backend"):
-            other = zlib.crc32(metafunc.function.__name__.encode()) % (len(backends) - 1)
-            backends = [backends[0], backends[1 + other]]
-        metafunc.parametrize("project", backends, indirect=True)
+        slow = metafunc.definition.get_closest_marker("every_backend") is None
+        marks = [pytest.mark.slow] if slow else []
+        others = [pytest.param(name, marks=marks) for name in backends[1:]]
+        metafunc.parametrize("project", [backends[0], *others], indirect=True)
 
 
 @pytest.fixture(scope="session")

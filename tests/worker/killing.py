@@ -9,6 +9,7 @@ how many had died, and how many jobs are left.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -18,11 +19,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from qframe import Queueable, batch, chain, dispatch, manager, onward
-from qframe.drivers.beanstalkd.link import Link as BeanstalkdLink
-from qframe.drivers.database.session import Session, Transaction
-from qframe.drivers.redis.link import Link as RedisLink
-from qframe.drivers.reservation import BaseJob
+from qframe import Queueable, batch, chain, dispatch, manager
+from qframe.contracts.backend import Backend
+from qframe.drivers.ordered import OrderedBackend
+from qframe.features import batch_jobs
+from qframe.features.reserved import ReservedJob
 from qframe.worker import Worker, WorkerOptions
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -148,9 +149,9 @@ SCENES: dict[str, tuple[Callable[[str], None], str]] = {
     "failure": (_of_a_failure, ""),
     "member": (_of_a_member, ""),
     "failed-member": (_of_a_failed_member, ""),
-    "telling": (_in_telling, "TellBatch"),
-    "beginning": (_in_beginning, "BeginBatch"),
-    "going-on": (_in_going_on, "TellBatch"),
+    "telling": (_in_telling, "RunBatchCallbacks"),
+    "beginning": (_in_beginning, "StartBatch"),
+    "going-on": (_in_going_on, "RunBatchCallbacks"),
     "unique": (_of_a_unique_job, ""),
     "unique-failure": (_of_a_unique_failure, ""),
 }
@@ -190,22 +191,44 @@ def _arming(owner: Any) -> None:
     owner.handle = handle
 
 
+_CALLS = {
+    "database": ("session", "Session", ("run", "run_many")),
+    "redis": ("connection", "Connection", ("ask", "ask_all", "tell")),
+    "beanstalkd": ("connection", "Connection", ("exchange",)),
+}
+"""What goes to the server: of which module of a driver, of which class, by which methods."""
+
+
 def _install(arms: str) -> None:
-    _counting(RedisLink, "ask", "tell")
-    _counting(Session, "run", "run_many")
-    _counting(Transaction, "_commit")
-    _counting(BeanstalkdLink, "exchange")
-    mark = BaseJob.mark
-
-    def marking(self: BaseJob, state: str) -> None:
-        mark(self, state)
-        if self.uuid == _doom.of:
-            _count()  # the point behind the last call
-            _doom.left = None
-
-    BaseJob.mark = marking  # type: ignore[method-assign]
+    backend = manager.default().connection().backend
+    parts = {backend}
+    if isinstance(backend, OrderedBackend):
+        parts = {backend.messages, backend.facts, backend.failed}
+    for package in {_package(part) for part in parts}:
+        module, name, calls = _CALLS[package.rpartition(".")[2].removeprefix("new_")]
+        _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
+    for name in ("heard", "_conclude"):
+        _ending(name)
     if arms:
-        _arming(getattr(onward, arms))
+        _arming(getattr(batch_jobs, arms))
+
+
+def _package(backend: Backend) -> str:
+    return type(backend).__module__.rpartition(".")[0]
+
+
+def _ending(name: str) -> None:
+    """Count the point behind the last call of a job's settle."""
+    plain = getattr(ReservedJob, name)
+
+    def ended(self: ReservedJob, *args: Any) -> Any:
+        given = plain(self, *args)
+        if self.uuid == _doom.of:
+            _count()
+            _doom.left = None
+        return given
+
+    setattr(ReservedJob, name, ended)
 
 
 def _work(*queues: str) -> int:

@@ -37,6 +37,7 @@ def test_one_try_whose_worker_was_killed_is_failed_not_run_twice(project: Projec
     assert project.empty()
 
 
+@pytest.mark.every_backend
 def test_three_tries_killed_twice_then_done(project: Project) -> None:
     project.configure(retry_after=1)
     project.push("Kill", {"times": 2}, maxTries=3)
@@ -52,6 +53,7 @@ def test_three_tries_killed_twice_then_done(project: Project) -> None:
 
 
 @pytest.mark.not_on_beanstalkd("a first start is not on record")
+@pytest.mark.slow
 def test_a_job_that_kills_every_worker_is_failed_after_its_tries(project: Project) -> None:
     project.configure(retry_after=1)
     project.push("Kill", {"word": "poison"}, maxTries=3)
@@ -81,17 +83,6 @@ def test_leaving_without_a_word_is_no_success(project: Project) -> None:
     assert len(project.notes("start")) == 2
     assert "started 2 times" in project.failure().exception
     assert "never ended" in project.failure().exception
-
-
-def test_tries_of_the_worker_are_for_jobs_that_say_nothing(project: Project) -> None:
-    project.push("Flaky", {"word": "option"})
-    project.push("Flaky", {"word": "payload"}, maxTries=2)
-    project.drain("--tries", 3)
-    counts = dict.fromkeys(("option", "payload"), 0)
-    for line in project.notes("start"):
-        counts[line[1]] += 1
-    assert counts == {"option": 3, "payload": 2}
-    assert sorted(record.attempts for record in project.failed()) == [2, 3]
 
 
 def test_a_retried_job_succeeds_and_says_so_once(project: Project) -> None:
@@ -136,15 +127,7 @@ def test_backoff_grows_along_its_sequence_and_stays_at_its_last(project: Project
 
 
 @pytest.mark.not_on_beanstalkd("whole seconds")
-def test_backoff_of_the_worker(project: Project) -> None:
-    project.push("Flaky", maxTries=3)
-    assert project.work("--backoff", "0.1,0.6", "--max-jobs", 3).wait() == 0
-    first, second = _gaps(project, "flaky")
-    assert 0.09 <= first < 0.5
-    assert 0.59 <= second < 1.1
-
-
-@pytest.mark.not_on_beanstalkd("whole seconds")
+@pytest.mark.slow
 def test_a_backoff_method_knows_attempt_and_error(project: Project) -> None:
     project.push("OwnBackoff", backoff="60")
     assert project.work("--max-jobs", 4).wait() == 0
@@ -155,6 +138,7 @@ def test_a_backoff_method_knows_attempt_and_error(project: Project) -> None:
     assert third < 0.5
 
 
+@pytest.mark.slow
 def test_a_backoff_method_that_raises_falls_back(project: Project) -> None:
     project.push("BadBackoff")
     worker = project.work("--max-jobs", 2, "--backoff", "0.1")
@@ -163,18 +147,7 @@ def test_a_backoff_method_that_raises_falls_back(project: Project) -> None:
     assert project.failure().attempts == 2
 
 
-@pytest.mark.not_on_beanstalkd("whole seconds")
-def test_retry_until_replaces_tries(project: Project) -> None:
-    worker = project.idle()
-    project.push("Flaky", maxTries=1, retryUntil=time.time() + 2.5, backoff="0.3")
-    began = time.monotonic()
-    project.wait_for_note("failed")
-    assert 1.5 < time.monotonic() - began < 10
-    assert len(project.notes("start")) >= 3
-    worker.stop()
-    assert "ValueError" in project.failure().exception
-
-
+@pytest.mark.slow
 def test_retry_until_in_the_past_lets_no_job_start(project: Project) -> None:
     project.push("Note", retryUntil=time.time() - 1)
     project.drain()
@@ -185,30 +158,7 @@ def test_retry_until_in_the_past_lets_no_job_start(project: Project) -> None:
     assert project.failure().attempts == 0
 
 
-def test_max_exceptions_counts_what_was_raised_only(project: Project) -> None:
-    project.configure(retry_after=1)
-    project.push("Flaky", maxTries=10, maxExceptions=2)
-    project.push("Kill", {"times": 2}, maxTries=10, maxExceptions=1)
-    for _ in range(2):
-        assert project.work().wait() == -signal.SIGKILL
-    worker = project.work()
-    project.wait_for_note("end", "kill")
-    worker.stop()
-    assert len([line for line in project.notes("start") if line[1] == "flaky"]) == 2
-    assert project.failure().attempts == 2
-    assert project.empty()
-
-
-def test_a_release_by_hand_uses_up_no_try(project: Project) -> None:
-    project.push("Release", {"times": 3}, maxTries=1)
-    finished = project.drain()
-    assert [line[2] for line in project.notes("start")] == ["1", "2", "3", "4"]
-    assert project.notes("end") == [["end", "release", "4"]]
-    assert finished.out.count("RELEASED") == 3
-    assert "3 released, 1 done" in finished.out
-    assert project.failed() == []
-
-
+@pytest.mark.slow
 def test_a_release_with_a_delay_waits(project: Project) -> None:
     project.push("Release", {"times": 1, "delay_seconds": 0.6}, maxTries=1)
     assert project.work("--max-jobs", 2).wait() == 0
@@ -216,16 +166,7 @@ def test_a_release_with_a_delay_waits(project: Project) -> None:
     assert 0.59 <= gap < 1.2
 
 
-def test_released_then_raised_fails_by_the_tries_left(project: Project) -> None:
-    project.push("Release", {"times": 2, "then_raise": True}, maxTries=2)
-    project.drain()
-    assert [line[2] for line in project.notes("start")] == ["1", "2", "3", "4"]
-    record = project.failure()
-    assert record.exception.rstrip().endswith("ValueError: after all releases")
-    assert record.history.releases == 2
-    assert record.history.exceptions == 2
-
-
+@pytest.mark.slow
 def test_an_error_after_a_release_is_only_reported(project: Project) -> None:
     project.push("Release", {"times": 1, "raise_after": True}, maxTries=1)
     finished = project.drain()
@@ -243,6 +184,7 @@ def test_an_error_after_a_release_is_only_reported(project: Project) -> None:
         ("none", "JobFailedByHand", "failed itself"),
     ],
 )
+@pytest.mark.slow
 def test_fail_by_hand_whatever_tries_are_left(
     project: Project, how: str, error: str, last: str
 ) -> None:
@@ -257,6 +199,7 @@ def test_fail_by_hand_whatever_tries_are_left(
 
 
 @pytest.mark.parametrize("then_raise", [False, True])
+@pytest.mark.slow
 def test_delete_by_hand_is_a_success(project: Project, then_raise: bool) -> None:
     project.push("DeleteByHand", {"then_raise": then_raise}, maxTries=5)
     finished = project.drain()
@@ -268,6 +211,7 @@ def test_delete_by_hand_is_a_success(project: Project, then_raise: bool) -> None
 
 
 @pytest.mark.parametrize("in_set_up", [False, True])
+@pytest.mark.slow
 def test_dont_handle_ends_a_job_as_skipped(project: Project, in_set_up: bool) -> None:
     project.push("Skip", {"in_set_up": in_set_up}, maxTries=5)
     finished = project.drain()
@@ -278,17 +222,7 @@ def test_dont_handle_ends_a_job_as_skipped(project: Project, in_set_up: bool) ->
     assert project.failed() == []
 
 
-def test_an_expired_job_is_skipped(project: Project) -> None:
-    project.push("Note", {"word": "old"}, expiresAt=time.time() - 1)
-    project.push("Note", {"word": "fresh"}, expiresAt=time.time() + 60)
-    project.push("Note", {"word": "old too"}, expiresAt=time.time() - 1)
-    finished = project.drain()
-    assert [line[1] for line in project.notes("note")] == ["fresh"]
-    assert finished.out.count("SKIPPED  it had expired") == 2
-    assert project.empty()
-    assert project.failed() == []
-
-
+@pytest.mark.slow
 def test_a_job_that_started_in_time_does_not_expire(project: Project) -> None:
     worker = project.idle("--max-jobs", 2)
     project.push("Flaky", {"failures": 1}, maxTries=2, backoff="2.2", expiresAt=time.time() + 2)
@@ -317,26 +251,6 @@ def test_burying_by_hand_keeps_the_job_in_its_queue(project: Project) -> None:
     assert project.empty()
 
 
-def test_a_job_failed_without_being_run_again_is_told(project: Project) -> None:
-    project.configure(retry_after=1)
-    project.write(
-        "told.py",
-        "import os, signal\n"
-        "from jobs import Queueable, note\n"
-        "class Told(Queueable):\n"
-        "    word: str\n"
-        "    tries = 1\n"
-        "    def handle(self):\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    def failed(self, error):\n"
-        "        note('failed', self.word, type(error).__name__)\n",
-    )
-    project.push("told.Told", {"word": "x"})
-    assert project.work().wait() == -signal.SIGKILL
-    assert project.work("--max-jobs", 1).wait() == 0
-    assert project.notes() == [["failed", "x", "MaxAttemptsExceeded"]]
-
-
 # -- hooks --------------------------------------------------------------------------------------
 
 ORDERS = [
@@ -349,6 +263,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize(("raise_in", "order", "error"), ORDERS)
+@pytest.mark.slow
 def test_hooks_are_called_in_order_and_harm_nothing(
     project: Project, raise_in: str, order: list[str], error: str | None
 ) -> None:
@@ -401,13 +316,6 @@ def test_functions_run(project: Project) -> None:
     project.push("add", {"a": 1, "b": 2})
     project.drain()
     assert project.notes() == [["add", "3"]]
-
-
-def test_what_the_class_says_now_wins_over_the_payload(project: Project) -> None:
-    project.push("FailsOnTimeout", timeout=60, maxTries=1, failOnTimeout=False)
-    worker = project.work()
-    assert worker.wait(8) == 1
-    assert "its timeout of 0.3 s" in project.failure().exception
 
 
 def test_dispatched_by_code_and_retried_by_command(project: Project) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from qframe import batch
-from tests.support.process import Project, wait_for
-from tests.worker import killing
+from tests.support.process import Project
 from tests.worker.scenes import Scene, in_order, played
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
@@ -19,7 +15,6 @@ def counts(scene: Scene, *words: str) -> list[int]:
     return [scene.words.count(word) for word in words]
 
 
-@pytest.mark.every_backend
 def test_a_worker_that_dies_as_the_last_member_ends(project: Project) -> None:
     scenes = played(project, "member")
     for scene in scenes:
@@ -33,6 +28,7 @@ def test_a_worker_that_dies_as_the_last_member_ends(project: Project) -> None:
     assert counts(scenes[-1], "a", "b") == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_a_member_fails(project: Project) -> None:
     scenes = played(project, "failed-member")
     for scene in scenes:
@@ -45,6 +41,7 @@ def test_a_worker_that_dies_as_a_member_fails(project: Project) -> None:
     assert found >= {scene.name for scene in scenes}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_it_tells_of_a_batch(project: Project) -> None:
     """Each callback comes; those that were being told as it died may come twice."""
     scenes = played(project, "telling")
@@ -57,6 +54,7 @@ def test_a_worker_that_dies_as_it_tells_of_a_batch(project: Project) -> None:
     assert counts(scenes[-1], "progress", "then", "then2", "finally") == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_it_begins_a_batch_in_a_chain(project: Project) -> None:
     """Every member is pushed, whether or not it had been; the chain goes on when all are done."""
     scenes = played(project, "beginning")
@@ -71,29 +69,12 @@ def test_a_worker_that_dies_as_it_begins_a_batch_in_a_chain(project: Project) ->
     assert counts(scenes[-1], "before", "m1", "m2", "m3") == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_a_chain_goes_on_behind_a_batch(project: Project) -> None:
     scenes = played(project, "going-on")
     for scene in scenes:
         in_order(scene, "m", "y", "z", "then")
         assert counts(scene, "m", "then") == [1, 1], scene
-        if project.queue.noting:
+        if project.queue.context.joint:
             assert counts(scene, "z") == [1], scene
     assert counts(scenes[-1], "y", "z") == [1, 1]
-
-
-@pytest.mark.embedded_only
-def test_two_workers_never_tell_of_one_batch_at_once(project: Project) -> None:
-    """Both would find that nobody has told of it."""
-    shutil.copy(killing.__file__, project.root / "killing.py")
-    queue, store = project.queue, project.queue.lock_store()
-    assert store is not None
-    queue.begin_batch(batch([]).then(killing.Step(scene="s", word="then")).plan(queue, "b"))
-    assert store.add("batch:b:telling", "another worker", 60)
-    project.drain()
-    assert project.notes() == []
-    assert project.sizes().total == 1  # it comes again, should the other have died
-    store.delete("batch:b:telling")
-    wait_for(lambda: project.sizes().ready, "its second try")
-    project.drain()
-    assert [words[:3] for words in project.notes("S")] == [["S", "s", "then"]]
-    assert store.keys("batch:") == []

@@ -6,12 +6,13 @@ import pytest
 
 from tests.support import gate
 from tests.support.beanstalkd_server import beanstalkd
+from tests.support.marks import slow
 
-GATE = ("F1", "F5", "F6", "F15", "F40", "F42", "F43", "F45", "F60", "F61")
+GATE = ("F5", "F6", "F15", "F40", "F42", "F43", "F45", "F60", "F61")
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", GATE)
+@pytest.mark.parametrize("name", ["F1", *slow(*GATE)])
 def test_no_job_is_lost_and_none_done_twice_without_a_cause(name: str) -> None:
     beanstalkd()
     gate.passes(name, "beanstalkd")

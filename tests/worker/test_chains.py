@@ -1,15 +1,14 @@
-"""Chains whose workers die at every point of a link's end: nothing lost, and no tail twice."""
+"""Chains whose workers die at every point of a link's end: nothing lost, and no link twice."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
-from qframe import batch, chain, tail
-from qframe.drivers import following
-from qframe.drivers.base import BaseQueue
-from tests.support.process import Project
+from qframe import batch, chain, manager
+from tests.support.process import Project, wait_for
 from tests.worker import killing
 from tests.worker.scenes import Scene, in_order, played
 
@@ -21,20 +20,20 @@ def once(scene: Scene, *words: str) -> None:
     assert [scene.words.count(word) for word in words] == [1] * len(words), scene
 
 
-@pytest.mark.every_backend
 def test_a_worker_that_dies_as_a_link_ends(project: Project) -> None:
     """Where store and queue are one, only the link itself may run twice."""
     scenes = played(project, "chain")
     for scene in scenes:
         in_order(scene, "a", "b", "c")
         assert scene.words.count("a") <= 2, scene
-        if project.queue.noting:
+        if project.queue.context.joint:
             once(scene, "b", "c")
     once(scenes[-1], "a", "b", "c")
     assert scenes[0].words.count("a") == 2  # it was done, and nobody had heard
     assert project.failed() == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_the_last_link_ends(project: Project) -> None:
     """Its batch counts it once, and what follows that never comes before."""
     scenes = played(project, "end")
@@ -42,12 +41,13 @@ def test_a_worker_that_dies_as_the_last_link_ends(project: Project) -> None:
         in_order(scene, "a", "b", "then")
         in_order(scene, "b", "finally")
         once(scene, "a")
-        if project.queue.noting:
+        if project.queue.context.joint:
             once(scene, "then", "finally")
     once(scenes[-1], "a", "b", "then", "finally")
     assert project.failed() == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_as_a_link_fails(project: Project) -> None:
     """What is to catch it comes, the links behind it do not."""
     scenes = played(project, "failure")
@@ -59,24 +59,28 @@ def test_a_worker_that_dies_as_a_link_fails(project: Project) -> None:
     assert found >= {scene.name for scene in scenes}
 
 
-@pytest.mark.embedded_only
-def test_whoever_goes_on_again_knows_a_chain_that_runs_from_one_that_ended(
-    project: Project,
-) -> None:
-    """Else a batch would count a chain as done whose last links wait."""
-    queue: BaseQueue = project.queue
-    store = queue.lock_store()
-    assert store is not None
-    links = [tail.Link(uuid, b'{"uuid":"%s"}' % uuid.encode(), "default", 0) for uuid in "abc"]
-    tail.begin(store, "x", links, [])
-    assert following.advance(queue, "x", "a")
-    assert following.advance(queue, "x", "a")  # perhaps nobody pushed b: it is pushed again
-    assert project.sizes().ready == 2
-    assert following.advance(queue, "x", "b")
-    assert following.advance(queue, "x", "a")  # c runs, or waits: the chain is not at its end
-    assert project.sizes().ready == 3
-    assert not following.advance(queue, "x", "c")
-    assert not following.advance(queue, "x", "c")
+@pytest.mark.every_backend
+def test_two_workers_run_a_chain_with_a_batch_in_it(project: Project) -> None:
+    def step(word: str) -> killing.Step:
+        return killing.Step(scene="s", word=word)
+
+    shutil.copy(killing.__file__, project.root / "killing.py")
+    manager.use(project.manager)
+    try:
+        inner = batch([step("m1"), [step("m2"), step("m3")]]).then(step("then"))
+        chain([step("a"), inner, step("z")]).catch(step("catch")).dispatch()
+    finally:
+        manager.use(None)
+    workers = [project.work() for _ in range(2)]
+    wait_for(lambda: {"then", "z"} <= {line[2] for line in project.notes("D")}, "the end")
+    wait_for(project.empty, "nothing to be left")
+    assert [worker.stop() for worker in workers] == [0, 0]
+    words = [line[2] for line in project.notes("S")]
+    assert sorted(words) == ["a", "m1", "m2", "m3", "then", "z"]
+    assert words[0] == "a"
+    assert words.index("m2") < words.index("m3") < words.index("z")
+    assert project.failed() == []
+    assert not [*project.manager.store().keys("chain:")]
 
 
 @pytest.mark.embedded_only

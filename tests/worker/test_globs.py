@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+import time
 
+import psutil
 import pytest
 
+from qframe.contracts.step import Push, Step
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
+from tests.support.redis_server import RedisServer
 
 
 def push(project: Project, *queues: str) -> None:
@@ -29,6 +35,7 @@ def test_order_is_as_given_then_by_name_and_what_is_skipped_stays(project: Proje
     assert project.queue.queues() == ["Mail-c", "mail-slow", "other"]
 
 
+@pytest.mark.slow
 def test_a_star_is_every_queue(project: Project) -> None:
     push(project, "b", "default", "a")
     project.drain("--queue", "*")
@@ -57,6 +64,7 @@ def test_queues_that_appear_later_are_found(project: Project) -> None:
     assert worker.err == ""
 
 
+@pytest.mark.slow
 def test_a_queue_paused_before_it_was_there_is_not_touched(project: Project) -> None:
     assert project.qframe("pause", "mail-a").code == 0
     worker = project.idle("--queue", "mail-*")
@@ -72,6 +80,7 @@ def test_a_queue_paused_before_it_was_there_is_not_touched(project: Project) -> 
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_queue_is_paused_and_resumed_while_it_is_worked(project: Project) -> None:
     push(project, "mail-a")
     worker = project.idle("--queue", "mail-*")
@@ -107,7 +116,13 @@ def test_an_empty_worker_ends_only_when_no_queue_is_new(project: Project) -> Non
     assert project.empty()
 
 
-@pytest.mark.parametrize("option", ["--once", "--stop-when-empty", "--max-time"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--stop-when-empty",
+        *slow("--once", "--max-time"),
+    ],
+)
 def test_with_no_queue_to_work_its_limits_hold(project: Project, option: str) -> None:
     push(project, "other")
     values = {"--once": ["--sleep", "0.5"], "--max-time": ["0.5"]}
@@ -116,6 +131,7 @@ def test_with_no_queue_to_work_its_limits_hold(project: Project, option: str) ->
     assert worked(project) == []
 
 
+@pytest.mark.slow
 def test_once_waits_for_a_queue_to_appear(project: Project) -> None:
     project.configure('[listeners]\nWorkerIdle = ["jobs:hear_idle"]\n')
     worker = project.work("--queue", "mail-*", "--once", "--sleep", "20")
@@ -128,14 +144,14 @@ def test_once_waits_for_a_queue_to_appear(project: Project) -> None:
 # The database without its waking, where a worker sleeps for as long as it is told.
 SLEEPY = """
 from qframe.console.app import main
-from qframe.contracts import Capability
-from qframe.drivers.database.queue import DatabaseQueue
-DatabaseQueue.capabilities &= ~Capability.WAIT
+from qframe.contracts.backend import Ability
+from qframe.drivers.database.backend import DatabaseBackend
+DatabaseBackend.abilities &= ~Ability.WAIT
 main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGINT)])
 def test_a_worker_with_no_queue_wakes_for_a_signal(
     project: Project, number: signal.Signals
 ) -> None:
@@ -168,7 +184,7 @@ def test_wrong_patterns_are_one_line_and_exit_2(project: Project, queues: str, w
     assert not project.database.exists()
 
 
-UNLISTED = SLEEPY.replace("Capability.WAIT", "Capability.LIST")
+UNLISTED = SLEEPY.replace("Ability.WAIT", "Ability.LIST")
 
 
 def test_a_backend_that_cannot_list_its_queues_wants_names(project: Project) -> None:
@@ -208,9 +224,60 @@ print(worker.run(), worker.jobs, *heard)
 """
 
 
+@pytest.mark.slow
 def test_a_listing_that_fails_with_no_queue_known_is_a_lost_backend(project: Project) -> None:
     finished = project.python(LOST)
     assert finished.out.split() == [
         "0", "1", "BackendLost", "BackendRestored", "BackendLost", "BackendRestored",
     ], finished  # fmt: skip
     assert worked(project) == ["word"]
+
+
+# -- what an idle one costs -----------------------------------------------------------------------
+
+NAMES = 1000
+
+
+def used_once(project: Project) -> None:
+    """Have so many queues worked once, and empty since."""
+    raw = json.dumps({"uuid": "u", "job": "jobs.Note", "data": {"word": "once"}}).encode()
+    pushes = (Step(None, Push(f"tenant-{number}", raw)) for number in range(NAMES))
+    project.queue.backend.apply(*pushes)
+    project.drain("--quiet", "--queue", "*")
+    assert len(worked(project)) == NAMES
+
+
+@pytest.mark.parametrize("project", ["redis"], indirect=True)
+def test_names_that_were_used_once_cost_an_idle_worker_nothing(
+    project: Project, redis_server: RedisServer
+) -> None:
+    used_once(project)
+    worker = project.idle("--queue", "*")
+    time.sleep(1)
+
+    def spent() -> tuple[int, float]:
+        said = redis_server.info()
+        return said["total_reads_processed"], said["used_cpu_sys"] + said["used_cpu_user"]
+
+    before = spent()
+    time.sleep(5)
+    asked, seconds = (after - least for after, least in zip(spent(), before, strict=True))
+    assert asked <= 2 * 5 + 3, "with what this asked"
+    assert seconds < 0.25
+    push(project, "tenant-new")
+    project.wait_for_note("note", "tenant-new")
+    assert worker.stop() == 0
+
+
+@pytest.mark.slow
+def test_they_cost_one_on_the_database_nothing(project: Project) -> None:
+    used_once(project)
+    worker = project.idle("--queue", "*")
+    time.sleep(1)
+    process = psutil.Process(worker.pid)
+    before = process.cpu_times()
+    time.sleep(3)
+    after = process.cpu_times()
+    used = (after.user + after.system) - (before.user + before.system)
+    assert used < 0.15, f"{used:.2f} s of CPU in 3 s of waiting"
+    assert worker.stop() == 0

@@ -13,8 +13,7 @@ from types import FrameType
 
 import pytest
 
-from qframe import guard
-from qframe.exceptions import JobTimedOut
+from qframe.drivers import guard
 
 
 class Cut(BaseException):
@@ -78,70 +77,78 @@ def test_each_thread_is_busy_for_itself() -> None:
     assert seen == [False]
 
 
-def test_what_is_postponed_happens_once_in_order() -> None:
-    happened: list[int] = []
+def test_what_comes_before_the_next_call_happens_once_and_outside_of_it() -> None:
+    happened: list[bool] = []
+
+    def act() -> bool:
+        happened.append(guard.busy())
+        return True
+
     with guard.guarded():
-        guard.postpone(lambda: happened.append(1))
-        guard.postpone(lambda: happened.append(2))
-        assert happened == []
-    assert happened == [1, 2]
-    with guard.guarded():
-        pass
-    assert happened == [1, 2]
-
-
-def test_what_is_postponed_may_call_the_driver_and_postpone_more() -> None:
-    happened: list[int] = []
-
-    def act() -> None:
+        guard.before_next_call(act)
         with guard.guarded():
-            guard.postpone(lambda: happened.append(2))
-            happened.append(1)
+            pass
+        assert happened == []
+    assert happened == []
+    for _ in range(2):
+        with guard.guarded():
+            assert happened == [False]
 
-    with guard.guarded():
-        guard.postpone(act)
-    assert happened == [1, 2]
 
-
-def test_a_postponed_action_and_an_interruption_both_happen() -> None:
+def test_what_could_not_be_done_yet_comes_before_the_call_after() -> None:
     happened: list[int] = []
+
+    def act() -> bool:
+        happened.append(1)
+        return len(happened) == 3
+
+    guard.before_next_call(act)
+    for _ in range(5):
+        with guard.guarded():
+            pass
+    assert happened == [1, 1, 1]
+
+
+def test_what_was_interrupted_comes_again_before_the_next_call() -> None:
+    happened: list[int] = []
+
+    def act() -> bool:
+        happened.append(1)
+        if len(happened) == 1:
+            raise Cut
+        return True
+
+    guard.before_next_call(act)
     with pytest.raises(Cut), guard.guarded():
-        guard.postpone(lambda: happened.append(1))
-        guard.interrupt(Cut())
-    assert happened == [1]
+        happened.append(100)
+    assert not guard.busy()
+    with guard.guarded():
+        assert happened == [1, 1]
 
 
-class _Dropped:
-    """Makes a guarded call in its finalizer, as a dropped dispatch does."""
+def test_it_is_for_the_thread_that_asked() -> None:
+    happened: list[str] = []
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    def act() -> bool:
+        happened.append(threading.current_thread().name)
+        return True
 
-    def __del__(self) -> None:
-        with guard.unraised():
-            if self.error is not None:
-                guard.interrupt(self.error)
+    def ask() -> None:
+        guard.before_next_call(act)
+        ready.set()
+        go_on.wait(5)
+        with guard.guarded():
+            pass
 
-
-def test_an_interruption_inside_a_finalizer_is_rung_again_outside() -> None:
-    """The interpreter swallows what a finalizer raises, so SIGALRM rings once more."""
-    rung: list[int] = []
-
-    def ring(number: int, _frame: object) -> None:
-        rung.append(number)
-        error = guard.pending()
-        assert error is not None
-        guard.interrupt(error)
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        with pytest.raises(JobTimedOut):
-            _Dropped(JobTimedOut("time"))
-            time.sleep(2)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert rung == [signal.SIGALRM]
+    ready, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=ask, name="other")
+    thread.start()
+    ready.wait(5)
+    with guard.guarded():
+        assert happened == []
+    go_on.set()
+    thread.join()
+    assert happened == ["other"]
 
 
 def test_a_real_alarm_never_lands_inside_a_guarded_block() -> None:

@@ -70,13 +70,14 @@ BROKEN_DRIVER = """
 from qframe import QueueManager
 from qframe.worker import Worker, WorkerOptions
 worker = Worker(QueueManager(), WorkerOptions(max_jobs=1))
-reserve, calls = worker.queue.reserve, []
+backend, calls = worker.connection.backend, []
+reserve = backend.reserve
 def broken(*args, **kwargs):
     calls.append(1)
     if len(calls) < 3:
         raise ZeroDivisionError("a bug of the driver")
     return reserve(*args, **kwargs)
-worker.queue.reserve = broken
+backend.reserve = broken
 print(worker.run(), worker.jobs, worker.stop_reason, len(calls))
 """
 

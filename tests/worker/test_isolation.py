@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qframe.status import read_on
+from qframe.contracts.status import State
+from qframe.features.base import End
+from qframe.features.status import read
 from tests.support.process import Process, Project, wait_for
 
 pytestmark = pytest.mark.on_redis_too
@@ -186,6 +188,34 @@ def test_a_job_settles_itself_by_the_worker_and_once(
     assert finished.err == ""
 
 
+SETTLES_AND_DIES = """
+import os
+from jobs import note
+from qframe import Queueable
+
+class Settles(Queueable):
+    how: str
+
+    def handle(self):
+        note("start", self.attempts)
+        getattr(self.job, self.how)()
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["delete", "fail", "bury"])
+def test_what_a_job_made_of_itself_holds_though_its_process_dies_then(
+    project: Project, how: str
+) -> None:
+    project.write("dies.py", SETTLES_AND_DIES)
+    project.push("dies.Settles", {"how": how}, maxTries=3)
+    finished = project.drain("--isolate")
+    assert len(project.notes("start")) == 1
+    assert project.sizes().buried == (how == "bury")
+    assert len(project.failed()) == (how == "fail")
+    assert ("had settled itself and then raised" in finished.err) == (how != "fail")
+
+
 def test_what_a_job_dispatches_is_sent_before_its_process_ends(project: Project) -> None:
     project.push("iso.Drops")
     project.drain("--isolate")
@@ -215,7 +245,7 @@ def test_what_a_job_leaves_behind_is_ended_with_it(project: Project) -> None:
 def test_progress_and_result_of_a_tracked_job(project: Project) -> None:
     uuid = project.push("iso.Reports", track=600)
     project.drain("--isolate")
-    status = read_on(project.queue, uuid)
+    status = read(project.queue.backend, uuid)
     assert status is not None
     assert status.state == "COMPLETE"
     assert status.result == {"answer": 42}
@@ -237,7 +267,7 @@ def test_a_job_may_say_more_than_is_kept(project: Project) -> None:
     project.write("talk.py", TALKS)
     uuid = project.push("talk.Talks", track=600)
     project.drain("--isolate")
-    status = read_on(project.queue, uuid)
+    status = read(project.queue.backend, uuid)
     assert status is not None
     assert (status.state, status.result, len(status.message)) == ("COMPLETE", None, 500)
     assert status.remark.startswith("the result has 70,000,002 bytes")
@@ -337,7 +367,7 @@ def test_a_second_stop_gives_the_job_back_uncounted(project: Project) -> None:
     assert is_gone(pid)
     (job,) = project.queue.reserve([project.queue.default_queue])
     assert job.attempts() == 0
-    job.give_back()
+    job.settle(End(State.WAITING))
 
 
 def test_a_deaf_job_is_given_back_all_the_same(project: Project) -> None:
@@ -423,3 +453,45 @@ def test_a_listener_of_the_worker_may_settle_the_job(project: Project) -> None:
     assert project.notes("rescued") == [["rescued", str(worker.pid)]]
     assert project.failed() == []
     assert project.empty()
+
+
+OWN = """
+from jobs import note
+from qframe import Queueable, events
+
+class OwnError(Exception):
+    pass
+
+@events.listen(events.JobEvent)
+def hear(event):
+    note("own", type(event).__name__, event.job.is_settled)
+
+class Fails(Queueable):
+    tries = 2
+
+    def backoff(self, attempt, error):
+        note("backoff", isinstance(error, OwnError))
+        return 0
+
+    def handle(self):
+        raise OwnError("own")
+
+    def failed(self, error):
+        note("failed", isinstance(error, OwnError), self.job.has_failed)
+"""
+
+
+def test_the_process_of_a_job_hears_what_became_of_it(project: Project) -> None:
+    project.write("own.py", OWN)
+    project.push("own.Fails")
+    project.drain("--isolate")
+    assert [line[1:] for line in project.notes("own")] == [
+        ["JobExceptionOccurred", "False"],
+        ["JobReleasedAfterException", "True"],
+        ["JobAttempted", "True"],
+        ["JobExceptionOccurred", "False"],
+        ["JobFailed", "True"],
+        ["JobAttempted", "True"],
+    ]
+    assert project.notes("backoff") == [["backoff", "True"]]
+    assert project.notes("failed") == [["failed", "True", "True"]]

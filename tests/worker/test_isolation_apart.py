@@ -17,9 +17,9 @@ from tests.worker.test_isolation import is_gone, stop
 
 JOBS = Path(__file__).parents[1] / "support" / "isolated.py"
 _WITHOUT = {
-    "pidfd": "from qframe.worker import process; process.pidfd_open = None",
-    "prctl": "from qframe.worker import process; process.prctl = None",
-    "both": "from qframe.worker import process; process.prctl = process.pidfd_open = None",
+    "pidfd": "from qframe.worker import process_tree; process_tree.pidfd_open = None",
+    "prctl": "from qframe.worker import process_tree; process_tree.prctl = None",
+    "both": "from qframe.worker import process_tree as p; p.prctl = p.pidfd_open = None",
     "fork": """
 import os
 fork, left = os.fork, [2]
@@ -88,7 +88,7 @@ def test_a_job_out_of_tries_is_told_in_a_process_of_its_own(project: Project) ->
     assert first.wait() == 0
     project.push("iso.Leave", {"how": "wait"}, maxTries=1)
     (job,) = project.queue.reserve([project.queue.default_queue])
-    assert project.queue.start(job)
+    project.queue.backend.apply(job.start_plan().step(job.reservation))
     second = project.work("--isolate", "--preload")
     wait_for(lambda: len(project.failed()) == 2, "the second failure")
     told = [

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.process import Project
 
-pytestmark = pytest.mark.on_redis_too
+pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too, pytest.mark.every_backend]
 
 JOBS = """
 from pathlib import Path

@@ -11,10 +11,21 @@ from contextlib import closing
 
 import pytest
 
-from qframe import exceptions, tracebacks
+from qframe import exceptions
+from qframe.contracts.status import State
 from qframe.exceptions import JobTimedOut, LeaseLost, MaxAttemptsExceeded, QframeError
-from qframe.worker.channel import ChildChannel, ElsewhereError, ParentChannel, packed, unpacked
-from qframe.worker.process import Exit
+from qframe.features.base import End
+from qframe.payload import tracebacks
+from qframe.worker.isolation.channel import ChildChannel, ParentChannel
+from qframe.worker.isolation.errors import (
+    ElsewhereError,
+    packed,
+    packed_end,
+    unpacked,
+    unpacked_end,
+)
+from qframe.worker.isolation.spawn import ChildExit
+from qframe.worker.outcome import Exhausted, Unrunnable
 
 
 class OddError(Exception):
@@ -36,6 +47,13 @@ def sent(error: BaseException) -> BaseException:
 def raised(error: BaseException) -> BaseException:
     try:
         raise error
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+def raised_from(error: BaseException, cause: BaseException) -> BaseException:
+    try:
+        raise error from cause
     except BaseException as caught:  # noqa: BLE001
         return caught
 
@@ -65,7 +83,32 @@ def test_every_error_of_ours_can_be_made_again() -> None:
     for name, kind in vars(exceptions).items():
         if isinstance(kind, type) and issubclass(kind, BaseException):
             message = {"class": name, "module": kind.__module__, "text": "t", "traceback": "T"}
-            assert str(unpacked(message)) == "t"
+            assert str(unpacked({**message, "cause": None})) == "t"
+
+
+def test_what_ended_an_attempt_early_is_known_as_that() -> None:
+    assert type(sent(Exhausted("no"))) is Exhausted
+    made = sent(raised_from(Unrunnable(), exceptions.UnknownJob("x")))
+    assert type(made) is Unrunnable
+    assert type(made.__cause__) is exceptions.UnknownJob
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        End(State.COMPLETE),
+        End(State.RELEASED, 2.5, how="released", priority=7),
+        End(State.CANCELLED, remark="so"),
+    ],
+)
+def test_an_end_travels_whole(end: End) -> None:
+    assert unpacked_end(packed_end(end)) == end
+
+
+def test_an_end_keeps_its_error() -> None:
+    made = unpacked_end(packed_end(End(State.FAILED, error=KeyError("x"))))
+    assert made.state is State.FAILED
+    assert isinstance(made.error, KeyError)
 
 
 def test_no_error_stays_none() -> None:
@@ -87,15 +130,15 @@ def channels() -> tuple[socket.socket, ChildChannel, ParentChannel]:
 
 def test_messages_come_in_order_and_whole() -> None:
     theirs, job, worker = channels()
-    job.later({"n": 1})
     assert worker.hear() == []
-    job.tell({"n": 2, "text": "ü\udc80"})
-    assert worker.hear() == [{"n": 1}, {"n": 2, "text": "ü\udc80"}]
-    theirs.send(b"\0\0\0\x09[")
+    job.tell({"n": 1})
+    job.tell({"n": 2, "text": "ü\udc80\n"})
+    assert worker.hear() == [{"n": 1}, {"n": 2, "text": "ü\udc80\n"}]
+    theirs.send(b"{")
     assert worker.hear() == []
-    theirs.send(b'{"n":3}')
+    theirs.send(b'"n":3}')
     assert worker.hear() == []
-    theirs.send(b"]")
+    theirs.send(b"\n")
     assert worker.hear() == [{"n": 3}]
     theirs.close()
     assert worker.hear() == []
@@ -103,7 +146,19 @@ def test_messages_come_in_order_and_whole() -> None:
     worker.close()
 
 
-@pytest.mark.parametrize("rubbish", [b"\xff" * 100, b"\0\0\0\x02{}", b"\0\0\0\x03abc"])
+def test_the_job_is_asked_until_there_is_nothing_more() -> None:
+    theirs, job, worker = channels()
+    worker.tell({"n": 1, "text": "x" * 10_000})
+    worker.tell({"n": 2})
+    assert job.hear() == {"n": 1, "text": "x" * 10_000}
+    assert job.hear() == {"n": 2}
+    worker.close()
+    assert job.hear() is None
+    worker.tell({"n": 3})
+    theirs.close()
+
+
+@pytest.mark.parametrize("rubbish", [b"\xff\n", b"[1]\n", b"7\n", b"\n", b"{}\nabc\n"])
 def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
     theirs, _, worker = channels()
     theirs.send(rubbish)
@@ -128,16 +183,16 @@ def test_a_descriptor_that_is_something_else_now_is_not_written_to() -> None:
 
 
 def test_an_end_is_put_into_words() -> None:
-    assert Exit(7, 3 << 8, 12.4, 0.5).words() == (
+    assert ChildExit(7, 3 << 8, 12.4, 0.5).words() == (
         "exited with code 3 (pid 7, at most 12 MB, 0.50 s of CPU)"
     )
-    assert Exit(7, signal.SIGSEGV).words().startswith("was killed by SIGSEGV (pid 7")
-    assert "SIGKILL, possibly out of memory" in Exit(7, signal.SIGKILL).words()
-    assert "SIGABRT, core dumped" in Exit(7, signal.SIGABRT | 0x80).words()
-    assert "signal 63" in Exit(7, 63).words()
-    assert "nobody knows how" in Exit(7, None).words()
-    assert Exit(7, 0).is_clean
-    assert not Exit(7, None).is_clean
+    assert ChildExit(7, signal.SIGSEGV).words().startswith("was killed by SIGSEGV (pid 7")
+    assert "SIGKILL, possibly out of memory" in ChildExit(7, signal.SIGKILL).words()
+    assert "SIGABRT, core dumped" in ChildExit(7, signal.SIGABRT | 0x80).words()
+    assert "signal 63" in ChildExit(7, 63).words()
+    assert "nobody knows how" in ChildExit(7, None).words()
+    assert ChildExit(7, 0).is_clean
+    assert not ChildExit(7, None).is_clean
 
 
 def test_who_says_too_much_does_not_wait_to_be_heard() -> None:

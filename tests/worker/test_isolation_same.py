@@ -9,15 +9,12 @@ import pytest
 from tests.support.process import Process, Project
 from tests.worker.test_attempts import (  # noqa: F401 (collected here, too)
     test_a_job_that_started_in_time_does_not_expire,
-    test_a_release_by_hand_uses_up_no_try,
     test_an_error_after_a_release_is_only_reported,
-    test_an_expired_job_is_skipped,
     test_async_hooks,
     test_dont_handle_ends_a_job_as_skipped,
     test_fail_by_hand_whatever_tries_are_left,
     test_functions_run,
     test_hooks_are_called_in_order_and_harm_nothing,
-    test_released_then_raised_fails_by_the_tries_left,
     test_retry_until_in_the_past_lets_no_job_start,
     test_the_failure_tells_every_attempt,
     test_whatever_a_job_raises_is_a_failure,

@@ -7,14 +7,16 @@ import time
 
 import pytest
 
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
+@pytest.mark.every_backend
 def test_a_long_job_runs_once_though_its_lease_is_short(project: Project) -> None:
-    project.configure(retry_after=2)
-    project.push("Sleep", {"seconds": 5})
+    project.configure(retry_after=1)
+    project.push("Sleep", {"seconds": 3})
     workers = [project.work(), project.work()]
     project.wait_for_note("end")
     time.sleep(0.3)
@@ -25,6 +27,7 @@ def test_a_long_job_runs_once_though_its_lease_is_short(project: Project) -> Non
     assert [worker.err for worker in workers] == ["", ""]
 
 
+@pytest.mark.every_backend
 def test_a_killed_workers_job_runs_again_soon(project: Project) -> None:
     project.configure(retry_after=1)
     project.push("Sleep", {"seconds": 60}, maxTries=2)
@@ -67,12 +70,17 @@ def test_a_worker_that_wakes_up_late_can_change_nothing(project: Project) -> Non
 
 
 @pytest.mark.not_on_beanstalkd("1.12 may miss the end of a lease")
-@pytest.mark.parametrize("outcome", ["raises", "releases", "fails"])
-@pytest.mark.parametrize("meanwhile", ["done", "running"])
-def test_a_late_failure_or_release_is_refused(
-    project: Project, outcome: str, meanwhile: str
-) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        "raises done",
+        "fails running",
+        *slow("raises running", "fails done", "releases done", "releases running"),
+    ],
+)
+def test_a_late_failure_or_release_is_refused(project: Project, case: str) -> None:
     """The first worker's job ends after another worker has done the job, or while it runs it."""
+    outcome, meanwhile = case.split()
     project.write(
         "late.py",
         f"""
@@ -125,26 +133,6 @@ class Late(Queueable):
     assert project.failed() == []
     assert project.notes("failed") == []
     assert len(project.notes("end")) == 1
-
-
-def test_a_held_job_of_a_stuck_worker_is_run_by_another(project: Project) -> None:
-    """One job of 5 s and 100 short ones: no short one waits for the long one."""
-    for number in range(50):
-        project.push("Note", {"word": str(number)})
-    project.push("Sleep", {"seconds": 5})
-    for number in range(50, 100):
-        project.push("Note", {"word": str(number)})
-    workers = [project.work(), project.work()]
-    started = float(project.wait_for_note("start")[4])
-    project.wait_for_note("note", count=100)
-    last = max(float(line[4]) for line in project.notes("note"))
-    assert last - started < 3
-    assert project.notes("end") == []
-    project.wait_for_note("end")
-    assert [worker.stop() for worker in workers] == [0, 0]
-    assert sorted(int(line[1]) for line in project.notes("note")) == list(range(100))
-    assert {line[2] for line in project.notes("note")} == {"1"}
-    assert project.empty()
 
 
 @pytest.mark.not_on_beanstalkd("nothing is held ahead")

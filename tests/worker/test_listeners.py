@@ -8,6 +8,7 @@ import time
 import pytest
 
 from qframe import events
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
 KINDS = sorted(name for name, kind in events.kinds().items() if issubclass(kind, events.JobEvent))
@@ -39,7 +40,7 @@ def test_every_configured_listener_is_called(project: Project) -> None:
     assert uuid in {line[2] for line in project.notes("event")}
 
 
-@pytest.mark.parametrize("function", ["hear_and_raise", "hear_and_exit"])
+@pytest.mark.parametrize("function", ["hear_and_raise", *slow("hear_and_exit")])
 def test_listeners_that_raise_lose_no_job(project: Project, function: str) -> None:
     project.configure(_listening([*KINDS, *WORKER_KINDS], function))
     project.push("Note")
@@ -114,14 +115,16 @@ def test_a_failed_store_whose_code_raises_keeps_the_job(project: Project) -> Non
     project.write(
         "breaks.py",
         "from pathlib import Path\n"
-        "from qframe.drivers.database.failed import DatabaseFailedStore as Store\n"
-        "add = Store.add\n"
-        "def broken(self, record):\n"
-        "    if not Path('repaired').exists():\n"
+        "from qframe.contracts.step import Record\n"
+        "from qframe.drivers.database.backend import DatabaseBackend as Backend\n"
+        "apply = Backend.apply\n"
+        "def broken(self, *steps):\n"
+        "    records = any(isinstance(o, Record) for step in steps for o in step.operations)\n"
+        "    if records and not Path('repaired').exists():\n"
         "        raise ValueError('a bug in the store')\n"
-        "    add(self, record)\n"
+        "    return apply(self, *steps)\n"
         "def install(event):\n"
-        "    Store.add = broken\n",
+        "    Backend.apply = broken\n",
     )
     project.configure('[listeners]\nWorkerStarting = ["breaks:install"]\n', retry_after=1)
     uuid = project.push("Flaky", maxTries=1)

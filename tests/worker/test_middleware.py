@@ -7,6 +7,7 @@ import json
 import pytest
 
 from qframe import JobStatus, State
+from qframe.features import status
 from tests.support.process import Project
 
 JOBS = '''
@@ -154,12 +155,15 @@ def jobs(project: Project) -> None:
     project.write("through.py", JOBS)
 
 
-WAYS = pytest.mark.parametrize("way", [(), ("--isolate",)], ids=["here", "apart"])
+WAYS = pytest.mark.parametrize(
+    "way",
+    [pytest.param((), id="here"), pytest.param(("--isolate",), id="apart", marks=pytest.mark.slow)],
+)
 
 
 def status_of(project: Project, uuid: str) -> JobStatus:
     """Give the status of a tracked job."""
-    found = project.manager.statuses(project.queue.name).read(uuid)
+    found = status.read(project.queue.backend, uuid)
     assert found is not None
     return found
 
@@ -220,6 +224,7 @@ def test_one_not_called_on_is_skipped_and_no_success(
 
 @WAYS
 @pytest.mark.parametrize(("how", "failed"), [("delete", 0), ("fail", 1)])
+@pytest.mark.slow
 def test_what_it_makes_of_the_job_is_the_outcome(
     project: Project, way: tuple[str, ...], how: str, failed: int
 ) -> None:
@@ -232,6 +237,7 @@ def test_what_it_makes_of_the_job_is_the_outcome(
 
 
 @WAYS
+@pytest.mark.slow
 def test_an_error_of_the_method_is_the_attempts(project: Project, way: tuple[str, ...]) -> None:
     project.push("through.Broken")
     project.drain(*way)
@@ -288,6 +294,7 @@ def test_a_result_goes_through_it(project: Project) -> None:
     assert status_of(project, uuid).result == {"answer": 42}
 
 
+@pytest.mark.slow
 def test_workers_of_a_pool_have_it(project: Project) -> None:
     project.configure('middleware = ["through:Around"]')
     for _ in range(6):
@@ -306,6 +313,7 @@ def test_workers_of_a_pool_have_it(project: Project) -> None:
         ("through:Missing", "'through:Missing' cannot be loaded (module:name)"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_one_in_the_configuration_ends_the_worker_with_2(
     project: Project, way: tuple[str, ...], name: str, words: str
 ) -> None:

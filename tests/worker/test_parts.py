@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import faulthandler
 import math
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
-from qframe import Queueable
-from qframe.contracts import History, Store
-from qframe.exceptions import BackendUnavailable, ConfigurationError, JobTimedOut
-from qframe.worker import StopReason, WorkerOptions, memory, retry
-from qframe.worker.ahead import Ahead
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.store import Store
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.worker import StopReason, WorkerOptions, memory
 from qframe.worker.control import Control, pause_key
+from qframe.worker.prefetch import Prefetch
 from qframe.worker.watchdog import Watchdog
 
 # -- how many ahead -----------------------------------------------------------------------------
 
 
 def test_one_is_reserved_until_a_job_was_short() -> None:
-    assert Ahead().limit() == 1
+    assert Prefetch().limit() == 1
 
 
 def test_short_jobs_raise_the_number_to_its_limit() -> None:
-    ahead = Ahead()
+    ahead = Prefetch()
     limits = []
     for _ in range(60):
         ahead.ran(0.0001)
@@ -36,14 +33,14 @@ def test_short_jobs_raise_the_number_to_its_limit() -> None:
 
 
 def test_it_is_about_what_is_done_in_20_ms() -> None:
-    ahead = Ahead()
+    ahead = Prefetch()
     for _ in range(200):
         ahead.ran(0.002)
     assert 9 <= ahead.limit() <= 10
 
 
 def test_one_slow_job_counts_at_once() -> None:
-    ahead = Ahead()
+    ahead = Prefetch()
     for _ in range(200):
         ahead.ran(0.0001)
     ahead.ran(3)
@@ -51,7 +48,7 @@ def test_one_slow_job_counts_at_once() -> None:
 
 
 def test_it_recovers_from_a_slow_job_soon() -> None:
-    ahead = Ahead()
+    ahead = Prefetch()
     ahead.ran(3600)
     for _ in range(30):
         ahead.ran(0.0001)
@@ -59,7 +56,7 @@ def test_it_recovers_from_a_slow_job_soon() -> None:
 
 
 def test_a_clock_that_stands_still_is_harmless() -> None:
-    ahead = Ahead()
+    ahead = Prefetch()
     for _ in range(100):
         ahead.ran(0)
     assert ahead.limit() == 50
@@ -149,152 +146,6 @@ def test_off_the_main_thread_there_is_none(arming: Arming) -> None:
     assert (arming.armed, arming.cancelled) == ([], 0)
 
 
-# -- limits -------------------------------------------------------------------------------------
-
-
-class Plain(Queueable):
-    def handle(self) -> None: ...
-
-
-class Set(Queueable):
-    tries = 4
-    timeout = 7
-    max_exceptions = 2
-    backoff = (1, 5)
-    fail_on_timeout = True
-
-    def handle(self) -> None: ...
-
-
-class Zero(Queueable):
-    tries = 0
-    timeout = 0
-    backoff = 0
-
-    def handle(self) -> None: ...
-
-
-class OfTheAttempt(Queueable):
-    def backoff(self, attempt: int, error: BaseException) -> list[float]:
-        return [attempt * 10.0, 99.0]
-
-    def handle(self) -> None: ...
-
-
-OPTIONS = WorkerOptions(tries=3, timeout=60, backoff=(2, 4))
-
-
-class FakeJob:
-    """As much of a job as the limits look at."""
-
-    name = "a job"
-
-    def __init__(self, attempts: int, history: History | None = None) -> None:
-        self._attempts = attempts
-        self.history = history or History()
-
-    def attempts(self) -> int:
-        return self._attempts
-
-
-def limits(job_class: type[Queueable] | None = None, **message: Any) -> retry.Limits:
-    return retry.Limits(job_class, message, OPTIONS)
-
-
-def test_the_class_wins_then_the_payload_then_the_worker() -> None:
-    sent = {"maxTries": 9, "timeout": 30, "maxExceptions": 5, "failOnTimeout": True}
-    of_class, of_payload, of_worker = limits(Set, **sent), limits(Plain, **sent), limits(Plain)
-    assert (of_class.tries, of_class.timeout, of_class.max_exceptions) == (4, 7, 2)
-    assert (of_payload.tries, of_payload.timeout, of_payload.max_exceptions) == (9, 30, 5)
-    assert (of_worker.tries, of_worker.timeout, of_worker.max_exceptions) == (3, 60, 0)
-    assert of_class.fails_on_timeout
-    assert not of_payload.fails_on_timeout, "the class as deployed says no"
-    assert limits(None, **sent).fails_on_timeout
-
-
-def test_zero_of_a_class_is_no_limit_not_nothing() -> None:
-    zero = limits(Zero, maxTries=9, timeout=30)
-    assert (zero.tries, zero.timeout) == (0, 0)
-    assert not zero.exhausted(10**6, History())
-    assert zero.backoff(Zero(), FakeJob(3), ValueError()) == 0  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [-1, "5", True, None, [], {}])
-def test_nonsense_in_a_payload_is_as_if_it_were_not_there(value: object) -> None:
-    assert limits(Plain, maxTries=value).tries == 3
-    assert limits(Plain, timeout=value).timeout == 60
-
-
-def test_tries_count_starts_without_releases() -> None:
-    history = History().started(1, "h", 1, 0).ended("released").started(2, "h", 1, 0)
-    assert not limits(maxTries=2).exhausted(2, history)
-    assert limits(maxTries=2).exhausted(3, history)
-    assert limits(maxTries=1).exhausted(1, History())
-    assert not limits(maxTries=1).exhausted(0, History())
-
-
-def test_retry_until_replaces_tries() -> None:
-    assert not limits(maxTries=1, retryUntil=time.time() + 60).exhausted(500, History())
-    assert limits(maxTries=0, retryUntil=time.time() - 1).exhausted(0, History())
-
-
-def test_max_exceptions_ends_before_the_tries_do() -> None:
-    raised = History().started(1, "h", 1, 0).ended("error", "x").started(2, "h", 1, 0)
-    assert limits(maxTries=9, maxExceptions=2).ends_with(ValueError(), FakeJob(2, raised))  # type: ignore[arg-type]
-    assert not limits(maxTries=9, maxExceptions=3).ends_with(ValueError(), FakeJob(2, raised))  # type: ignore[arg-type]
-    died = History().started(1, "h", 1, 0).started(2, "h", 1, 0)
-    assert not limits(maxTries=9, maxExceptions=2).ends_with(ValueError(), FakeJob(2, died))  # type: ignore[arg-type]
-
-
-def test_fail_on_timeout_is_about_timeouts_only() -> None:
-    assert limits(Set).ends_with(JobTimedOut("t"), FakeJob(1))  # type: ignore[arg-type]
-    assert not limits(Set).ends_with(ValueError(), FakeJob(1))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("job", "message", "expected"),
-    [
-        (Set(), {}, [1, 5, 5, 5]),
-        (Set(), {"backoff": "60"}, [1, 5, 5, 5]),
-        (Plain(), {"backoff": "7,8"}, [7, 8, 8, 8]),
-        (Plain(), {"backoff": 9}, [9, 9, 9, 9]),
-        (Plain(), {"backoff": "soon"}, [2, 4, 4, 4]),
-        (Plain(), {"backoff": "-3"}, [0, 0, 0, 0]),
-        (Plain(), {}, [2, 4, 4, 4]),
-        (None, {}, [2, 4, 4, 4]),
-        (OfTheAttempt(), {}, [10, 99, 99, 99]),
-    ],
-)
-def test_backoff(job: Queueable | None, message: dict[str, Any], expected: list[float]) -> None:
-    found = limits(type(job) if job else None, **message)
-    given = [found.backoff(job, FakeJob(n), ValueError()) for n in (1, 2, 3, 4)]  # type: ignore[arg-type]
-    assert given == expected
-
-
-def test_backoff_counts_failures_not_releases() -> None:
-    history = History().started(1, "h", 1, 0).ended("released").started(2, "h", 1, 0)
-    assert limits().backoff(None, FakeJob(2, history), ValueError()) == 2  # type: ignore[arg-type]
-
-
-def test_the_reason_tells_every_attempt() -> None:
-    history = (
-        History()
-        .started(1, "alpha", 11, 1_700_000_000)
-        .ended("error", "ValueError: one")
-        .started(2, "beta", 22, 1_700_000_100)
-    )
-    error = retry.exceeded(FakeJob(2, history), limits(maxTries=2))  # type: ignore[arg-type]
-    text = str(error)
-    assert "a job may be started 2 times and was started 2 times" in text
-    assert (
-        "attempt 1 on alpha, pid 11, started 2023-11-14 22:13:20 UTC, error (ValueError: one)"
-        in text
-    )
-    assert "attempt 2 on beta, pid 22" in text
-    assert "never ended" in text
-    assert "\n" not in text
-
-
 # -- what the store tells -----------------------------------------------------------------------
 
 
@@ -302,7 +153,9 @@ class Memory(Store):
     """A store that can be out of order."""
 
     def __init__(self, **values: str) -> None:
-        self.values = dict(values)
+        super().__init__(MemoryBackend())
+        for key, value in values.items():
+            self.set(key, value)
         self.down = False
         self.looks = 0
 
@@ -310,27 +163,7 @@ class Memory(Store):
         self.looks += 1
         if self.down:
             raise BackendUnavailable("down")
-        return [self.values.get(key) for key in keys]
-
-    def set(self, key: str, value: str, ttl: float | None = None) -> None:
-        self.values[key] = value
-
-    def add(self, key: str, value: str, ttl: float | None = None) -> bool:
-        raise NotImplementedError
-
-    def delete(self, key: str, value: str | None = None) -> bool:
-        return self.values.pop(key, None) is not None
-
-    def keys(self, prefix: str) -> Sequence[str]:
-        return sorted(key for key in self.values if key.startswith(prefix))
-
-    def increment(self, amounts: Mapping[str, int], marker: str, step: str) -> bool:
-        raise NotImplementedError
-
-    def swap(
-        self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
-    ) -> bool:
-        raise NotImplementedError
+        return super().get(*keys)
 
 
 @pytest.fixture
@@ -379,7 +212,8 @@ def test_pauses_of_queues_and_of_everything(clock: list[float]) -> None:
         clock[0] += 2
         control.look()
         assert control.active == active
-    store.values.clear()
+    for key in store.keys(""):
+        store.delete(key)
     store.set(pause_key("c"), "1")
     clock[0] += 2
     control.look()

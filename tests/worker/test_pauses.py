@@ -11,6 +11,7 @@ from tests.support.process import Project, wait_for
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
+@pytest.mark.every_backend
 def test_a_paused_queue_waits_and_the_others_go_on(project: Project) -> None:
     assert project.qframe("pause", "emails").out == f"paused emails of {project.queue.name}\n"
     worker = project.idle("--queue", "emails,default")
@@ -52,6 +53,7 @@ def test_a_pause_lets_the_running_job_finish_and_takes_no_other(project: Project
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_resume_without_a_name_ends_every_pause(project: Project) -> None:
     for name in ("a", "b", ""):
         assert project.qframe(*["pause", name][: 1 + bool(name)]).code == 0
@@ -62,6 +64,7 @@ def test_resume_without_a_name_ends_every_pause(project: Project) -> None:
     assert len(project.notes("note")) == 2
 
 
+@pytest.mark.slow
 def test_a_pause_can_end_by_itself(project: Project) -> None:
     assert project.qframe("pause", "--for", "2").code == 0
     project.push("Note")
@@ -70,6 +73,7 @@ def test_a_pause_can_end_by_itself(project: Project) -> None:
     assert worker.wait() == 0
 
 
+@pytest.mark.slow
 def test_force_works_although_all_is_paused(project: Project) -> None:
     assert project.qframe("pause").code == 0
     assert project.qframe("pause", "emails").code == 0
@@ -80,6 +84,7 @@ def test_force_works_although_all_is_paused(project: Project) -> None:
     assert project.sizes("emails").ready == 1, "--force is about the pause of everything"
 
 
+@pytest.mark.slow
 def test_a_paused_worker_still_stops_by_time_and_restart(project: Project) -> None:
     assert project.qframe("pause").code == 0
     worker = project.work("--max-time", 1.5)

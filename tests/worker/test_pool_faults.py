@@ -13,7 +13,6 @@ from functools import partial
 import psutil
 import pytest
 
-from qframe.worker.sentinel import CLOSED
 from tests.support.pool import IDLE, children, gone, pool, rows, wait_for_row, wait_for_workers
 from tests.support.process import Project, wait_for
 
@@ -23,13 +22,6 @@ MISBEHAVING = '''
 import contextlib, os, signal, subprocess, sys, time
 from jobs import note
 from qframe import Queueable
-
-
-class ClosesAll(Queueable):
-    """Closes every descriptor, the ledger's too."""
-    def handle(self):
-        note("closes", self.attempts, os.getpid())
-        os.closerange(0, 4096)
 
 
 class IgnoresTerm(Queueable):
@@ -148,21 +140,6 @@ class TestTheParent:
 
 
 class TestTheWorkers:
-    @pytest.mark.on_redis_too
-    def test_one_that_closes_all_its_descriptors(self, project: Project) -> None:
-        project.push("mis.ClosesAll")
-        running = pool(project, "--tries", 3, "--stop-timeout", 1, "--grace", 1)
-        project.wait_for_note("closes")
-        for _ in range(5):
-            project.push("Note")
-        project.wait_for_note("note", count=5)
-        wait_for(project.failed, "the end of the job's tries")
-        wait_for(project.empty, "no job to be left")
-        assert running.stop() == 0
-        assert len(project.notes("closes")) == 3
-        assert [note[2] for note in project.notes("note")] == ["1"] * 5, "a try was taken from them"
-        assert {row["code"] for row in rows(running, "exited") if row["jobs"] != 0} >= {CLOSED}
-
     @pytest.mark.on_redis_too
     def test_one_that_runs_its_jobs_apart_takes_its_child_along(self, project: Project) -> None:
         project.push("Sleep", {"seconds": 3})

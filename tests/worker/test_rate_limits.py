@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
 JOBS = '''
@@ -112,6 +113,7 @@ def test_no_more_run_within_the_time_whatever_number_of_workers(limited: Project
 
 @pytest.mark.embedded_only
 @pytest.mark.parametrize(("starts", "workers"), [([["--isolate"]] * 2, 2), ([["--workers", 3]], 3)])
+@pytest.mark.slow
 def test_no_more_run_within_the_time_in_children_and_pools(
     limited: Project, starts: list[list[object]], workers: int
 ) -> None:
@@ -131,6 +133,7 @@ def test_fifty_releases_use_up_no_try(limited: Project) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_the_limit_as_it_is(limited: Project) -> None:
     limited.configure(retry_after=1)
     limited.push("limited.Patient", {"word": "first"}, maxTries=1)
@@ -145,6 +148,7 @@ def test_a_worker_that_is_killed_leaves_the_limit_as_it_is(limited: Project) -> 
     assert other.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_limited_job_may_be_skipped(limited: Project) -> None:
     for _ in range(3):
         limited.push("limited.Dropped")
@@ -155,7 +159,7 @@ def test_a_limited_job_may_be_skipped(limited: Project) -> None:
     assert "RateLimited" in finished.out
 
 
-@pytest.mark.parametrize("options", [[], ["--isolate"]])
+@pytest.mark.parametrize("options", [[], *slow(["--isolate"])])
 def test_after_so_many_exceptions_jobs_wait_and_use_up_no_try(
     limited: Project, options: list[object]
 ) -> None:
@@ -182,6 +186,7 @@ def test_after_so_many_exceptions_jobs_wait_and_use_up_no_try(
     assert "ConnectionError: the service is down" in told[0]
 
 
+@pytest.mark.slow
 def test_its_backoff_is_used_instead_of_the_jobs_own(limited: Project) -> None:
     limited.push("limited.Again", {"fails": 1})
     worker = limited.work("--quiet")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support import gate
+from tests.support.marks import slow
 from tests.support.redis_server import binary
 
-GATE = ("F1", "F5", "F6", "F15", "F20", "F22", "F60", "F61", "F81", "P1", "P2")
+GATE = ("F5", "F6", "F15", "F20", "F22", "F60", "F61", "F81", "P1", "P2")
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", GATE)
+@pytest.mark.parametrize("name", ["F1", *slow(*GATE)])
 def test_no_job_is_lost_and_none_done_twice_without_a_cause(name: str) -> None:
     binary()
     gate.passes(name, "redis")

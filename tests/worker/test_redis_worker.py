@@ -75,6 +75,7 @@ def test_every_job_runs_once_whatever_becomes_of_connections_and_scripts(
     stop(workers)
 
 
+@pytest.mark.slow
 def test_a_long_job_keeps_its_short_lease_through_broken_connections(
     project: Project, redis_server: RedisServer
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_job_whose_reservation_vanished_is_reported_and_the_worker_goes_on(
     assert "Traceback" not in worker.err
 
 
+@pytest.mark.slow
 def test_what_a_stopped_worker_had_done_but_not_said_is_refused(project: Project) -> None:
     """It stands still between two short jobs, for longer than its lease."""
     project.configure(retry_after=1)
@@ -131,6 +133,7 @@ def test_what_a_stopped_worker_had_done_but_not_said_is_refused(project: Project
 # -- attempts and order ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attempts_are_exact_among_jobs_that_fail_release_and_succeed(project: Project) -> None:
     chance = random.Random(5)
     pushed = [chance.choice(["Flaky", "Release", "Note"]) for _ in range(240)]

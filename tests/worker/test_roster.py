@@ -6,45 +6,35 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from qframe import BackendUnavailable, host
-from qframe.worker import presence, roster, tally
+from qframe import BackendUnavailable
+from qframe.contracts.step import Result, Set, Step
+from qframe.drivers import process
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.store import Store
+from qframe.worker import counters, presence, roster
+from qframe.worker.counters import Counts
 from qframe.worker.presence import Presence, Sight
 from qframe.worker.roster import Entry
-from qframe.worker.tally import Tally
-from tests.plugins.memory_driver.qframe_memory import Memory, MemoryStore
 
 
-class Flaky(MemoryStore):
-    """A store that can be out of order, or do what it is told and then break."""
+class Flaky(MemoryBackend):
+    """A backend that can be out of order."""
 
     def __init__(self) -> None:
-        super().__init__(Memory())
+        super().__init__()
         self.down = False
-        self.unheard = False
         self.writes = 0
 
-    def set(self, key: str, value: str, ttl: float | None = None) -> None:
-        self.writes += 1
-        self._may_break()
-        super().set(key, value, ttl)
-
-    def increment(self, amounts: Mapping[str, int], marker: str, step: str) -> bool:
-        self._may_break()
-        done = super().increment(amounts, marker, step)
-        if self.unheard:
-            self.unheard = False
-            raise BackendUnavailable("the answer got lost")
-        return done
-
-    def _may_break(self) -> None:
+    def apply(self, *steps: Step) -> list[Result]:
+        self.writes += any(isinstance(each, Set) for step in steps for each in step.operations)
         if self.down:
             raise BackendUnavailable("down")
+        return super().apply(*steps)
 
 
 class Moment:
@@ -65,18 +55,16 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> type[Moment]:
 class Told:
     """A presence without a thread, and what it is to see."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, backend: MemoryBackend) -> None:
         self.sight = Sight(None, 0.0, paused=False)
-        self.tally = Tally()
+        self.counts = Counts()
         self.heard: list[Entry] = []
-        self.store = store
         self.presence = Presence(
-            store,
+            Store(backend),
             roster.introduced("name", "here", ("q",)),
-            self.tally,
+            self.counts,
             lambda: self.sight,
-            close=lambda: None,
-            told=self.heard.append,
+            self.heard.append,
         )
 
     def beat(self) -> Entry:
@@ -94,7 +82,6 @@ def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Momen
     told = Told(store)
     assert told.beat().state == "idle"
     assert store.writes == 1
-    told.presence.beat()  # not a second later
     for _ in range(9):
         told.beat()
     assert store.writes == 1
@@ -109,40 +96,39 @@ def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Momen
     assert store.writes == 3, "the same job is no change"
     told.sight = Sight(None, 0.0, paused=True)
     assert told.beat().state == "paused"
-    assert roster.listed(store) == [told.presence.entry]
-    Moment.now = 1000.0
-    store.memory.clock = lambda: 2e10
-    assert roster.listed(store) == [], "it expires by itself"
+    assert roster.listed(Store(store)) == [told.presence.entry]
+    store.timing.skew += 31
+    assert roster.listed(Store(store)) == [], "it expires by itself"
 
 
 def test_between_two_short_jobs_a_worker_is_not_idle(moment: type[Moment]) -> None:
     told = Told(Flaky())
     told.beat()
-    told.tally["app.Job", "q", "done"] = 7
+    told.counts["app.Job", "q", "done"] = 7
     entry = told.beat()
     assert (entry.state, entry.job, entry.counts) == ("running", None, {"processed": 7})
     assert told.beat().state == "idle"
 
 
-def test_counts_go_to_the_store_once_although_an_answer_gets_lost(moment: type[Moment]) -> None:
-    store = Flaky()
-    told = Told(store)
-    told.tally["app.Job", "q", "done"] = 5
-    store.unheard = True
+def test_counts_go_to_the_store_once_whatever_happens_between(moment: type[Moment]) -> None:
+    backend = Flaky()
+    told = Told(backend)
+    told.counts["app.Job", "q", "done"] = 5
     told.beat()
-    told.tally["app.Job", "q", "done"] = 7
-    told.tally["", "q", "failed"] = 1
+    told.counts["app.Job", "q", "done"] = 7
+    told.counts["", "q", "failed"] = 1
+    backend.down = True
     told.beat()
-    store.down = True
-    told.tally["app.Job", "q", "done"] = 8
+    told.counts["app.Job", "q", "done"] = 8
     told.beat()
-    store.down = False
-    told.tally["app.Job", "q", "done"] = 10
-    told.presence.end()
-    assert {(e.what, e.name): e.counts["processed"] for e in tally.read(store)} == {
+    backend.down = False
+    told.counts["app.Job", "q", "done"] = 10
+    told.presence.leave()
+    store = Store(backend)
+    assert {(e.what, e.name): e.counts["processed"] for e in counters.read(store)} == {
         ("queue", "q"): 10, ("job", "app.Job"): 10, ("job", "(unknown)"): 0,
     }  # fmt: skip
-    assert list(store.keys("worker:")) == list(store.keys("counted:")) == []
+    assert store.keys("worker:") == []
 
 
 def test_a_store_that_is_down_disturbs_nothing_and_is_told_once(
@@ -151,7 +137,7 @@ def test_a_store_that_is_down_disturbs_nothing_and_is_told_once(
     store = Flaky()
     store.down = True
     told = Told(store)
-    told.tally["app.Job", "q", "done"] = 1
+    told.counts["app.Job", "q", "done"] = 1
     for _ in range(4):
         told.beat()
     assert caplog.records == [], "a moment is not worth a word"
@@ -163,8 +149,10 @@ def test_a_store_that_is_down_disturbs_nothing_and_is_told_once(
     assert told.heard, "the title is kept up to date all the same"
     store.down = False
     told.beat()
-    assert tally.added_up(tally.read(store))["processed"] == 2  # of its queue and of its class
-    told.presence.end()
+    assert (
+        counters.added_up(counters.read(Store(store)))["processed"] == 2
+    )  # of its queue and of its class
+    told.presence.leave()
 
 
 def test_whatever_a_store_raises_disturbs_nothing(
@@ -175,18 +163,18 @@ def test_whatever_a_store_raises_disturbs_nothing(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(store, "set", broken)
+    monkeypatch.setattr(store, "apply", broken)
     told = Told(store)
     told.beat()
-    told.presence.end()
+    told.presence.leave()
 
 
 def test_a_loss_noticed_late_takes_back_what_was_counted() -> None:
-    ended = Tally({("app.Job", "q", "done"): 3})
+    ended = Counts({("app.Job", "q", "done"): 3})
     ended.lost("app.Job", "q", was_done=True)
     ended.lost("app.Job", "q", was_done=False)
     assert ended.by_outcome() == {"processed": 2, "lost": 2}
-    added = tally.amounts("a|b", {("app.Job", "q", "done"): 3}, ended)
+    added = counters.amounts("a|b", {("app.Job", "q", "done"): 3}, ended)
     assert added == {
         "counter:queue:a/b|q|processed": -1, "counter:job:a/b|app.Job|processed": -1,
         "counter:queue:a/b|q|lost": 2, "counter:job:a/b|app.Job|lost": 2,
@@ -194,12 +182,12 @@ def test_a_loss_noticed_late_takes_back_what_was_counted() -> None:
 
 
 def test_counters_of_one_connection_are_reset_alone() -> None:
-    store = MemoryStore(Memory())
+    store = Store(MemoryBackend())
     for name in ("a", "b"):
-        added = tally.amounts(name, {}, {("app.J|ob", "q:1", "done"): 2})
-        store.increment(added, "marker", name)
-    tally.reset(store, "a")
-    assert [(e.what, e.connection, e.name) for e in tally.read(store)] == [
+        added = counters.amounts(name, {}, {("app.J|ob", "q:1", "done"): 2})
+        store.increment(added)
+    counters.reset(store, "a")
+    assert [(e.what, e.connection, e.name) for e in counters.read(store)] == [
         ("queue", "b", "q:1"), ("job", "b", "app.J|ob"),
     ]  # fmt: skip
 
@@ -218,7 +206,7 @@ def test_who_is_gone() -> None:
     assert ended.stdout is not None
     ended.stdout.read()
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    assert host.born(ended.pid) == "", "it only waits for its parent"
+    assert process.born(ended.pid) == "", "it only waits for its parent"
     assert entry(pid=ended.pid).is_gone
     ended.wait()
     ended.stdout.close()

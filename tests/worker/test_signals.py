@@ -7,11 +7,21 @@ import time
 
 import pytest
 
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
-STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
+STOPS = [signal.SIGTERM, *slow(signal.SIGINT, signal.SIGQUIT)]
+
+
+def asleep(project: Project, *words: object) -> None:
+    """Wait until a job has begun and sleeps.
+
+    Python heeds a signal that comes in the moment before a sleep only when that has ended.
+    """
+    project.wait_for_note("start", *words)
+    time.sleep(0.1)
 
 
 @pytest.mark.parametrize("number", STOPS)
@@ -25,6 +35,7 @@ def test_a_stop_ends_an_idle_worker_at_once(project: Project, number: signal.Sig
     assert worker.err == ""
 
 
+@pytest.mark.every_backend
 @pytest.mark.parametrize("number", STOPS)
 def test_a_stop_lets_the_running_job_finish(project: Project, number: signal.Signals) -> None:
     project.push("Sleep", {"seconds": 1})
@@ -60,10 +71,11 @@ def test_after_a_stop_nothing_is_held(project: Project) -> None:
     assert attempts == {"1"}
 
 
+@pytest.mark.every_backend
 def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) -> None:
     project.push("Sleep", {"seconds": 30, "word": "long"}, maxTries=1)
     worker = project.work()
-    project.wait_for_note("start")
+    asleep(project)
     worker.signal(signal.SIGTERM)
     time.sleep(0.2)
     assert worker.alive()
@@ -92,11 +104,12 @@ def test_a_third_stop_changes_nothing(project: Project) -> None:
     assert "Traceback" not in worker.err
 
 
+@pytest.mark.every_backend
 def test_usr1_ends_the_job_as_a_failure_and_the_worker_with_1(project: Project) -> None:
     uuid = project.push("Sleep", {"seconds": 30}, maxTries=2, backoff="0")
     for attempt in (1, 2):
         worker = project.work()
-        project.wait_for_note("start", "sleep", attempt)
+        asleep(project, "sleep", attempt)
         worker.signal(signal.SIGUSR1)
         assert worker.wait(5) == 1
         assert "JobInterrupted: the worker got SIGUSR1" in worker.out
@@ -205,8 +218,7 @@ def test_an_async_job_is_ended_and_its_finally_runs(
 ) -> None:
     project.push("Later", {"seconds": 30}, maxTries=2)
     worker = project.work()
-    project.wait_for_note("start", "later")
-    time.sleep(0.1)
+    asleep(project, "later")
     worker.signal(number)
     if number is signal.SIGTERM:
         time.sleep(0.1)

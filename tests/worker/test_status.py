@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from qframe import NotTracked, State, WaitTimedOut, job_status, manager, status, tracking
-from qframe.contracts import JobStatus
+from qframe import JobStatus, NotTracked, State, WaitTimedOut, job_status, manager
+from qframe.dispatch.status import wait_for as wait_for_job
+from qframe.features import status
 from tests.support.process import Process, Project, wait_for
 
 pytestmark = pytest.mark.on_redis_too
 
 
 def read(project: Project, uuid: str) -> JobStatus:
-    found = project.manager.statuses(project.queue.name).read(uuid)
+    found = status.read(project.queue.backend, uuid)
     assert found is not None
     return found
 
@@ -45,6 +46,7 @@ def began(worker: Process, project: Project, uuid: str) -> None:
 # -- what becomes of a job ------------------------------------------------------------------------
 
 
+@pytest.mark.every_backend
 def test_it_waits_runs_and_is_complete(project: Project) -> None:
     uuid = steps(project, gives={"rows": [1, 2.5, "ä"]})
     waiting = read(project, uuid)
@@ -82,6 +84,7 @@ def test_progress_is_seen_while_it_runs_and_what_was_held_back_too(project: Proj
     ],
     ids=["none", "zero", "set", "object", "long"],
 )
+@pytest.mark.slow
 def test_what_it_gives(project: Project, gives: object, result: object, remark: str) -> None:
     uuid = steps(project, steps=0, gives=gives)
     project.drain()
@@ -89,6 +92,7 @@ def test_what_it_gives(project: Project, gives: object, result: object, remark: 
     assert (found.state, found.result, found.remark) == (State.COMPLETE, result, remark)
 
 
+@pytest.mark.slow
 def test_failed_retried_by_hand_and_done(project: Project) -> None:
     uuid = steps(project, steps=1, fails=True, maxTries=2, backoff="30")
     worker = project.work()
@@ -111,12 +115,14 @@ def test_failed_retried_by_hand_and_done(project: Project) -> None:
     ("settles", "state"),
     [("release", State.RELEASED), ("fail", State.FAILED), ("delete", State.COMPLETE)],
 )
+@pytest.mark.slow
 def test_settled_by_itself(project: Project, settles: str, state: State) -> None:
     uuid = steps(project, steps=1, settles=settles)
     assert project.work("--max-jobs", 1).wait() == 0
     assert read(project, uuid).state is state
 
 
+@pytest.mark.slow
 def test_skipped(project: Project) -> None:
     uuid = push(project, "Note", expiresAt=time.time() - 5)
     project.drain()
@@ -124,6 +130,7 @@ def test_skipped(project: Project) -> None:
     assert (found.state, found.remark) == (State.SKIPPED, "it had expired")
 
 
+@pytest.mark.slow
 def test_timed_out(project: Project) -> None:
     uuid = push(project, "Sleep", {"seconds": 30}, timeout=0.5, maxTries=1)
     assert project.work().wait() == 1
@@ -141,8 +148,9 @@ def test_given_back_at_a_second_stop(project: Project) -> None:
     time.sleep(0.2)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
+    told = "the worker was told twice to stop"
     found = read(project, uuid)
-    assert (found.state, found.attempt, found.remark) == (State.WAITING, 0, "given back")
+    assert (found.state, found.attempt, found.remark) == (State.WAITING, 0, told)
 
 
 def test_a_killed_worker_leaves_it_running_until_the_next_attempt(project: Project) -> None:
@@ -159,6 +167,7 @@ def test_a_killed_worker_leaves_it_running_until_the_next_attempt(project: Proje
     assert (found.state, found.attempt, found.pid) == (State.COMPLETE, 2, second.pid)
 
 
+@pytest.mark.slow
 def test_one_that_was_started_too_often_is_failed_with_its_reason(project: Project) -> None:
     project.configure(retry_after=1)
     uuid = push(project, "Kill", maxTries=1)
@@ -171,6 +180,7 @@ def test_one_that_was_started_too_often_is_failed_with_its_reason(project: Proje
     assert "started once" in found.exception[1]
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_comes_back_too_late(project: Project) -> None:
     """Its job has been done by another: what it says of it is refused."""
     project.configure(retry_after=1)
@@ -188,6 +198,7 @@ def test_a_stopped_worker_comes_back_too_late(project: Project) -> None:
     assert other.stop() == 0
 
 
+@pytest.mark.slow
 def test_many_short_ones_by_two_workers_are_all_complete(project: Project) -> None:
     uuids = [push(project, "Note", {"word": str(number)}) for number in range(400)]
     workers = [project.work("--quiet", "--stop-when-empty") for _ in range(2)]
@@ -241,16 +252,17 @@ def test_waiting_ends_with_what_is_known(project: Project) -> None:
     try:
         before = time.monotonic()
         with pytest.raises(WaitTimedOut, match=r"is WAITING after 0\.3 s") as caught:
-            status.wait_for(uuid, 0.3)
+            wait_for_job(uuid, 0.3)
         assert 0.3 <= time.monotonic() - before < 5
         assert caught.value.status.state is State.WAITING
         with pytest.raises(NotTracked, match="not tracked, or expired"):
-            status.wait_for("no-such-job", 0.3)
+            wait_for_job("no-such-job", 0.3)
         assert job_status("no-such-job") is None
     finally:
         manager.use(None)
 
 
+@pytest.mark.slow
 def test_status_shows_it(project: Project) -> None:
     uuid = steps(project, steps=1, gives=[1])
     shown = project.qframe("status", uuid)
@@ -282,6 +294,7 @@ def test_status_follows_it_to_its_end(project: Project) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_status_of_one_that_is_not_tracked(project: Project) -> None:
     uuid = project.push("Flaky", maxTries=1)
     told = project.qframe("status", uuid)
@@ -322,6 +335,7 @@ def test_cancel_one_that_runs(project: Project) -> None:
 
 
 @pytest.mark.not_on_beanstalkd("which cannot look for a job")
+@pytest.mark.slow
 def test_cancel_one_that_runs_and_is_not_tracked(project: Project) -> None:
     cancel_while_it_runs(project, project.push("Sleep", {"seconds": 60}, maxTries=5))
 
@@ -330,9 +344,9 @@ def test_a_wish_that_came_too_late_ends_no_later_life(project: Project) -> None:
     uuid = push(project, "Raise", {"kind": "ValueError"}, maxTries=1)
     project.drain()
     store = project.manager.store(project.queue.name)
-    store.set(tracking.cancel_key(uuid), "1", 30)
+    store.set(status.cancel_key(uuid), "1", 30)
     assert project.qframe("retry", uuid).code == 0
-    assert store.get(tracking.cancel_key(uuid)) == [None]
+    assert store.get(status.cancel_key(uuid)) == [None]
 
 
 def test_cancel_one_that_runs_in_a_process_of_its_own(project: Project) -> None:
@@ -370,13 +384,14 @@ def cancel_while_it_runs(project: Project, uuid: str) -> None:
     assert project.failed() == []
 
 
+@pytest.mark.slow
 def test_a_wish_to_cancel_that_came_too_late_ends_no_other_job(project: Project) -> None:
     first = project.push("Sleep", {"seconds": 1.5, "word": "first"})
     second = project.push("Sleep", {"seconds": 2.5, "word": "second"})
     worker = project.work()
     project.wait_for_note("end", "first")
     store = project.manager.store(project.queue.name)
-    store.set(tracking.cancel_key(first), "1", 30)
+    store.set(status.cancel_key(first), "1", 30)
     project.wait_for_note("end", "second")
     assert worker.stop() == 0
     assert "done" in worker.out

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from qframe.contracts.backend import Ability
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 from tests.worker import singles
 from tests.worker.scenes import played
@@ -32,7 +34,8 @@ def listening(event: str, listener: str) -> str:
     return f'[listeners]\n{event} = ["singles:{listener}"]\n'
 
 
-@pytest.mark.parametrize("how", ["", "--isolate"])
+@pytest.mark.every_backend
+@pytest.mark.parametrize("how", ["", *slow("--isolate")])
 def test_a_job_is_alone_until_its_final_end(project: Project, how: str) -> None:
     """However it comes: done, out of tries, skipped, deleted, failed by hand, after a release."""
     words = ["done", "raises", "skips", "deletes", "fails", "releases"]
@@ -47,7 +50,10 @@ def test_a_job_is_alone_until_its_final_end(project: Project, how: str) -> None:
     assert project.sizes().total == len(words)
 
 
-@pytest.mark.parametrize("point", ["JobPopped", "JobProcessing", "JobProcessed"])
+@pytest.mark.parametrize(
+    "point",
+    ["JobProcessing", "JobProcessed", *slow("JobPopped")],
+)
 def test_a_worker_killed_with_a_unique_job_leaves_room_for_another(
     project: Project, point: str
 ) -> None:
@@ -69,6 +75,7 @@ def test_a_worker_killed_with_a_unique_job_leaves_room_for_another(
 
 @pytest.mark.not_on_beanstalkd("its locks are elsewhere, and end by themselves")
 @pytest.mark.parametrize("what", ["unique", "unique-failure"])
+@pytest.mark.slow
 def test_a_worker_that_dies_as_a_unique_job_ends_leaves_no_lock(
     project: Project, what: str
 ) -> None:
@@ -77,6 +84,7 @@ def test_a_worker_that_dies_as_a_unique_job_ends_leaves_no_lock(
         assert 1 <= scene.words.count("a") <= 2, scene
 
 
+@pytest.mark.slow
 def test_a_killed_last_attempt_frees_the_lock_with_its_failure(project: Project) -> None:
     project.configure(listening("JobProcessing", "die_once"), retry_after=1)
     (project.root / "singles.py").write_text(SINGLES.read_text().replace("tries = 2", "tries = 1"))
@@ -89,6 +97,7 @@ def test_a_killed_last_attempt_frees_the_lock_with_its_failure(project: Project)
     assert project.queue.push(Once()) != first
 
 
+@pytest.mark.slow
 def test_in_a_pool(project: Project) -> None:
     first = project.queue.push(Once())
     project.drain("--workers", 2)
@@ -96,6 +105,7 @@ def test_in_a_pool(project: Project) -> None:
     assert project.queue.push(Once()) != first
 
 
+@pytest.mark.slow
 def test_a_long_job_keeps_its_lock(project: Project) -> None:
     first = project.queue.push(Long())
     worker = project.work("--max-jobs", 1)
@@ -124,6 +134,7 @@ def test_until_started(project: Project) -> None:
     assert locks(project) == []
 
 
+@pytest.mark.slow
 def test_of_debounced_jobs_the_last_runs_and_the_others_are_skipped(project: Project) -> None:
     project.configure(listening("JobSkipped", "hear_skipped"))
     for text in ("one", "two", "three"):
@@ -135,6 +146,7 @@ def test_of_debounced_jobs_the_last_runs_and_the_others_are_skipped(project: Pro
     assert project.empty()
 
 
+@pytest.mark.slow
 def test_a_failed_one_is_retried_with_its_lock_or_stays(project: Project) -> None:
     first = project.queue.push(Once(word="fails"))
     project.drain()
@@ -175,17 +187,14 @@ def test_a_dispatcher_killed_within_a_push_leaves_no_lock_without_a_bound(projec
         "import os\n"
         "from qframe import dispatch, manager\n"
         "from singles import Long\n"
-        "queue = manager.default().connection()\n"
+        "backend = manager.default().connection().backend\n"
         "def dies(*args, **more): os._exit(9)\n"
-        "if queue.noting:\n"
-        "    queue._insert = queue._check_replicas = dies\n"
-        "else:\n"
-        "    queue.put = dies\n"
+        "getattr(backend, 'messages', backend).apply = dies\n"
         "dispatch(Long(seconds=0)).send()\n"
     )
     assert finished.code == 9, finished.err
     began = time.monotonic()
-    if project.queue.noting:
+    if Ability.JOINT in project.queue.abilities:
         assert len(locks(project)) == project.sizes().total
     wait_for(lambda: not locks(project), "the lock to end", 20)
     assert time.monotonic() - began < 6 + 3

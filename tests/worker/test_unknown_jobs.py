@@ -184,12 +184,14 @@ def test_unknown_jobs_are_tried_again_before_they_fail(project: Project) -> None
 
 
 @pytest.mark.parametrize("suffix", ["@handle", "@fire"])
+@pytest.mark.slow
 def test_laravels_method_suffix_is_accepted(project: Project, suffix: str) -> None:
     project.push(f"jobs.Note{suffix}")
     project.drain()
     assert len(project.notes("note")) == 1
 
 
+@pytest.mark.slow
 def test_unknown_keys_in_data_are_left_out_with_one_warning(project: Project) -> None:
     for _ in range(3):
         project.push("Note", {"word": "kept", "removed": [1]})
@@ -198,6 +200,7 @@ def test_unknown_keys_in_data_are_left_out_with_one_warning(project: Project) ->
     assert finished.err.count("Note has no field 'removed': it is left out") == 1
 
 
+@pytest.mark.slow
 def test_php_writes_no_fields_as_a_list(project: Project) -> None:
     project.queue.push_raw('{"job": "jobs.Note", "data": []}')
     project.drain()
@@ -246,6 +249,7 @@ def test_raw_bytes_survive_failing_and_retrying(project: Project) -> None:
         assert project.failed() == []
 
 
+@pytest.mark.slow
 def test_the_failed_command_shows_hostile_names_harmlessly(project: Project) -> None:
     project.queue.push_raw(_payload("jobs.\x1b]0;owned\x07\u202eevil"))
     project.drain()

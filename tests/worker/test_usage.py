@@ -12,77 +12,25 @@ import pytest
 
 from tests.support.process import Project, wait_for
 
-WRONG = [
-    (["nosuch"], ["unknown connection 'nosuch'", "configured are database"]),
-    (["databse"], ["did you mean 'database'?"]),
-    (["sync"], ["'sync'", "holds no jobs to work on"]),
-    (["null"], ["'null'", "holds no jobs to work on"]),
-    (["--timeout", "-1"], ["timeout", "0 or more", "-1"]),
-    (["--timeout", "nan"], ["timeout", "nan"]),
-    (["--grace", "inf"], ["grace", "inf"]),
-    (["--memory", "banana"], ["--memory", "number"]),
-    (["--tries", "1.5"], ["--tries", "integer"]),
-    (["--tries", "-1"], ["tries", "-1"]),
-    (["--max-jobs", "-1"], ["max_jobs", "-1"]),
-    (["--backoff", "1,x"], ["--backoff", "1,x"]),
-    (["--backoff", "1,-5"], ["backoff", "-5"]),
-    (["--backoff", ""], ["--backoff"]),
-    (["--queue", "two words"], ["'two words' is not a queue name"]),
-    (["--queue", "a\nb"], [r"'a\nb'", "is not a queue name"]),
-    (["--queue", "x" * 300], ["is not a queue name"]),
-    (["--queue", "a,,b"], ["is not a queue name"]),
-    (["--queue", "ünïcode"], ["is not a queue name"]),
-    (["--nosuch"], ["nosuch"]),
-    (["--config", "nosuch.toml"], ["nosuch.toml", "No such file"]),
-    (["database", "second"], ["second"]),
-]
 
-
-@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch"], "unknown connection 'nosuch'"),
+        (["--timeout", "-1"], "timeout"),
+        (["--config", "nosuch.toml"], "No such file"),
+    ],
+)
 def test_wrong_usage_is_one_line_and_exit_2(
-    project: Project, arguments: list[str], words: list[str]
+    project: Project, arguments: list[str], words: str
 ) -> None:
+    """As a process; `tests/console/test_work.py` has them all."""
     finished = project.qframe("work", *arguments)
     assert finished.code == 2, finished
     line = finished.one_line()
     assert line.startswith("qframe: ")
-    assert len(line) < 400
-    for word in words:
-        assert word in line
+    assert words in line
     assert finished.out == ""
-
-
-TOML = [
-    ("defualt = 'database'\n", ["qframe.toml", "unknown key 'defualt'", "did you mean 'default'?"]),
-    ("[connections.database]\nretry_afer = 5\n", ["retry_afer", "did you mean 'retry_after'?"]),
-    ("[connections.database]\nretry_after = 0.5\n", ["connections.database", "retry_after"]),
-    ("[connections.database]\nqueue = 'a b'\n", ["connections.database", "queue", "'a b'"]),
-    ("[connections.database]\ndriver = 'redys'\n", ["unknown driver 'redys'"]),
-    ("[connections.database]\nurl = 'sqlite://'\n", ["in memory"]),
-    ("[connections.database]\nurl = 'what is this'\n", ["url"]),
-    ("jobs = ['nosuch']\n", ["jobs: 'nosuch' cannot be imported", "nosuch"]),
-    ("jobs = ['broken']\n", ["jobs: 'broken' cannot be imported", "ZeroDivisionError"]),
-    ("jobs = ['exits']\n", ["jobs: 'exits' cannot be imported", "SystemExit"]),
-    ("[listeners]\nJobFaild = ['jobs:hear']\n", ["JobFaild", "did you mean 'JobFailed'?"]),
-    ("[listeners]\nJobFailed = ['jobs:nosuch']\n", ["jobs:nosuch", "cannot be loaded"]),
-    ("[listeners]\nJobFailed = ['jobs:note.x']\n", ["jobs:note.x", "cannot be loaded"]),
-    ("this is not toml\n", ["qframe.toml"]),
-]
-
-
-@pytest.mark.parametrize(("toml", "words"), TOML, ids=lambda value: str(value)[:40])
-def test_a_wrong_configuration_is_one_line_and_exit_2(
-    project: Project, toml: str, words: list[str]
-) -> None:
-    project.write("qframe.toml", toml)
-    project.write("broken.py", "1 / 0\n")
-    project.write("exits.py", "import sys\nsys.exit(0)\n")
-    finished = project.qframe("work", "--once", "--sleep", "0")
-    assert finished.code == 2, finished
-    line = finished.one_line()
-    for word in words:
-        assert word in line
-    assert not project.database.exists()
 
 
 def test_a_wrong_variable_is_one_line_and_exit_2(project: Project) -> None:
@@ -224,7 +172,7 @@ def test_two_workers_on_a_file_being_created(project: Project) -> None:
         with sqlite3.connect(project.root / f"new-{number}.sqlite3") as connection:
             names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         connection.close()
-        assert {"jobs", "failed_jobs", "qframe_store", "jobs_waiting", "jobs_reserved"} <= names
+        assert {"jobs", "failed_jobs", "qframe_facts", "jobs_due", "jobs_leases"} <= names
 
 
 def test_the_project_is_found_from_a_folder_below(project: Project) -> None:

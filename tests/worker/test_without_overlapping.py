@@ -105,6 +105,7 @@ def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
     wait_for(project.empty, "an empty queue")
 
 
+@pytest.mark.slow
 def test_the_lock_is_renewed_beyond_its_lease(project: Project) -> None:
     _push(project, 2, seconds=3)
     workers = [project.work("--tries", 1) for _ in range(2)]
@@ -117,6 +118,7 @@ def _rows(worker: Process, status: str) -> int:
     return sum(row["status"] == status for row in worker.rows)
 
 
+@pytest.mark.slow
 def test_with_one_try_a_job_waits_many_times_and_still_runs(project: Project) -> None:
     """Laravel counts each of these releases as a try, and fails the job at the first."""
     project.push("alone.Impatient", {"number": 1, "until": "go"})
@@ -133,6 +135,7 @@ def test_with_one_try_a_job_waits_many_times_and_still_runs(project: Project) ->
     assert not project.failed()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_wait_is_skipped(project: Project) -> None:
     project.push("alone.Leaves", {"number": 1, "until": "go"})
     first = project.work()
@@ -149,6 +152,7 @@ def test_one_that_does_not_wait_is_skipped(project: Project) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"fails": True}, {"releases": True}])
+@pytest.mark.slow
 def test_the_lock_is_free_after_any_end(project: Project, fields: dict[str, object]) -> None:
     _push(project, 1, **fields)
     project.push("alone.Alone", {"number": 2})
@@ -194,6 +198,7 @@ def test_a_killed_holder_frees_it_in_seconds(project: Project, apart: tuple[str,
 
 
 @pytest.mark.not_on_beanstalkd("it gives the job back before the pool has noted why")
+@pytest.mark.slow
 def test_in_a_pool_the_killed_job_takes_its_lock_over_at_once(project: Project) -> None:
     project.write("alone.py", JOBS.replace("lease=1", "lease=60"))
     project.push("alone.Alone", {"number": 1, "seconds": 1}, maxTries=2)
@@ -228,6 +233,7 @@ def test_under_kills_it_is_never_two(project: Project) -> None:
     assert not project.failed()
 
 
+@pytest.mark.slow
 def test_elsewhere_it_cannot_be_put_off(project: Project) -> None:
     if project.queue.name == "redis":  # else a job in its caller has its locks in the database
         project.configure('[store]\ndriver = "redis"\n')

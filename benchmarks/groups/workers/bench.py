@@ -27,7 +27,7 @@ class Bench:
         """Look for the servers, and let `stack` end them."""
         bench = cls(plan, redis)
         bench.connections["redis"] = f'driver = "redis"\nurl = "{redis.url()}"\n'
-        bench.connections["database"] = 'driver = "database"\nurl = "sqlite:///jobs.sqlite3"\n'
+        bench.connections["database"] = 'driver = "database"\nurl = "sqlite:///qframe.sqlite3"\n'
         with contextlib.suppress(NotHereError):
             bench.beanstalkd = stack.enter_context(BeanstalkdServer())
             port = bench.beanstalkd.port
@@ -45,8 +45,14 @@ class Bench:
                 "qframe.toml": f'default = "here"\njobs = ["benchmarks.apps.{module}"]\n'
                 f"[connections.here]\n{self.connections[driver]}"
             },
-            environment={"BENCH_REDIS": self.redis.url()},
+            environment=self._servers(),
         )
+
+    def _servers(self) -> dict[str, str]:
+        servers = {"BENCH_REDIS": self.redis.url()}
+        if self.beanstalkd is not None:
+            servers["BENCH_BEANSTALKD"] = self.beanstalkd.address
+        return servers
 
     def leased(self, driver: str, *options: str, jobs: str = "qframe") -> Side:
         """Give our side on a backend, with a short lease and tries."""

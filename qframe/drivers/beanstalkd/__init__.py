@@ -1,5 +1,5 @@
 """The beanstalkd driver: a tube for each queue, whole payloads as bodies."""
 
-from qframe.drivers.beanstalkd.queue import BeanstalkdQueue
+from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
 
-__all__ = ["BeanstalkdQueue"]
+__all__ = ["BeanstalkdBackend"]

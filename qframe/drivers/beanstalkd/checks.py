@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 from qframe.config import BeanstalkdSettings
-from qframe.drivers.beanstalkd.link import Link
-from qframe.drivers.beanstalkd.wire import fields
+from qframe.drivers.beanstalkd.connection import Connection
+from qframe.drivers.beanstalkd.protocol import fields
 
 _TUBE = b"qframe-check"
 _LISTENS = "0A"
@@ -16,17 +16,17 @@ _EVERYWHERE = {"0" * 8, "0" * 32}
 _FAR = 3600
 
 
-def warnings(link: Link, settings: BeanstalkdSettings) -> list[str]:
+def warnings(connection: Connection, settings: BeanstalkdSettings) -> list[str]:
     """Say what is unsafe, a sentence each."""
-    link.open()
-    said = _stats(link)
+    connection.open()
+    said = _stats(connection)
     found = []
     if said[b"binlog-current-index"] == b"0":
         found.append(
             "the log is off: jobs are in memory only and lost when the server ends; "
             "start it with -b FOLDER -f0"
         )
-    elif said.get(b"draining") != b"true" and not _log_is_written(link):
+    elif said.get(b"draining") != b"true" and not _log_is_written(connection):
         found.append(
             "the server has stopped writing its log, after an error of the disk: jobs queued since "
             "are lost when it ends; work them off, then restart it on a sound disk"
@@ -42,19 +42,19 @@ def warnings(link: Link, settings: BeanstalkdSettings) -> list[str]:
     return found
 
 
-def _stats(link: Link) -> dict[bytes, bytes]:
-    ((_, _, yaml),) = link.exchange(b"stats\r\n", 1)
+def _stats(connection: Connection) -> dict[bytes, bytes]:
+    ((_, _, yaml),) = connection.exchange([b"stats\r\n"])
     return fields(yaml)
 
 
-def _log_is_written(link: Link) -> bool:
+def _log_is_written(connection: Connection) -> bool:
     """Whether a job put and deleted, in a tube of its own, shows in the log's count of records."""
-    before = int(_stats(link)[b"binlog-records-written"])
-    use, count = link.use(_TUBE)
-    *_, (word, words, _) = link.exchange(use + b"put 0 %d 60 0\r\n\r\n" % _FAR, count + 1)
-    if word == b"INSERTED":  # what is BURIED must stay: see putting
-        link.exchange(b"delete %s\r\n" % words[1], 1)
-    return word == b"INSERTED" and int(_stats(link)[b"binlog-records-written"]) > before
+    before = int(_stats(connection)[b"binlog-records-written"])
+    put = b"put 0 %d 60 0\r\n\r\n" % _FAR
+    word, words, _ = connection.exchange([*connection.use(_TUBE), put])[-1]
+    if word == b"INSERTED":  # what is BURIED must stay: see push
+        connection.exchange([b"delete %b\r\n" % words[1]])
+    return word == b"INSERTED" and int(_stats(connection)[b"binlog-records-written"]) > before
 
 
 def _is_open(settings: BeanstalkdSettings) -> bool:

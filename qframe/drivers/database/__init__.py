@@ -1,5 +1,5 @@
-"""Jobs in an SQL database: Laravel's tables, on SQLite by default."""
+"""Messages and facts in an SQL database: Laravel's tables and our own, on SQLite by default."""
 
-from qframe.drivers.database.queue import DatabaseQueue
+from qframe.drivers.database.backend import DatabaseBackend
 
-__all__ = ["DatabaseQueue"]
+__all__ = ["DatabaseBackend"]

@@ -1,4 +1,4 @@
-"""The database: an engine, one held connection per thread, and what differs by dialect."""
+"""The database: one held connection per thread, its clock, and what differs by dialect."""
 
 from __future__ import annotations
 
@@ -6,73 +6,51 @@ import contextlib
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    LargeBinary,
-    cast,
-    create_engine,
-    event,
-)
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Column, ColumnElement, LargeBinary, cast
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
-from qframe import host, project
 from qframe.config import DatabaseSettings
+from qframe.contracts.backend import Timing
+from qframe.drivers import process
+from qframe.drivers.database.engine import database_url, make_engine, prepare, shown
+from qframe.drivers.database.errors import translated
 from qframe.drivers.database.fork import forks
 from qframe.drivers.database.schema import Schema
-from qframe.drivers.database.session import Call, Session, Transaction
+from qframe.drivers.database.session import Session
 from qframe.drivers.database.sql import Statement
-from qframe.drivers.database.trouble import translated
-from qframe.drivers.database.watch import FileWatch, watch
-from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
-from qframe.names import one_line
+from qframe.drivers.guard import guarded
 
-_SETUP_PATIENCE = 30.0
-_OLDEST_SQLITE = (3, 35)
 _CLOCKS = {
-    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-    "mysql": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
-    "mariadb": "SELECT CAST(unix_timestamp(now(3)) * 1000 AS signed)",
+    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    "mysql": "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)",
+    "mariadb": "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)",
 }
-
-_LOOK = 0.01
-_LOOK_FAR = 0.25
-"""Seconds between two looks for a commit by another connection, in a file and over a network."""
+TICK = 4
+"""Microseconds between two times at least: what is between orders the operations of a step."""
+_STEP_BACK = 1_000_000
+"""Microseconds the clock may seem to go back; more, and it was set."""
 
 
 class Database:
     """The database of one connection. Opened, and its tables created, when first used."""
 
-    def __init__(self, settings: DatabaseSettings) -> None:
-        self.settings = settings
-        self.url = _url(settings)
+    def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:
+        self.timing = timing
+        self.url = database_url(settings)
+        self.kind = self.url.get_backend_name()
+        self.is_sqlite = self.kind == "sqlite"
         self.schema = Schema(settings)
-        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = make_engine(self.url, settings)
+        self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
+        self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self._local = threading.local()
         self._own_opening = threading.Lock()
         self._ready = False
-        try:
-            self.engine = self._engine()
-        except (NoSuchModuleError, ArgumentError, ImportError) as error:
-            raise ConfigurationError(
-                f"the database {self.shown()}: {one_line(str(error))}"
-            ) from None
-        self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
-        self.look = _LOOK if self.is_sqlite else _LOOK_FAR
-        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
-
-    def shown(self) -> str:
-        """Give the URL without its password."""
-        if self.is_sqlite:
-            return Path(str(self.url.database)).name
-        return self.url.render_as_string(hide_password=True)
+        self._last = 0
 
     def statement(self, element: ClauseElement) -> Statement:
         """Compile a statement for this database."""
@@ -82,24 +60,30 @@ class Database:
         """Give this thread's connection; statements run in a transaction of their own each."""
         return Call(self)
 
-    def transaction(self) -> Transaction:
-        """Give this thread's connection in a transaction, which an outer one takes in."""
-        return Transaction(self)
-
-    def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
-        """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
-        return cast(column, LargeBinary) if self.is_sqlite else column
+    def transaction(self) -> Call:
+        """Give this thread's connection in a transaction."""
+        return Call(self, self._begin)
 
     def now(self, session: Session) -> int:
-        """Give the database's time in milliseconds.
+        """Give the database's time in microseconds; later than any that was given before.
 
-        SQLite has none of its own: it is a part of this process, and all that use the file share
-        this machine's clock.
+        SQLite has no clock of its own: it is a part of this process, and all that use the file
+        share this machine's.
         """
         if self.is_sqlite:
-            return time.time_ns() // 1_000_000
-        session.cursor.execute(_CLOCKS[self.url.get_backend_name()])
-        return int(session.cursor.fetchone()[0])
+            now = time.time_ns() // 1000
+        else:
+            session.cursor.execute(_CLOCKS[self.kind])
+            now = int(session.cursor.fetchone()[0])
+        if self._last - _STEP_BACK < now < self._last + TICK:
+            now = self._last + TICK
+        self._last = now
+        return now + int(self.timing.skew * 1_000_000)
+
+    def next_tick(self) -> int:
+        """Give a later time than the last, without asking."""
+        self._last += TICK
+        return self._last + int(self.timing.skew * 1_000_000)
 
     def version(self, session: Session) -> object:
         """Give a value that changes when another connection has committed."""
@@ -107,42 +91,43 @@ class Database:
             return object()  # no cheap answer: look again every time
         return session.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
-    def writes(self) -> FileWatch | None:
-        """Give this thread's watch on the file every commit is written to first, if it can be had.
+    # -- what columns of text take ----------------------------------------------------------------
 
-        What was written so far is forgotten.
-        """
-        if not self.is_sqlite:
-            return None
-        with self.session() as session:
-            if session.writes is None:
-                session.writes = watch(Path(f"{self.url.database}-wal"))
-            else:
-                session.writes.forget()
-            return session.writes
+    def stored(self, raw: bytes) -> str | bytes:
+        """Give bytes as a column of text takes them; SQLite takes any there."""
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            if self.is_sqlite:
+                return raw
+            raise ValueError(f"{self.kind} keeps text in UTF-8 only, not other bytes") from None
 
-    def version_text(self) -> str:
-        """Name the database and its version."""
-        dialect = self.engine.dialect
-        if self.is_sqlite:
-            return f"SQLite {dialect.loaded_dbapi.sqlite_version}, {self.shown()}"
-        return f"{dialect.name}, {self.shown()}"
+    def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
+        """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
+        return cast(column, LargeBinary) if self.is_sqlite else column
 
-    def warnings(self) -> list[str]:
-        """Say what is unsafe about the database."""
-        found = []
-        if self.is_sqlite:
-            path = Path(str(self.url.database))
-            if path.exists() and path.stat().st_mode & 0o002:
-                found.append(f"{path.name} can be written by every user: chmod o-w it")
-            if self.settings.synchronous == "normal":
-                found.append(
-                    'synchronous = "normal" survives the death of any process, but the last '
-                    'jobs before a power loss can be gone; "full" keeps them, slower'
-                )
-        elif not self.url.password and self.url.host not in {None, "localhost", "127.0.0.1", "::1"}:
-            found.append(f"{self.shown()} is used without a password")
-        return found
+    # -- opening and closing ----------------------------------------------------------------------
+
+    def held(self) -> Session:
+        """Give this thread's connection, opening it first where it must be."""
+        session: Session | None = getattr(self._local, "session", None)
+        if session is not None and session.pid == process.pid():
+            return session
+        if session is not None and not self.is_sqlite:
+            # Forked: the connection is the parent's, and closing it here would end it there.
+            _inherited.append(session)
+        with self._opening():
+            connection = self.engine.connect()
+            if not self._ready:
+                prepare(self.engine, connection, self.schema, self._begin)
+                self._ready = True
+            session = self._local.session = Session(connection, _identity(self.url.database))
+            if self.is_sqlite:
+                forks.add(session)
+        return session
+
+    def _opening(self) -> threading.Lock:
+        return forks.opening if self.is_sqlite else self._own_opening
 
     def follow_file(self) -> None:
         """Open the SQLite file anew when it was replaced or removed since it was opened."""
@@ -158,85 +143,11 @@ class Database:
         """Close this thread's connection."""
         session: Session | None = getattr(self._local, "session", None)
         self._local.session = None
-        if session is not None and session.pid == host.pid():
+        if session is not None and session.pid == process.pid():
             with contextlib.suppress(Exception):
                 session.close()
 
-    # -- opening --------------------------------------------------------------------------------
-
-    def held(self) -> Session:
-        """Give this thread's connection, opening it first where it must be."""
-        session: Session | None = getattr(self._local, "session", None)
-        if session is not None and session.pid == host.pid():
-            return session
-        if session is not None and not self.is_sqlite:
-            # Forked: the connection is the parent's, and closing it here would end it there.
-            _inherited.append(session)
-        with self._opening():
-            connection = self.engine.connect()
-            if not self._ready:
-                self._prepare(connection)
-                self._ready = True
-            session = self._local.session = Session(connection, _identity(self.url.database))
-            if self.is_sqlite:
-                forks.add(session)
-        return session
-
-    def _opening(self) -> threading.Lock:
-        return forks.opening if self.is_sqlite else self._own_opening
-
-    def _engine(self) -> Engine:
-        arguments: dict[str, Any] = {}
-        if self.is_sqlite:
-            arguments = {"timeout": self.settings.busy_timeout, "check_same_thread": False}
-        engine = create_engine(
-            self.url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments
-        )
-        if self.is_sqlite:
-            event.listen(engine, "connect", self._set_up_sqlite)
-        return engine
-
-    def _set_up_sqlite(self, raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
-        """Turn on write-ahead logging.
-
-        Two processes that do so on a new file at once get `locked` whatever the busy timeout:
-        try again for a while.
-        """
-        deadline = time.monotonic() + _SETUP_PATIENCE
-        raw.isolation_level = None
-        mode = ""
-        while not mode:
-            try:
-                mode = str(raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]).lower()
-                raw.execute(f"PRAGMA synchronous={self.settings.synchronous.upper()}")
-            except self.engine.dialect.loaded_dbapi.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-        if mode != "wal":
-            raise BackendUnusable(
-                f"the database {self.shown()} cannot use write-ahead logging "
-                f"(journal mode {mode}); "
-                "is it on a network file system?"
-            )
-
-    def _prepare(self, connection: Connection) -> None:
-        dbapi = self.engine.dialect.loaded_dbapi
-        if self.is_sqlite and dbapi.sqlite_version_info < _OLDEST_SQLITE:
-            raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
-        if not self.schema.changes(connection):
-            return
-        connection.exec_driver_sql(self.begin)
-        try:
-            for change in self.schema.changes(connection):
-                connection.exec_driver_sql(change)
-            connection.exec_driver_sql("COMMIT")
-        except BaseException:
-            with contextlib.suppress(Exception):
-                connection.exec_driver_sql("ROLLBACK")
-            raise
-
-    # -- errors ---------------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------
 
     def roll_back(self, session: Session) -> None:
         """Undo a transaction; a connection that cannot is closed."""
@@ -245,11 +156,11 @@ class Database:
         except Exception:  # noqa: BLE001 (out of step, or rolled back already: start afresh)
             self.close()
 
-    def translated(self, error: BaseException) -> BackendUnavailable:
+    def translated(self, error: BaseException) -> Exception:
         """Say by its type, and in a line, what an error of the database means."""
         if not self.is_sqlite:
             self.close()
-        return translated(error, self.shown())
+        return translated(error, shown(self.url))
 
 
 def _identity(file: str | None) -> object:
@@ -265,18 +176,69 @@ _inherited: list[Session] = []
 """Connections of a parent process, kept so that they are never closed."""
 
 
-def _url(settings: DatabaseSettings) -> URL:
-    try:
-        url = make_url(settings.url)
-    except ArgumentError:
-        raise ConfigurationError(
-            "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
-        ) from None
-    if url.get_backend_name() != "sqlite":
-        return url
-    if not url.database or url.database == ":memory:":
-        raise ConfigurationError(
-            "connections: url: an SQLite database in memory cannot be shared with a worker; "
-            "name a file"
-        )
-    return url.set(database=str(project.root() / url.database))
+class Call:
+    """The context of one call on a thread's connection, with or without a transaction.
+
+    A class, not a generator: it is entered for every job. What goes wrong between the connection
+    and the database leaves it translated.
+    """
+
+    __slots__ = ("_begin", "_database", "_guard", "_session")
+
+    def __init__(self, database: Database, begin: str = "") -> None:
+        self._database = database
+        self._begin = begin
+        self._guard = guarded()
+
+    def __enter__(self) -> Session:
+        self._guard.__enter__()
+        try:
+            session = self._session = self._database.held()
+            session.lock.acquire()
+            if self._begin:
+                self._start(session)
+        except BaseException as error:
+            self._guard.__exit__(type(error), error, error.__traceback__)
+            if isinstance(error, self._database.errors):
+                raise self._database.translated(error) from error
+            raise
+        return session
+
+    def _start(self, session: Session) -> None:
+        try:
+            session.cursor.execute(self._begin)
+        except BaseException:
+            # It may have begun all the same, where a Ctrl-C came as it returned.
+            self._database.roll_back(session)
+            session.lock.release()
+            raise
+        session.in_transaction = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        session = self._session
+        try:
+            if self._begin:
+                session.in_transaction = False
+                self._end(session, error)
+        except self._database.errors as failure:
+            raise self._database.translated(failure) from failure
+        finally:
+            session.lock.release()
+            self._guard.__exit__(kind, error, trace)
+        if isinstance(error, self._database.errors):
+            raise self._database.translated(error) from error
+
+    def _end(self, session: Session, error: BaseException | None) -> None:
+        if error is not None:
+            self._database.roll_back(session)
+            return
+        try:
+            session.cursor.execute("COMMIT")
+        except BaseException:
+            self._database.roll_back(session)
+            raise

@@ -43,7 +43,7 @@ class Forks:
         if not self._hold(self.opening, deadline):
             return
         for session in list(self._sessions):
-            if self._hold(session.lock, deadline) and not session.depth:
+            if self._hold(session.lock, deadline) and not session.in_transaction:
                 self._idle.append(session)
             else:
                 self._left_alone.append(session)

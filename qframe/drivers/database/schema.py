@@ -1,4 +1,4 @@
-"""The tables: Laravel's columns, and nullable ones of our own."""
+"""The tables: Laravel's columns, and nullable ones of our own; facts and latches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     DateTime,
+    Double,
     Index,
     Integer,
     MetaData,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     func,
     inspect,
     make_url,
+    text,
 )
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
 from sqlalchemy.types import TypeEngine
@@ -27,35 +29,40 @@ from qframe.config import DatabaseSettings
 
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 
-NEVER = 2**53
-"""`due_at` of a buried job."""
+NEVER = 2**62
+"""`due` of a buried message at least."""
 LATEST = 2**31 - 1
 """The latest `available_at` that fits Laravel's column everywhere."""
+_MYSQL = {"mysql", "mariadb"}
 _PARTIAL = {"sqlite", "postgresql"}
 """The backends that index a part of a table."""
+_BY_CODE_POINT = {"postgresql": "C", "mysql": "utf8mb4_bin", "mariadb": "utf8mb4_bin"}
+"""Collations in which no two keys are equal, and keys sort as in memory."""
 
 
 class Schema:
-    """The tables of one connection.
+    """The tables of one connection. Times of our own columns are microseconds.
 
-    `due_at`, milliseconds, is when a ready or delayed row may be taken, exactly; rows written by
-    PHP lack it and get it from `available_at` when they are first seen. `lease` is the fence: a
-    value new at each reservation. `lease_until`, milliseconds, is when it runs out, and
-    `leased_at` the `reserved_at` that was written with it: a row whose `reserved_at` differs has
-    been reserved by PHP since. `reserved_at` is written so that Laravel's own rule
-    (`reserved_at + retry_after`) lets the lease run out no earlier.
+    - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
+      write it: it is made of `available_at` when the row is first seen.
+    - `lease`: the fence, new at each reservation. It stays when the lease has run out, so that the
+      reservation can be settled until somebody else has the message.
+    - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: a row whose
+      `reserved_at` differs has been reserved by PHP since. `reserved_at` is written so that
+      Laravel's own rule (`reserved_at + retry_after`) ends the lease no earlier.
+    - `started`: 1 once the reservation was started.
     """
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self.metadata = MetaData()
         self._backend = make_url(settings.url).get_backend_name()
+        self.metadata = MetaData(info={"backend": self._backend})
         self._long = _long(self._backend)
+        self._key = String(255, collation=_BY_CODE_POINT.get(self._backend))
         self.jobs = self._jobs(settings.table)
         self.failed = self._failed(settings.failed_table)
-        self.store = self._store(settings.store_table)
-        self.status = self._status(settings.status_table)
-        self.batches = self._batches(settings.batch_table)
-        self.members = self._members(settings.batch_member_table)
+        self.facts = self._facts(settings.fact_table)
+        self.latches = self._latches(settings.latch_table)
+        self.arrived = self._arrived(settings.latch_member_table)
 
     def _jobs(self, name: str) -> Table:
         table = Table(
@@ -68,16 +75,17 @@ class Schema:
             Column("reserved_at", Integer),
             Column("available_at", Integer, nullable=False),
             Column("created_at", Integer, nullable=False),
-            Column("due_at", BigInteger),
+            Column("due", BigInteger),
             Column("lease", String(32)),
-            Column("lease_until", BigInteger),
+            Column("lease_end", BigInteger),
             Column("leased_at", Integer),
-            Column("history", self._long),
-            # As Laravel's: the id names a job whose payload has no uuid, so it is never reused.
+            Column("started", Integer),
+            Column("notes", self._long),
+            # As Laravel's: the id names a message, so it is never used again.
             sqlite_autoincrement=True,
         )
-        self._index("waiting", table, table.c.reserved_at.is_(None), "due_at", "id")
-        self._index("reserved", table, table.c.reserved_at.is_not(None), "reserved_at")
+        self._index("due", table, table.c.reserved_at.is_(None), "due", "id")
+        self._index("leases", table, table.c.reserved_at.is_not(None), "reserved_at")
         return table
 
     def _index(self, name: str, table: Table, where: ColumnElement[bool], *columns: str) -> None:
@@ -97,85 +105,69 @@ class Schema:
             Column("queue", Text, nullable=False),
             Column("payload", self._long, nullable=False),
             Column("exception", self._long, nullable=False),
-            Column("failed_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+            self._failed_at(),
             Column("attempts", Integer),
             Column("history", self._long),
+            Column("name", self._long),
         )
 
-    def _store(self, name: str) -> Table:
+    def _failed_at(self) -> Column[Any]:
+        """Give Laravel's column, with the fraction of the second where it has to be asked for."""
+        if self._backend not in _MYSQL:
+            now: Any = func.current_timestamp()
+            return Column("failed_at", DateTime, nullable=False, server_default=now)
+        from sqlalchemy.dialects.mysql import DATETIME  # noqa: PLC0415 (of one backend)
+
+        now = text("CURRENT_TIMESTAMP(6)")
+        return Column("failed_at", DATETIME(fsp=6), nullable=False, server_default=now)
+
+    def _facts(self, name: str) -> Table:
         return Table(
             name,
             self.metadata,
-            Column("key", String(255), primary_key=True),
+            Column("key", self._key, primary_key=True),
             Column("value", self._long, nullable=False),
+            Column("rank", BigInteger),
+            # Without an index, in which each write would move a row: `Facts` sweeps.
             Column("expires_at", BigInteger),
+            **self._by_key_alone(),
         )
 
-    def _status(self, name: str) -> Table:
+    def _latches(self, name: str) -> Table:
         return Table(
             name,
             self.metadata,
-            Column("id", _ID, primary_key=True, autoincrement=True),
-            Column("uuid", String(255), nullable=False, unique=True),
-            Column("queued", self._long, nullable=False),
-            Column("started", self._long),
-            Column("ended", self._long),
-            Column("progress", self._long),
-            # Behind the texts: they are set by what it was, and MySQL sets in this order.
-            Column("life", Integer, nullable=False),
-            Column("attempt", Integer, nullable=False),
-            Column("state", String(16), nullable=False),
-            Column("final", Integer, nullable=False),
-            # Without an index, which each write would move a row in: `statuses` sweeps.
+            Column("key", self._key, primary_key=True),
+            Column("size", BigInteger, nullable=False),
+            Column("done", BigInteger, nullable=False),
+            Column("failed", BigInteger, nullable=False),
+            Column("closed", Integer, nullable=False),
+            Column("first_failed", BigInteger),
+            Column("failed_at", BigInteger),
+            Column("completed_at", BigInteger),
+            Column("then_queue", String(255), nullable=False),
+            Column("then_raw", self._long, nullable=False),
+            Column("then_delay", Double, nullable=False),
+            Column("then_priority", BigInteger),
+            Column("every", BigInteger, nullable=False),
+            Column("ttl", Double, nullable=False),
             Column("expires_at", BigInteger, nullable=False),
         )
 
-    def _batches(self, name: str) -> Table:
-        """Give Laravel's batches; in a row of its own our columns are null.
-
-        `pending_jobs` counts, as there, whatever is not done; the uuids of `failed_job_ids` are in
-        the table of members.
-        """
+    def _arrived(self, name: str) -> Table:
         return Table(
             name,
             self.metadata,
-            Column("id", String(255), primary_key=True),
-            Column("name", String(255), nullable=False),
-            Column("total_jobs", Integer, nullable=False),
-            Column("pending_jobs", Integer, nullable=False),
-            Column("failed_jobs", Integer, nullable=False),
-            Column("failed_job_ids", self._long, nullable=False),
-            Column("options", self._long),
-            Column("cancelled_at", Integer),
-            Column("created_at", Integer, nullable=False),
-            Column("finished_at", Integer),
-            Column("sealed", Integer),
-            Column("allows_failures", Integer),
-            Column("first_failed", Integer),
-            Column("progress_step", Integer),
-            Column("told", String(255)),
-            Column("told_progress", Integer),
-            Column("connection", String(255)),
-            Column("teller", self._long),
-            Column("teller_uuid", String(255)),
-            Column("teller_queue", String(255)),
-            Column("created_ms", BigInteger),
-            Column("cancelled_ms", BigInteger),
-            Column("finished_ms", BigInteger),
+            Column("latch", self._key, primary_key=True),
+            Column("number", BigInteger, primary_key=True, autoincrement=False),
+            Column("failed", Integer, nullable=False),
+            Column("label", self._long, nullable=False),
+            **self._by_key_alone(),
         )
 
-    def _members(self, name: str) -> Table:
-        # By its key alone: one tree less to write for each member.
-        kind: Any = {"sqlite_with_rowid": False} if self._backend == "sqlite" else {}
-        return Table(
-            name,
-            self.metadata,
-            Column("batch_id", String(255), primary_key=True),
-            Column("number", Integer, primary_key=True, autoincrement=False),
-            Column("state", Integer, nullable=False),
-            Column("uuid", String(255)),
-            **kind,
-        )
+    def _by_key_alone(self) -> dict[str, Any]:
+        """Leave out SQLite's own row number: one tree less to write."""
+        return {"sqlite_with_rowid": False} if self._backend == "sqlite" else {}
 
     def changes(self, connection: Connection) -> list[str]:
         """Give the statements that create what is missing.
@@ -205,7 +197,7 @@ class Schema:
 
 def _long(backend: str) -> TypeEngine[str]:
     """Give the type of a text of any length."""
-    if backend in {"mysql", "mariadb"}:
+    if backend in _MYSQL:
         from sqlalchemy.dialects.mysql import LONGTEXT  # noqa: PLC0415 (of one backend)
 
         return LONGTEXT()

@@ -1,183 +1,234 @@
-"""The hot statements of the queue, written in SQLAlchemy Core and compiled once per database.
-
-They run on the DBAPI cursor (see `Statement`): on SQLite, Core's own execution takes longer than
-the statement itself, three times per job.
-"""
+"""The statements about messages: each is built when it is first used."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, LargeBinary, Select, and_, case, cast, func, or_, select
 
 from qframe.drivers.database.connection import Database
-from qframe.drivers.database.schema import NEVER
-from qframe.drivers.database.sql import param
+from qframe.drivers.database.schema import LATEST, NEVER
+from qframe.drivers.database.sql import Statement, param, params
 
-BATCH = 100
-"""How many rows are moved to ready at most in one step, so that no step holds the lock for long."""
+MOST = 1000
+"""How many rows are made ready at most in one step, so that no step holds the lock for long."""
+_LEASE = params("reserved_at", "leased_at", "lease_end")
 
 
 class Statements:
-    """All statements of one jobs table."""
+    """All statements of one jobs table. `retry_after` is what PHP's reservations last."""
 
-    def __init__(self, database: Database) -> None:
-        jobs = database.schema.jobs
-        make = database.statement
-        c = jobs.c
-        ours = and_(c.id == param("id"), c.lease == param("lease"), c.reserved_at == c.leased_at)
-        free = {"reserved_at": None, "lease": None, "lease_until": None, "leased_at": None}
+    def __init__(self, database: Database, retry_after: float) -> None:
+        self._make = database.statement
+        self._bytes = database.as_bytes
+        self._jobs = database.schema.jobs
+        c = self._c = database.schema.jobs.c
+        ours = c.reserved_at.is_not_distinct_from(c.leased_at)
+        self._fenced = and_(c.id == param("id"), c.lease == param("lease"), ours)
+        self._end = case(
+            (c.reserved_at == c.leased_at, c.lease_end),
+            else_=c.reserved_at * 1_000_000 + int(retry_after * 1_000_000),
+        )
+        self._of_queue = c.queue == param("queue")
+        self._waits = and_(self._of_queue, c.reserved_at.is_(None))
+        self._due = func.coalesce(c.due, c.available_at * 1_000_000)
 
-        self.insert = make(
-            jobs.insert().values(
-                queue=param("queue"),
-                payload=param("payload"),
-                attempts=0,
-                available_at=param("available_at"),
-                created_at=param("created_at"),
-                due_at=param("due_at"),
-            )
+    def _some(self, *conditions: ColumnElement[bool]) -> Select[Any]:
+        """Give the ids of some rows of a queue; in a table of their own for MariaDB."""
+        rows = select(self._c.id).where(self._of_queue, *conditions).limit(MOST)
+        return select(rows.subquery().c.id)
+
+    # -- push and reserve -------------------------------------------------------------------------
+
+    @cached_property
+    def insert(self) -> Statement:
+        values = params("queue", "payload", "available_at", "created_at", "due")
+        return self._make(self._jobs.insert().values(attempts=0, **values))
+
+    @cached_property
+    def adopt(self) -> Statement:
+        """Give rows that PHP wrote their exact due time."""
+        c = self._c
+        rows = self._some(c.reserved_at.is_(None), c.due.is_(None))
+        return self._make(
+            self._jobs.update().values(due=c.available_at * 1_000_000).where(c.id.in_(rows))
         )
-        self.adopt = make(
-            jobs.update()
-            .values(due_at=c.available_at * 1000)
-            .where(c.id.in_(_some(jobs, c.reserved_at.is_(None), c.due_at.is_(None))))
+
+    @cached_property
+    def expired(self) -> Statement:
+        """Find leases that ran out, the last first.
+
+        `reserved_before` follows from the rest, and is what the index finds them by.
+        """
+        c = self._c
+        by_index = c.reserved_at <= param("reserved_before")
+        return self._make(
+            select(c.id)
+            .where(self._of_queue, by_index, self._end <= param("now"))
+            .order_by(self._end.desc(), c.id.desc())
+            .limit(MOST)
+            .with_for_update(skip_locked=True)
         )
-        self.reclaim = make(
-            jobs.update().values(**free).where(c.id.in_(_some(jobs, _expired(jobs))))
+
+    @cached_property
+    def make_ready(self) -> Statement:
+        values = params("due", "available_at")
+        return self._make(
+            self._jobs.update()
+            .values(reserved_at=None, leased_at=None, **values)
+            .where(self._c.id == param("id"))
         )
-        self.take = make(
-            select(c.id, database.as_bytes(c.payload), c.attempts, c.history)
-            .where(c.queue == param("queue"), c.reserved_at.is_(None), c.due_at <= param("now"))
-            .order_by(c.due_at, c.id)
+
+    @cached_property
+    def first_due(self) -> Statement:
+        due = self._c.due
+        return self._make(select(due).where(self._waits).order_by(due).limit(1))
+
+    @cached_property
+    def ready(self) -> Statement:
+        c = self._c
+        return self._make(
+            select(c.id, self._bytes(c.payload), c.attempts, self._bytes(c.notes))
+            .where(self._waits, c.due <= param("now"))
+            .order_by(c.due, c.id)
             .limit(param("limit"))
             .with_for_update(skip_locked=True)
         )
-        self.hold = make(
-            jobs.update()
-            .values(
-                reserved_at=param("reserved_at"),
-                leased_at=param("reserved_at"),
-                lease=param("lease"),
-                lease_until=param("until"),
+
+    @cached_property
+    def hold(self) -> Statement:
+        return self._make(
+            self._jobs.update()
+            .values(lease=param("lease"), started=None, **_LEASE)
+            .where(self._c.id == param("id"))
+        )
+
+    # -- the reservation --------------------------------------------------------------------------
+
+    @cached_property
+    def holds(self) -> Statement:
+        return self._make(select(self._c.id).where(self._fenced).with_for_update())
+
+    @cached_property
+    def start(self) -> Statement:
+        return self._fenced_update(started=1, **params("attempts", "notes"), **_LEASE)
+
+    @cached_property
+    def renew(self) -> Statement:
+        return self._fenced_update(**_LEASE)
+
+    @cached_property
+    def delete(self) -> Statement:
+        return self._make(self._jobs.delete().where(self._fenced))
+
+    @cached_property
+    def release(self) -> Statement:
+        """Bury, too: `due` is never then."""
+        free = {"reserved_at": None, "leased_at": None, "lease": None}
+        notes = func.coalesce(param("notes"), self._c.notes)
+        return self._fenced_update(notes=notes, **free, **params("due", "available_at", "attempts"))
+
+    def _fenced_update(self, **values: Any) -> Statement:  # noqa: ANN401 (SQL, or a value)
+        return self._make(self._jobs.update().values(values).where(self._fenced))
+
+    @cached_property
+    def adopted(self) -> Statement:
+        c = self._c
+        return self._make(
+            select(c.queue, self._bytes(c.payload), c.attempts, self._bytes(c.notes)).where(
+                self._fenced, c.started == 1
             )
-            .where(c.id == param("id"))
         )
-        self.start = make(
-            jobs.update()
-            .values(
-                attempts=c.attempts + 1,
-                history=param("history"),
-                reserved_at=param("reserved_at"),
-                leased_at=param("reserved_at"),
-                lease_until=param("until"),
-            )
-            .where(ours)
-        )
-        self.renew = make(
-            jobs.update()
-            .values(
-                reserved_at=param("reserved_at"),
-                leased_at=param("reserved_at"),
-                lease_until=param("until"),
-            )
-            .where(ours)
-        )
-        self.own = make(
-            select(c.id, database.as_bytes(c.payload), c.attempts, c.history, c.queue).where(ours)
-        )
-        self.delete = make(jobs.delete().where(ours))
-        self.release = make(
-            jobs.update()
-            .values(
-                due_at=param("due_at"),
-                available_at=param("available_at"),
-                history=param("history"),
-                **free,
-            )
-            .where(ours)
-        )
-        self.give_back = make(
-            jobs.update()
-            .values(attempts=param("attempts"), history=param("history"), **free)
-            .where(ours)
-        )
-        self.give_back_later = make(
-            jobs.update()
-            .values(
-                attempts=param("attempts"),
-                due_at=param("due_at"),
-                available_at=param("available_at"),
-                history=param("history"),
-                **free,
-            )
-            .where(ours)
-        )
-        in_queue = c.queue == param("queue")
-        waiting = and_(in_queue, c.reserved_at.is_(None))
-        self.next_due = make(select(c.due_at).where(waiting).order_by(c.due_at).limit(1))
-        expiry = case(
-            (c.reserved_at == c.leased_at, c.lease_until),
-            else_=c.reserved_at * 1000 + param("ms"),  # PHP's
-        )
-        self.next_expiry = make(
-            select(func.min(expiry)).where(in_queue, c.reserved_at.is_not(None))
-        )
-        reserved = select(func.count()).where(in_queue, c.reserved_at.is_not(None))
-        due = func.coalesce(c.due_at, c.available_at * 1000)
-        # One statement, so that a job that moves meanwhile is counted once.
-        self.count = make(
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    @cached_property
+    def next_end(self) -> Statement:
+        """Find when the next lease of a queue ends."""
+        reserved = self._c.reserved_at.is_not(None)
+        return self._make(select(func.min(self._end)).where(self._of_queue, reserved))
+
+    @cached_property
+    def sizes(self) -> Statement:
+        """Count in one statement, so that a message that moves meanwhile is counted once."""
+        c = self._c
+        reserved = select(func.count()).where(self._of_queue, c.reserved_at.is_not(None))
+        running = reserved.where(self._end > param("now"))
+        delayed = and_(self._due > param("now"), self._due < NEVER)
+        return self._make(
             select(
                 func.count(),
-                func.sum(case((and_(due > param("now"), due < NEVER), 1), else_=0)),
-                func.sum(case((c.due_at == NEVER, 1), else_=0)),
+                func.sum(case((delayed, 1), else_=0)),
+                func.sum(case((c.due >= NEVER, 1), else_=0)),
                 reserved.scalar_subquery(),
-            ).where(waiting)
+                running.scalar_subquery(),
+            ).where(self._waits)
         )
-        unburied = and_(waiting, or_(c.due_at.is_(None), c.due_at < NEVER))
-        clearable = or_(unburied, and_(in_queue, _expired(jobs)))
-        self.clear = make(jobs.delete().where(clearable))
-        self.locked = make(
-            select(database.as_bytes(c.payload)).where(clearable, c.payload.like(param("like")))
-        )
-        self.kick = make(
-            jobs.update()
-            .values(due_at=param("due_at"), available_at=param("available_at"))
-            .where(waiting, c.due_at == NEVER)
-        )
-        expired = or_(c.reserved_at.is_(None), _expired(jobs))
-        self.find = make(
+
+    @cached_property
+    def names(self) -> Statement:
+        return self._make(select(self._c.queue).distinct().order_by(self._c.queue))
+
+    @cached_property
+    def purge(self) -> Statement:
+        c = self._c
+        waits = and_(c.reserved_at.is_(None), or_(c.due.is_(None), c.due < NEVER))
+        ended = and_(c.reserved_at.is_not(None), self._end <= param("now"))
+        return self._make(self._jobs.delete().where(self._of_queue, or_(waits, ended)))
+
+    @cached_property
+    def buried(self) -> Statement:
+        """Find what is buried, the first buried first."""
+        c = self._c
+        rows = select(c.id).where(self._waits, c.due >= NEVER).order_by(c.due, c.id)
+        return self._make(rows.with_for_update(skip_locked=True))
+
+    @cached_property
+    def search(self) -> Statement:
+        """Find messages that hold bytes; what else is needed tells where each is."""
+        c = self._c
+        held = and_(c.reserved_at == c.leased_at, c.started.is_(None))
+        return self._make(
             select(
                 c.id,
-                database.as_bytes(c.payload),
-                c.queue,
-                c.attempts,
-                case((expired, None), else_=expiry - param("now")),
-            ).where(
-                c.payload.like(param("like")),
-                or_(in_queue, param("queue").is_(None)),
+                self._bytes(c.payload),
+                self._due,
+                case((c.reserved_at.is_not(None), self._end), else_=None),
+                case((held, 1), else_=0),
             )
+            .where(self._of_queue, self._contains)
+            .order_by(c.id)
+            .limit(param("limit"))
         )
-        self.remove = make(jobs.delete().where(c.id == param("id"), expired))
-        self.names = make(select(c.queue).distinct().order_by(c.queue))
+
+    @property
+    def _contains(self) -> ColumnElement[bool]:
+        payload = self._c.payload
+        if self._jobs.metadata.info["backend"] == "postgresql":
+            return func.strpos(payload, param("text")) > 0
+        return func.instr(cast(payload, LargeBinary), param("text")) > 0
+
+    @cached_property
+    def waiting(self) -> Statement:
+        """Find one message that nobody holds."""
+        c = self._c
+        free = or_(c.reserved_at.is_(None), self._end <= param("now"))
+        return self._make(
+            select(c.id, self._bytes(c.payload), c.attempts, self._bytes(c.notes))
+            .where(c.id == param("id"), free)
+            .with_for_update()
+        )
 
 
-def _some(jobs: Table, *conditions: ColumnElement[bool]) -> Select[Any]:
-    """Give the ids of a batch of one queue's rows; in a table of their own for MariaDB."""
-    batch = select(jobs.c.id).where(jobs.c.queue == param("queue"), *conditions).limit(BATCH)
-    return select(batch.subquery().c.id)
+def due_at(now: int, delay: float = 0) -> dict[str, int]:
+    """Give when a row is due, exactly for us and in seconds for PHP, never too early."""
+    if delay <= 0:
+        return {"due": now, "available_at": now // 1_000_000}
+    due = min(now + int(delay * 1_000_000), NEVER - 1)
+    return {"due": due, "available_at": min(-(-due // 1_000_000), LATEST - 1)}
 
 
-def _expired(jobs: Table) -> ColumnElement[bool]:
-    """Tell a reserved row whose lease ran out.
-
-    By its own lease, or by Laravel's rule where PHP has reserved it: it wrote no lease, or
-    another `reserved_at` than the one that belongs to the lease.
-    """
-    c = jobs.c
-    ours = and_(c.lease_until <= param("now"), c.reserved_at == c.leased_at)
-    foreign = and_(
-        or_(c.lease_until.is_(None), c.reserved_at != c.leased_at),
-        c.reserved_at <= param("reserved_before"),
-    )
-    return and_(c.reserved_at.is_not(None), or_(ours, foreign))
+def buried_at(now: int) -> dict[str, int]:
+    """Give the due time of a row that is buried, in the order in which rows are."""
+    return {"due": NEVER + now, "available_at": LATEST}

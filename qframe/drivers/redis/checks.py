@@ -5,25 +5,25 @@ from __future__ import annotations
 from contextlib import suppress
 
 from qframe.config import RedisSettings
-from qframe.drivers.redis.links import Links
-from qframe.drivers.redis.scripts import Command
+from qframe.contracts.backend import Health
+from qframe.drivers.redis.commands import command
+from qframe.drivers.redis.connection import Connection
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 
 _OLDEST = (6, 0, 6)
 _LOCAL = ("127.", "[::1]", "localhost")
 
 
-def version(links: Links) -> str:
-    """Give the kind and version of the server."""
-    info = _info(links)
+def health(connection: Connection, settings: RedisSettings) -> Health:
+    """Give the kind and version of the server, and what is unsafe."""
+    info = _info(connection, settings)
+    version = f"Redis {info.get('redis_version', '')}"
     if info.get("server_name") == "valkey":
-        return f"Valkey {info.get('valkey_version', '')}"
-    return f"Redis {info.get('redis_version', '')}"
+        version = f"Valkey {info.get('valkey_version', '')}"
+    return Health(version, tuple(_warnings(connection, settings, info)))
 
 
-def warnings(links: Links, settings: RedisSettings) -> list[str]:
-    """Say what is unsafe, a sentence each."""
-    info = _info(links)
+def _warnings(connection: Connection, settings: RedisSettings, info: dict[str, str]) -> list[str]:
     found = []
     number = info.get("redis_version", "")
     if number and _numbers(number) < _OLDEST:
@@ -43,8 +43,8 @@ def warnings(links: Links, settings: RedisSettings) -> list[str]:
         )
     elif _is_full(info):
         found.append("the memory is full (maxmemory): pushes are refused")
-    found += _about_persistence(links, info)
-    found += _about_access(links, settings)
+    found += _about_persistence(connection, info)
+    found += _about_access(connection, settings)
     return found
 
 
@@ -55,47 +55,46 @@ def _is_full(info: dict[str, str]) -> bool:
     return 0 < most <= used
 
 
-def _about_persistence(links: Links, info: dict[str, str]) -> list[str]:
+def _about_persistence(connection: Connection, info: dict[str, str]) -> list[str]:
     if info.get("aof_enabled") == "1":
         if info.get("aof_last_write_status", "ok") != "ok":
             return ["the last write to the append-only file failed, jobs may not survive a restart"]
-        if _config(links, "appendfsync") == "no":
+        if _config(connection, "appendfsync") == "no":
             return ["appendfsync no: a power loss can lose many seconds of jobs, set everysec"]
         return []
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return ["the last snapshot failed, jobs may not survive a restart"]
-    if _config(links, "save") == "":
+    if _config(connection, "save") == "":
         return ["nothing is written to disk, a restart loses all jobs, set appendonly yes"]
     return ["a restart loses the jobs since the last snapshot, set appendonly yes"]
 
 
-def _about_access(links: Links, settings: RedisSettings) -> list[str]:
+def _about_access(connection: Connection, settings: RedisSettings) -> list[str]:
     url = settings.shown_url()
     host = url.split("://", 1)[1]
     if url.startswith("unix") or host.startswith(_LOCAL):
         return []
     found = []
-    if "@" not in settings.url and _config(links, "requirepass") in ("", None):
+    if "@" not in settings.url and _config(connection, "requirepass") in ("", None):
         found.append(f"{host} is reached without a password: whoever reaches it runs jobs here")
     if not settings.is_tls():
         found.append(f"{host} is reached without TLS: passwords and jobs can be read on the way")
     return found
 
 
-def _info(links: Links) -> dict[str, str]:
-    with links.of(links.keys.failed) as link:
-        (text,) = link.ask(Command("INFO"))
+def _info(connection: Connection, settings: RedisSettings) -> dict[str, str]:
+    (text,) = connection.ask(command("INFO"))
     lines = (line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     info = {key: value.strip() for key, value in lines}
-    if info.get("cluster_enabled") == "1" and not links.server.settings.cluster:
-        raise BackendUnusable(f"{links.server.shown()}: it is a cluster, set cluster = true")
+    if info.get("cluster_enabled") == "1" and not settings.cluster:
+        raise BackendUnusable(f"{settings.shown_url()}: it is a cluster, set cluster = true")
     return info
 
 
-def _config(links: Links, name: str) -> str | None:
+def _config(connection: Connection, name: str) -> str | None:
     """Give a setting of the server, None where it does not tell."""
-    with suppress(BackendUnavailable), links.of(links.keys.failed) as link:
-        (pair,) = link.ask(Command("CONFIG", "GET", name))
+    with suppress(BackendUnavailable):
+        (pair,) = connection.ask(command("CONFIG", "GET", name))
         if len(pair) == 2:  # noqa: PLR2004 (name and value)
             return str(pair[1].decode())
     return None

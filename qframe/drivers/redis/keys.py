@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from qframe.exceptions import InvalidQueueName
 
 
-class QueueKeys(NamedTuple):
+class QueueKeys:
     """The keys of one queue; on a Cluster they share a slot."""
 
-    ready: str
-    notify: str
-    delayed: str
-    reserved: str
-    buried: str
+    __slots__ = ("buried", "declared", "delayed", "notes", "notify", "queue", "ready", "reserved")
+
+    def __init__(self, queue: str, ready: str, notes: bytes, names: str) -> None:
+        self.queue = queue
+        self.ready = ready
+        """A list, as `notify` and `buried`; the others are sorted sets."""
+        self.notify = f"{ready}:notify"
+        self.delayed = f"{ready}:delayed"
+        self.reserved = f"{ready}:reserved"
+        self.buried = f"{ready}:buried"
+        self.notes = notes + ready.encode()
+        """What the keys of its notes begin with."""
+        self.declared = (ready, names) if names else tuple(self.types())
+        """The keys a script about it is told of, `ready` first.
+
+        A Cluster is told all: while it moves them from one node to another, it refuses what would
+        find some here and some there. One that is taken for a single server refuses these two.
+        """
+
+    def types(self) -> dict[str, bytes]:
+        """Give what Redis holds under each key."""
+        lists = dict.fromkeys((self.ready, self.notify, self.buried), b"list")
+        return {**lists, self.delayed: b"zset", self.reserved: b"zset"}
 
 
-_ENDS = tuple(f":{part}" for part in QueueKeys._fields[1:])
+_ENDS = (":notify", ":delayed", ":reserved", ":buried")
 
 
 class Keys:
@@ -28,20 +44,17 @@ class Keys:
     """
 
     def __init__(self, prefix: str, *, braces: bool) -> None:
-        self._prefix = prefix
+        self._start, self._end = f"{prefix}queues:", ""
         self.braces = braces
+        if braces:
+            self._start, self._end = f"{self._start}{{", "}"
         self._queues: dict[str, QueueKeys] = {}
         self.names = f"{prefix}qframe:queues"
-        self.failed = f"{prefix}qframe:{{failed}}"
-        self.failed_order = f"{self.failed}:order"
-        self.store = f"{prefix}qframe:{{store}}:"
-        self.swaps = f"{prefix}qframe:{{store}}swaps:"
-        self.status = f"{prefix}qframe:{{status}}:"
-        self.ready = self._start
-        """What stands before the name of a queue: where there are no braces, that is its key."""
-        self.batches = f"{prefix}qframe:{{batch}}es"
-        self.growths = f"{prefix}qframe:{{batch}}growths:"
-        self.batch = f"{prefix}qframe:{{batch}}"
+        """A set of the ready lists that may hold something."""
+        self.notes = f"{prefix}qframe:notes:".encode()
+        self.facts = f"{prefix}qframe:{{facts}}"
+        """What all keys of facts, latches and failed records begin with."""
+        self.markers = f"{prefix}qframe:said:"
 
     def of(self, queue: str) -> QueueKeys:
         """Give the keys of a queue; raises `InvalidQueueName` where one would be another's."""
@@ -52,24 +65,20 @@ class Keys:
                     f"{queue!r} is not a queue name on Redis, where another queue's key ends with "
                     f"{queue[queue.rindex(':') :]!r}"
                 )
-            ready = f"{self._start}{queue}{self._end}"
-            keys = self._queues[queue] = QueueKeys(
-                ready, f"{ready}:notify", f"{ready}:delayed", f"{ready}:reserved", f"{ready}:buried"
-            )
+            names = "" if self.braces else self.names
+            keys = QueueKeys(queue, f"{self._start}{queue}{self._end}", self.notes, names)
+            self._queues[queue] = keys
         return keys
 
-    def of_batch(self, batch: str) -> tuple[str, str, str]:
-        """Give the keys of a batch: what it is, who is done, who has failed."""
-        start = self.batch
-        return f"{start}:{batch}", f"{start}done:{batch}", f"{start}failed:{batch}"
+    def markers_beside(self, key: str) -> str:
+        """Give what the names of markers begin with that are in the slot of a key."""
+        tag = key[key.index("{") : key.index("}") + 1] if self.braces and "{" in key else ""
+        return f"{self.markers}{tag}"
 
-    @property
-    def _start(self) -> str:
-        return f"{self._prefix}queues:{'{' if self.braces else ''}"
-
-    @property
-    def _end(self) -> str:
-        return "}" if self.braces else ""
+    def types(self) -> dict[str, bytes]:
+        """Give what Redis holds under the keys that are of no queue."""
+        failed = {f"{self.facts}failed": b"hash", f"{self.facts}order": b"zset"}
+        return {self.names: b"set", **failed}
 
     @property
     def pattern(self) -> str:
@@ -82,25 +91,6 @@ class Keys:
         for end in _ENDS:
             name = name.removesuffix(end)
         return name.removesuffix(self._end)
-
-
-def type_of(key: str) -> str:
-    """Give the type of what Redis holds under one of these keys."""
-    if "qframe:{store}" in key or "qframe:{status}:" in key:
-        return "string"
-    if "qframe:{batch}" in key:
-        return _type_in_batches(key.partition("qframe:{batch}")[2])
-    if key.endswith("qframe:queues"):
-        return "set"
-    if key.endswith("qframe:{failed}"):
-        return "hash"
-    return "zset" if key.endswith((":delayed", ":reserved", ":order")) else "list"
-
-
-def _type_in_batches(end: str) -> str:
-    if end.startswith(":"):
-        return "hash"
-    return "string" if end.startswith(("done:", "growths:")) else "zset"
 
 
 def escaped(text: str) -> str:

@@ -17,11 +17,10 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as TooLate
 
-from qframe.drivers.sockets import Vigil, let_block
+from qframe.drivers.sockets import let_block
 
 _BUFFER = 65536
 _MISSING = object()
-_GONE = "the server closed the connection"
 
 
 class Wire:
@@ -31,30 +30,16 @@ class Wire:
     step then.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_connection",
-        "_gets",
-        "_poll",
-        "_reader",
-        "_receive",
-        "_socket",
-        "_vigil",
-        "send",
-    )
+    __slots__ = ("_buffer", "_connection", "_gets", "_reader", "_receive", "_socket", "send")
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
         plain: Any = connection._sock  # noqa: SLF001 (redis-py offers no other way to it)
-        self._vigil = None
         if type(plain) is socket.socket:
             let_block(plain)
-            self._vigil = Vigil(plain)
         self._socket = plain
         self.send = plain.sendall
         self._receive = plain.recv_into
-        self._poll = select.poll()
-        self._poll.register(plain, select.POLLIN)
         self._buffer = bytearray(_BUFFER)
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse,
@@ -67,22 +52,17 @@ class Wire:
         """Read one reply; an error the server answered with is given, not raised."""
         reply = self._gets(False)
         while reply is _MISSING:
-            self._fill()
+            try:
+                count = self._receive(self._buffer)
+            except BlockingIOError:  # the kernel's way to say it took too long
+                raise TooLate("the server did not answer in time") from None
+            if not count:
+                raise ConnectionLost("the server closed the connection")
+            self._reader.feed(self._buffer, 0, count)  # type: ignore[arg-type] # its stub knows no bytearray
             reply = self._gets(False)
         if isinstance(reply, ConnectionLost):
             raise reply
         return reply
-
-    def _fill(self) -> None:
-        if self._vigil is not None:
-            self._vigil.keep()
-        try:
-            count = self._receive(self._buffer)
-        except BlockingIOError:  # the kernel's way to say it took too long
-            raise TooLate("the server did not answer in time") from None
-        if not count:
-            raise ConnectionLost(_GONE)
-        self._reader.feed(self._buffer, 0, count)  # type: ignore[arg-type] # its stub knows no bytearray
 
     def ahead(self) -> bool:
         """Whether there are bytes that were received, and not read yet."""
@@ -90,9 +70,11 @@ class Wire:
             isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         )
 
-    def readable(self, seconds: float = 0) -> bool:
-        """Whether there is something to read, be it the end, within so many seconds."""
-        return self.ahead() or bool(self._poll.poll(seconds * 1000))
+    def readable(self) -> bool:
+        """Whether there is something to read, be it the end."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return self.ahead() or bool(poll.poll(0))
 
     def fileno(self) -> int:
         """Give the descriptor to wait on while nothing is `ahead`."""

@@ -1,4 +1,4 @@
-"""A beanstalkd that all tests of a process share, and connections to it."""
+"""A beanstalkd that all tests of a process share, and backends on it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from qframe import QueueManager, project
-from qframe.drivers.beanstalkd.queue import BeanstalkdQueue
-from tests.conformance.drivers import BeanstalkdBench
-from tests.drivers.beanstalkd.support import BeanstalkdProject, emptied
+from qframe.config import BeanstalkdSettings
+from qframe.drivers.beanstalkd import BeanstalkdBackend
+from qframe.drivers.memory.backend import MemoryBackend
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.later import LaterServer
+from tests.support.process import wait_for
 
-Connect = Callable[..., BeanstalkdQueue]
+Connect = Callable[..., BeanstalkdBackend]
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +28,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeanstalkdServe
 @pytest.fixture
 def server(shared: BeanstalkdServer) -> BeanstalkdServer:
     """Give the shared server, empty."""
-    emptied(shared)
+
+    def empty() -> bool:
+        shared.empty()
+        said = shared.stats()
+        return not any(said[f"current-jobs-{state}"] for state in ("ready", "reserved", "delayed"))
+
+    wait_for(empty, "an empty server")
     return shared
 
 
@@ -38,44 +45,43 @@ def own_server(tmp_path: Path) -> Iterator[BeanstalkdServer]:
         yield made
 
 
-@pytest.fixture
-def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
-    """Connect to a server as one more client, with these settings; all closed at the end."""
-    monkeypatch.setattr(project, "_root", None)
-    managers: list[QueueManager] = []
+@pytest.fixture(scope="session")
+def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    """Give a server whose clock can be set forward."""
+    with LaterServer(tmp_path_factory.mktemp("later")) as made:
+        yield made
 
-    def connected(server: BeanstalkdServer, **settings: Any) -> BeanstalkdQueue:
-        connections = {"beanstalkd": {**server.settings, **settings}}
-        manager = QueueManager(
-            {"root": tmp_path, "default": "beanstalkd", "connections": connections}
-        )
-        managers.append(manager)
-        queue = manager.connection()
-        assert isinstance(queue, BeanstalkdQueue)
-        return queue
+
+@pytest.fixture
+def later(later_server: LaterServer) -> LaterServer:
+    """Give it, empty, its clock right."""
+    later_server.set_back()
+    later_server.empty()
+    return later_server
+
+
+@pytest.fixture
+def facts() -> MemoryBackend:
+    """Give the backend of the attempt log."""
+    return MemoryBackend()
+
+
+@pytest.fixture
+def connect(facts: MemoryBackend) -> Iterator[Connect]:
+    """Connect to a server as one more client, with these settings; all closed at the end."""
+    made: list[BeanstalkdBackend] = []
+
+    def connected(server: BeanstalkdServer, **settings: Any) -> BeanstalkdBackend:
+        values = BeanstalkdSettings(**{**server.settings, **settings})
+        made.append(BeanstalkdBackend("b", values, lambda: facts))
+        return made[-1]
 
     yield connected
-    for manager in managers:
-        manager.close()
+    for each in made:
+        each.close()
 
 
 @pytest.fixture
-def queue(server: BeanstalkdServer, connect: Connect) -> BeanstalkdQueue:
-    """Give a connection to the shared server."""
+def backend(server: BeanstalkdServer, connect: Connect) -> BeanstalkdBackend:
+    """Give a backend on the shared server."""
     return connect(server)
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BeanstalkdBench]:
-    """Give a server whose clock can be set, and a connection to it."""
-    monkeypatch.setattr(project, "_root", None)
-    made = BeanstalkdBench(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def app(server: BeanstalkdServer, tmp_path: Path) -> Iterator[BeanstalkdProject]:
-    """Give a project on the shared server."""
-    with BeanstalkdProject(tmp_path / "app", server) as made:
-        yield made

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import greenstalk
 import pytest
 
-from qframe.contracts import Sizes
-from qframe.drivers.beanstalkd import checks
-from qframe.drivers.beanstalkd.job import BeanstalkdJob
-from qframe.drivers.beanstalkd.link import Link
-from qframe.drivers.beanstalkd.queue import BeanstalkdQueue
-from qframe.drivers.beanstalkd.trouble import OutOfStep, PutBuried, ServerDraining, ServerFull
-from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge
-from tests.conformance.jobs import Plain
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import (
+    APPLIED,
+    LOST,
+    Bury,
+    Delete,
+    OfReservation,
+    Push,
+    Release,
+    Renew,
+    Step,
+)
+from qframe.drivers.beanstalkd import BeanstalkdBackend, checks
+from qframe.drivers.beanstalkd.connection import Connection, Reply
+from qframe.drivers.beanstalkd.errors import OutOfStep, PutBuried, ServerDraining, ServerFull
+from qframe.exceptions import BackendUnavailable, BackendUnusable, PayloadTooLarge
+from tests.drivers.beanstalkd.acts import begin, delete, push, take
 from tests.drivers.beanstalkd.conftest import Connect
-from tests.drivers.beanstalkd.support import begin, body, take
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import wait_for
 from tests.support.proxy import Mode, Proxy
@@ -38,8 +46,9 @@ draining: false
 class Impostor:
     """A server that answers everything but `stats` and `use` with one line."""
 
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, answer: bytes, stats: bytes = STATS) -> None:
         self.answer = answer
+        self.stats = stats
         self.said: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.settings = {"driver": "beanstalkd", "port": self._listener.getsockname()[1]}
@@ -63,7 +72,7 @@ class Impostor:
                 if line.startswith(b"put"):
                     lines.read(int(line.split()[4]) + 2)
                 if line.startswith(b"stats\r"):
-                    sock.sendall(b"OK %d\r\n%b\r\n" % (len(STATS), STATS))
+                    sock.sendall(b"OK %d\r\n%b\r\n" % (len(self.stats), self.stats))
                 elif line.startswith(b"use"):
                     sock.sendall(b"USING x\r\n")
                 elif line.startswith(b"delete"):
@@ -73,15 +82,15 @@ class Impostor:
 
 
 @contextmanager
-def impostor(answer: bytes) -> Iterator[Impostor]:
-    made = Impostor(answer)
+def impostor(answer: bytes, stats: bytes = STATS) -> Iterator[Impostor]:
+    made = Impostor(answer, stats)
     try:
         yield made
     finally:
         made.close()
 
 
-class TestPut:
+class TestPush:
     @pytest.mark.parametrize(
         ("answer", "kind", "cause"),
         [
@@ -100,161 +109,190 @@ class TestPut:
         self, connect: Connect, answer: bytes, kind: type[Exception], cause: type
     ) -> None:
         with impostor(answer) as server:
-            queue = connect(server)
+            backend = connect(server)
             with pytest.raises(kind) as caught:
-                queue.push(Plain())
+                push(backend, b"a")
             assert type(caught.value) is kind
             assert isinstance(caught.value.__cause__, cause)
             with pytest.raises(kind):
-                queue.bulk([Plain(), Plain()])
+                push(backend, b"a", b"b")
             assert b"delete 17\r\n" not in server.said, "beanstalkd would crash"
 
     def test_a_server_that_drains(self, own_server: BeanstalkdServer, connect: Connect) -> None:
-        queue = connect(own_server)
-        queue.push_raw(body("a"))
+        backend = connect(own_server)
+        push(backend, b"a")
         own_server.refuse_puts()
         with pytest.raises(ServerDraining, match="draining"):
-            queue.push(Plain())
-        assert any("draining" in each for each in queue.warnings())
-        begin(queue).delete()
-        assert queue.size() == 0
+            push(backend, b"b")
+        assert any("draining" in each for each in backend.check().warnings)
+        delete(backend, begin(backend))
+        assert backend.sizes("default") == Sizes()
 
-    def test_too_much_for_the_server_is_refused_before_it_is_sent(
-        self, server: BeanstalkdServer, queue: BeanstalkdQueue
+    def test_what_cannot_be_pushed_is_refused_before_anything_is(
+        self, backend: BeanstalkdBackend
     ) -> None:
+        assert backend.longest_message() == 65_535
         with pytest.raises(PayloadTooLarge, match=r"65,536 bytes.*65,535"):
-            queue.push_raw(b"x" * 65_536)
-        queue.push_raw(b"x" * 65_535)
-        assert queue.sizes() == Sizes(ready=1)
+            push(backend, b"a", b"x" * 65_536)
+        with pytest.raises(ValueError, match="at most"):
+            backend.apply(Step(None, Push("q", b"a"), Push("q", b"b", 2.0**40)))
+        push(backend, b"x" * 65_535)
+        assert backend.sizes("default") == Sizes(ready=1)
+        assert backend.sizes("q") == Sizes()
 
-    def test_bulk_is_one_exchange_for_many(
-        self, queue: BeanstalkdQueue, monkeypatch: pytest.MonkeyPatch
+    def test_many_are_an_exchange(
+        self, backend: BeanstalkdBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         exchanges = []
-        exchange = Link.exchange
+        exchange = Connection.exchange
 
-        def counted(self: Link, commands: bytes, count: int) -> object:
-            exchanges.append(count)
+        def counted(
+            self: Connection, commands: Sequence[bytes], count: int | None = None
+        ) -> list[Reply]:
+            exchanges.append(len(commands))
             return exchange(self, commands, count)
 
-        queue.ping()
-        monkeypatch.setattr(Link, "exchange", counted)
-        queue.bulk([Plain(number=number) for number in range(1000)])
-        assert exchanges == [500, 500]
-        assert queue.size() == 1000
+        backend.check()
+        monkeypatch.setattr(Connection, "exchange", counted)
+        steps = [Step(None, Push("a", b"%d" % n), Push("a", b"-")) for n in range(500)]
+        assert backend.apply(*steps) == [APPLIED] * 500
+        assert exchanges == [501, 500]
+        assert backend.sizes("a") == Sizes(ready=1000)
+
+    def test_an_answer_that_is_lost_says_so_and_is_not_said_again(
+        self, server: BeanstalkdServer, connect: Connect
+    ) -> None:
+        with Proxy(*server.address) as proxy:
+            backend = connect(server, port=proxy.address[1])
+            push(backend, b"a")
+            proxy.switch(Mode.CUT_AFTER_REQUEST, only=b"put", times=1)
+            with pytest.raises(BackendUnavailable, match="may have been pushed or not"):
+                push(backend, b"b")
+            proxy.switch(Mode.CUT_AFTER_REQUEST, only=b"put", times=1)
+            with pytest.raises(BackendUnavailable, match="0 of 2 were pushed, others may have"):
+                push(backend, b"c", b"d")
+            assert backend.sizes("default").ready == 4
 
 
 class TestConnection:
     def test_a_server_that_is_not_there_is_named(self, connect: Connect, tmp_path: Path) -> None:
-        nowhere = BeanstalkdServer(tmp_path / "never started")
-        with pytest.raises(BackendUnavailable, match=r"beanstalkd://127\.0\.0\.1:\d+: .*refus"):
-            connect(nowhere).push(Plain())
+        nowhere = connect(BeanstalkdServer(tmp_path / "never started"))
+        for act in (lambda: push(nowhere, b"a"), lambda: nowhere.wait(["q"], 0), nowhere.check):
+            with pytest.raises(BackendUnavailable, match=r"beanstalkd://127\.0\.0\.1:\d+: .*refus"):
+                act()
+        nowhere.close()
+
+    @pytest.mark.parametrize("stats", [b"", b"---\nversion: 1\n"])
+    def test_what_is_no_beanstalkd_cannot_be_used(self, connect: Connect, stats: bytes) -> None:
+        with impostor(b"", stats) as server, pytest.raises(BackendUnusable, match="no beanstalkd"):
+            push(connect(server), b"a")
+
+    def test_a_server_without_an_answer(self, server: BeanstalkdServer, connect: Connect) -> None:
+        with Proxy(*server.address) as proxy:
+            backend = connect(server, port=proxy.address[1], timeout=0.2)
+            push(backend, b"a")
+            proxy.switch(Mode.BLACKHOLE)
+            with pytest.raises(BackendUnavailable, match="does not answer"):
+                backend.sizes("default")
 
     def test_a_restart_in_between_is_not_noticed(
         self, own_server: BeanstalkdServer, connect: Connect
     ) -> None:
-        queue = connect(own_server)
-        queue.push_raw(body("a"))
-        assert len(queue.reserve(["default"])) == 1
+        backend = connect(own_server)
+        push(backend, b"a")
+        assert take(backend).raw_body == b"a"
         own_server.restart()
-        wait_for(lambda: queue.links.talk().is_broken(), "the end of the connection to be seen")
-        queue.links.talk()._spoke = 0
-        queue.push_raw(body("b"))
-        assert take(queue).uuid == "a"
-        assert queue.size() == 2
+        talk = backend._connections.talk()
+        wait_for(talk.is_readable, "the end of the connection to be seen")
+        talk._spoke = 0
+        push(backend, b"b")
+        assert take(backend).raw_body == b"a"
+        assert backend.sizes("default").total == 2
 
-    def test_a_lost_connection_is_seen_while_the_job_runs(
-        self, server: BeanstalkdServer, connect: Connect
-    ) -> None:
-        with Proxy(*server.address) as proxy:
-            queue = connect(server, port=proxy.address[1])
-            other = connect(server)
-            queue.push_raw(body("a"))
-            job = begin(queue)
-            job.confirm()
-            proxy.switch(Mode.CUT)
-            wait_for(lambda: len(other.reserve(["default"])) == 1, "another to get it")
-            wait_for(job.link.is_broken, "the end of the connection to be seen")
-            with pytest.raises(LeaseLost):
-                job.confirm()
-            assert job.is_lost
-            with pytest.raises(LeaseLost):
-                job.delete()
-
+    @pytest.mark.parametrize("end", [Delete(), Bury(), Release(60)], ids=repr)
     def test_a_settle_whose_answer_was_lost_is_looked_up(
-        self, server: BeanstalkdServer, connect: Connect
+        self, server: BeanstalkdServer, connect: Connect, end: OfReservation
     ) -> None:
-        settles: dict[bytes, Callable[[BeanstalkdJob], None]] = {
-            b"delete": lambda job: job.delete(),
-            b"bury": lambda job: job.bury(),
-            b"release": lambda job: job.release(60),
-        }
-        for verb, settle in settles.items():
-            with Proxy(*server.address) as proxy:
-                queue = connect(server, port=proxy.address[1])
-                queue.push_raw(body("a"))
-                job = begin(queue)
-                proxy.switch(Mode.CUT_AFTER_REQUEST, only=verb, times=1)
-                with pytest.raises(BackendUnavailable):
-                    settle(job)
-                settle(job)
-                assert job.is_settled
-                assert not job.is_lost
-
-    def test_a_settle_that_did_not_arrive_was_lost(
-        self, server: BeanstalkdServer, connect: Connect
-    ) -> None:
+        verb = type(end).__name__.lower().encode()
         with Proxy(*server.address) as proxy:
-            queue = connect(server, port=proxy.address[1])
-            queue.push_raw(body("a"))
-            job = begin(queue)
-            proxy.switch(Mode.CUT_REQUEST, only=b"delete", times=1)
+            backend = connect(server, port=proxy.address[1])
+            push(backend, b"a")
+            job = begin(backend)
+            proxy.switch(Mode.CUT_AFTER_REQUEST, only=verb, times=1)
             with pytest.raises(BackendUnavailable):
-                job.delete()
-            with pytest.raises(LeaseLost):
-                job.delete()
+                backend.apply(Step(job, end))
+            assert job.sure_until == 0
+            assert backend.apply(Step(job, end)) == [APPLIED]
+
+    @pytest.mark.parametrize("end", [Delete(), Bury(), Release(60)], ids=repr)
+    def test_a_settle_that_did_not_arrive_was_lost(
+        self, server: BeanstalkdServer, connect: Connect, end: OfReservation
+    ) -> None:
+        verb = type(end).__name__.lower().encode()
+        with Proxy(*server.address) as proxy:
+            backend = connect(server, port=proxy.address[1])
+            push(backend, b"a")
+            job = begin(backend)
+            proxy.switch(Mode.CUT_REQUEST, only=verb, times=1)
+            with pytest.raises(BackendUnavailable):
+                backend.apply(Step(job, end))
+            assert backend.apply(Step(job, end)) == [LOST]
             assert server.counts() == (1, 0, 0, 0)
 
-    def test_the_last_job_whose_deletion_is_not_answered(
+    @pytest.mark.parametrize("arrives", [True, False])
+    def test_a_deletion_said_with_a_reserve_is_looked_up_as_well(
+        self, server: BeanstalkdServer, connect: Connect, *, arrives: bool
+    ) -> None:
+        with Proxy(*server.address) as proxy:
+            backend = connect(server, port=proxy.address[1])
+            push(backend, b"a")
+            job = begin(backend)
+            mode = Mode.CUT_AFTER_REQUEST if arrives else Mode.CUT_REQUEST
+            proxy.switch(mode, only=b"delete", times=1)
+            with pytest.raises(BackendUnavailable):
+                backend.reserve(["default"], first=[job.delete()])
+            jobs, results = backend.reserve(["default"], first=[job.delete()])
+            assert (len(jobs), results) == ((0, [APPLIED]) if arrives else (1, [LOST]))
+
+    def test_a_lost_connection_is_seen_at_the_renewal(
         self, server: BeanstalkdServer, connect: Connect
     ) -> None:
         with Proxy(*server.address) as proxy:
-            queue = connect(server, port=proxy.address[1])
-            queue.push_raw(body("a"))
-            job = begin(queue)
-            proxy.switch(Mode.CUT_AFTER_REQUEST, only=b"delete", times=1)
-            with pytest.raises(BackendUnavailable):
-                queue.reserve(["default"], finished=job)
-            assert queue.reserve(["default"], finished=job) == []
-            assert job.is_deleted
-            assert queue.refused() == []
+            backend = connect(server, port=proxy.address[1])
+            push(backend, b"a")
+            job = begin(backend)
+            proxy.switch(Mode.CUT)
+            wait_for(lambda: server.counts() == (1, 0, 0, 0), "the message to go back")
+            assert backend.apply(Step(job, Renew(60))) == [LOST]
+            assert backend.apply(Step(job, Delete())) == [LOST]
 
 
 class TestChecks:
-    def test_with_a_log_on_loopback_all_is_well(self, queue: BeanstalkdQueue) -> None:
-        assert queue.warnings() == []
-        assert queue.queues() == []
+    def test_with_a_log_on_loopback_all_is_well(self, backend: BeanstalkdBackend) -> None:
+        health = backend.check()
+        assert health.version.startswith("beanstalkd 1.")
+        assert health.warnings == ()
+        assert backend.queues() == []
 
     def test_without_a_log(self, server: BeanstalkdServer, connect: Connect) -> None:
-        made = BeanstalkdServer(server.folder / "unlogged", log=False)
-        with made:
-            (warning,) = connect(made).warnings()
+        with BeanstalkdServer(server.folder / "unlogged", log=False) as made:
+            (warning,) = connect(made).check().warnings
         assert "-b" in warning
 
     def test_a_log_that_is_written_no_more(
-        self, queue: BeanstalkdQueue, monkeypatch: pytest.MonkeyPatch
+        self, backend: BeanstalkdBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As after an error of the disk: the count of records stands still."""
         stats = checks._stats
 
-        def stuck(link: Link) -> dict[bytes, bytes]:
-            return {**stats(link), b"binlog-records-written": b"7"}
+        def stuck(connection: Connection) -> dict[bytes, bytes]:
+            return {**stats(connection), b"binlog-records-written": b"7"}
 
         monkeypatch.setattr(checks, "_stats", stuck)
-        (warning,) = queue.warnings()
+        (warning,) = backend.check().warnings
         assert "stopped writing its log" in warning
 
     def test_an_open_address(self, server: BeanstalkdServer, connect: Connect) -> None:
         with BeanstalkdServer(server.folder / "open", listen="0.0.0.0") as made:
-            (warning,) = connect(made).warnings()
+            (warning,) = connect(made).check().warnings
         assert "open address" in warning

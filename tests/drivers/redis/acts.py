@@ -1,4 +1,4 @@
-"""Everything a connection can be asked to do, each with what must hold once it was done.
+"""What a backend can be asked to do, each with what must hold once it was done.
 
 A fault is put before, or into the middle of, each of them by the tests. What holds afterwards shows
 that the act was done, and done once.
@@ -6,569 +6,338 @@ that the act was done, and done once.
 
 from __future__ import annotations
 
-import uuid as uuids
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from qframe import tail
-from qframe.contracts import BatchStore, FailedStore, Sizes, Store
-from qframe.drivers.redis.queue import RedisQueue
-from qframe.tail import Link
-from tests.drivers.redis.support import (
-    begin,
-    body,
-    drain,
-    new_batch,
-    push,
-    push_member,
-    take,
-    take_all,
+from qframe.contracts.backend import Backend
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import (
+    Add,
+    Arrive,
+    Bury,
+    Close,
+    Delete,
+    Expect,
+    Extend,
+    Forget,
+    Open,
+    Operation,
+    Push,
+    Raise,
+    Record,
+    Release,
+    Renew,
+    Reservation,
+    Set,
+    Start,
+    Step,
+    Unset,
 )
+from tests.conformance.steps import apply, drained, failed, push, reserve, started
 from tests.support.process import wait_for
+
+Check = Callable[[], object]
+"""Must be true once the act was done."""
 
 
 @dataclass(frozen=True)
 class Act:
-    """`do` may be called again where it raised; `check` is called once it did not."""
+    """`do` may be called again where it raised."""
 
+    name: str
     do: Callable[[], object]
-    check: Callable[[], None]
+    check: Check
 
 
-def _store(queue: RedisQueue) -> Store:
-    store = queue.own_store()
-    assert store is not None
-    return store
+Make = Callable[[Backend, str], tuple[Callable[[], object], Check]]
+"""Prepares an act in a queue, and with facts, of this name."""
 
 
-def _failed(queue: RedisQueue) -> FailedStore:
-    store = queue.own_failed_store()
-    assert store is not None
-    return store
+def payload(number: int = 0) -> bytes:
+    """Give a payload as qframe writes it, whose starts are counted in it."""
+    text = json.dumps({"uuid": f"u{number}", "job": "app.Job", "data": {}})
+    return f'{text[:-1]},"id":"{number}","attempts":0,"delay":null}}'.encode()
 
 
-def _push(queue: RedisQueue) -> Act:
-    uuid = str(uuids.uuid4())
+def ready(backend: Backend, queue: str) -> int:
+    """Count what is ready in a queue that holds nothing else."""
+    sizes = backend.sizes(queue)
+    assert sizes == Sizes(sizes.ready)
+    return sizes.ready
 
-    def check() -> None:
-        assert drain(queue) == [uuid]
 
-    return Act(lambda: queue.push_raw(body(uuid), "emails"), check)
+def comes_back(backend: Backend, queue: str, count: int = 1, attempts: int = 0) -> bool:
+    """Whether so many are there in the end, each once, started so often."""
+    found: list[Reservation] = []
 
+    def all_there() -> bool:
+        found.extend(backend.reserve([queue], 10)[0])
+        return len(found) >= count
 
-def _push_later(queue: RedisQueue) -> Act:
-    uuid = str(uuids.uuid4())
+    wait_for(all_there, "what was held")
+    there = [job.attempts() for job in found]
+    return there == [attempts] * count and not backend.reserve([queue])[0]
 
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(delayed=1)
 
-    return Act(lambda: queue.push_raw(body(uuid), "emails", 60), check)
+# -- pushes and facts: what needs memory -----------------------------------------------------------
 
 
-def _push_without_uuid(queue: RedisQueue) -> Act:
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(ready=1)
+def _apply(done: Callable[[Backend, str], bool], *operations: Callable[[str], Operation]) -> Make:
+    """Apply one step about no reservation."""
 
-    return Act(lambda: queue.push_raw(b"no payload", "emails"), check)
+    def make(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+        step = Step(None, *(each(name) for each in operations))
 
+        def do() -> None:
+            assert backend.apply(step)[0].applied
 
-def _bulk(queue: RedisQueue) -> Act:
-    made = [str(uuids.uuid4()) for _ in range(250)]
-    group = [(body(uuid).encode(), uuid) for uuid in made]
+        return do, lambda: done(backend, name)
 
-    def check() -> None:
-        assert drain(queue) == made
+    return make
 
-    return Act(lambda: queue.put_groups([(group, "emails", 0)]), check)
 
+def _many(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    queues = [name, f"{name}-other"]
+    steps = [Step(None, Push(queues[n % 2], b"%d" % n)) for n in range(300)]
 
-def _bulk_for_several_queues(queue: RedisQueue) -> Act:
-    """One transaction of several scripts."""
-    made = [str(uuids.uuid4()) for _ in range(20)]
-    groups = [
-        ([(body(uuid).encode(), uuid) for uuid in made[n::2]], name, 0.0)
-        for n, name in enumerate(("emails", "reports"))
-    ]
+    def check() -> bool:
+        raws = [job.raw_body for job in backend.reserve(queues, 400)[0]]
+        return raws == [b"%d" % n for n in (*range(0, 300, 2), *range(1, 300, 2))]
 
-    def check() -> None:
-        assert drain(queue, "emails", "reports") == [*made[::2], *made[1::2]]
+    return lambda: backend.apply(*steps), check
 
-    return Act(lambda: queue.put_groups(groups), check)
 
+def _extend(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    apply(backend, None, Open(name, Push(name, b"then")))
 
-def _reserve(queue: RedisQueue) -> Act:
-    """What was reserved unheard comes back once it was held for a second."""
-    uuid = push(queue)
+    def check() -> bool:
+        latch = backend.latch(name)
+        return latch is not None and latch.size == 3
 
-    def check() -> None:
-        assert wait_for(lambda: drain(queue), "the job that was held") == [uuid]
+    return lambda: apply(backend, None, Extend(name, 3)), check
 
-    return Act(lambda: queue.reserve(["emails"]), check)
-
-
-def _reserve_and_delete(queue: RedisQueue) -> Act:
-    """What is done is deleted along with the next reservation."""
-    push(queue)
-    job = begin(queue)
-    uuid = push(queue)
-
-    def do() -> None:
-        queue.reserve(["emails"], finished=job)
-
-    def check() -> None:
-        assert job.is_deleted
-        assert queue.refused() == []
-        assert wait_for(lambda: drain(queue), "the job that was held") == [uuid]
-
-    return Act(do, check)
-
-
-def _start(queue: RedisQueue) -> Act:
-    """A start alone may say nothing of its fate; the job can be settled all the same."""
-    push(queue)
-    job = take(queue)
-
-    def do() -> None:
-        if not job.started:
-            assert queue.start(job)
-        job.renew()
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(reserved=1)
-        assert not job.is_lost
-        job.release()
-        assert begin(queue).attempts() == 2
-
-    return Act(do, check)
-
-
-def _start_and_delete(queue: RedisQueue) -> Act:
-    """What is done is deleted along with the start of the next."""
-    push(queue)
-    push(queue)
-    done, job = take_all(queue, 2)
-    assert queue.start(done)
-    queue.sizes("emails")
-
-    def do() -> None:
-        if not job.started:
-            assert queue.start(job, finished=done)
-        queue.sizes("emails")
-
-    def check() -> None:
-        assert done.is_deleted
-        assert queue.refused() == []
-        job.delete()
-        assert queue.sizes("emails") == Sizes()
-
-    return Act(do, check)
-
-
-def _renew(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        job.renew()
-        job.delete()
-        assert queue.sizes("emails") == Sizes()
-
-    return Act(job.renew, check)
-
-
-def _delete(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert job.is_deleted
-        assert queue.sizes("emails") == Sizes()
-
-    return Act(job.delete, check)
-
-
-def _release(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(ready=1)
-        assert begin(queue).attempts() == 2
-
-    return Act(job.release, check)
-
-
-def _release_later(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(delayed=1)
-
-    return Act(lambda: job.release(60), check)
-
-
-def _give_back(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(ready=1)
-        assert begin(queue).attempts() == 1
-
-    return Act(job.give_back, check)
-
-
-def _fail(queue: RedisQueue) -> Act:
-    uuid = push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert [record.uuid for record in _failed(queue).page()] == [uuid]
-        assert queue.sizes("emails") == Sizes()
-
-    return Act(lambda: job.fail(ValueError("no")), check)
-
-
-def _bury(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(buried=1)
-
-    return Act(job.bury, check)
-
-
-def _kick(queue: RedisQueue) -> Act:
-    push(queue)
-    begin(queue).bury()
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes(ready=1)
-
-    return Act(lambda: queue.kick("emails"), check)
-
-
-def _clear(queue: RedisQueue) -> Act:
-    push(queue)
-    push(queue, delay=60)
-
-    def check() -> None:
-        assert queue.sizes("emails") == Sizes()
-
-    return Act(lambda: queue.clear("emails"), check)
-
-
-def _requeue(queue: RedisQueue) -> Act:
-    uuid = push(queue)
-    begin(queue).fail(ValueError("no"))
-    failed = _failed(queue)
-    record = failed.find(uuid)
-    assert record is not None
-
-    def do() -> None:
-        assert queue.requeue(record, record.payload, failed)
-
-    def check() -> None:
-        assert drain(queue) == [uuid]
-        assert failed.count() == 0
-
-    return Act(do, check)
-
-
-def _add_failed(queue: RedisQueue) -> Act:
-    push(queue)
-    job = begin(queue)
-    record = job.failure(ValueError("no"), counted=True)
-
-    def check() -> None:
-        assert [each.uuid for each in _failed(queue).page()] == [record.uuid]
-
-    return Act(lambda: _failed(queue).add(record), check)
-
-
-def _forget(queue: RedisQueue) -> Act:
-    uuid = push(queue)
-    begin(queue).fail(ValueError("no"))
-    failed = _failed(queue)
-
-    def do() -> None:
-        assert failed.forget(uuid)
-
-    def check() -> None:
-        assert failed.count() == 0
-
-    return Act(do, check)
-
-
-def _set(queue: RedisQueue) -> Act:
-    store = _store(queue)
-
-    def check() -> None:
-        assert store.get("a") == ["1"]
-
-    return Act(lambda: store.set("a", "1"), check)
-
-
-def _add(queue: RedisQueue) -> Act:
-    store = _store(queue)
-
-    def do() -> None:
-        assert store.add("a", "1")
-
-    def check() -> None:
-        assert not store.add("a", "2")
-        assert store.get("a") == ["1"]
-
-    return Act(do, check)
-
-
-def _unset(queue: RedisQueue) -> Act:
-    store = _store(queue)
-    store.set("a", "1")
-
-    def do() -> None:
-        assert store.delete("a", "1")
-
-    def check() -> None:
-        assert store.get("a") == [None]
-
-    return Act(do, check)
-
-
-def _take(queue: RedisQueue) -> Act:
-    store = _store(queue)
-
-    def do() -> None:
-        assert store.swap({"a": (None, "1"), "b": (None, "1")}, 60)
-
-    def check() -> None:
-        assert not store.swap({"a": (None, "2")})
-        assert store.get("a", "b") == ["1", "1"]
-
-    return Act(do, check)
-
-
-def _swap(queue: RedisQueue) -> Act:
-    store = _store(queue)
-    store.set("b", "1")
-
-    def do() -> None:
-        assert store.swap({"a": (None, "1"), "b": ("1", None)}, 60)
-
-    def check() -> None:
-        assert not store.swap({"a": (None, "2")})
-        assert store.get("a", "b") == ["1", None]
-
-    return Act(do, check)
-
-
-def _prolong(queue: RedisQueue) -> Act:
-    store = _store(queue)
-    store.set("a", "1", 60)
-
-    def do() -> None:
-        assert store.swap({"a": ("1", "1"), "b": (None, None)}, 600)
-
-    def check() -> None:
-        assert store.get("a") == ["1"]
-
-    return Act(do, check)
-
-
-def _give_up(queue: RedisQueue) -> Act:
-    store = _store(queue)
-    store.set("a", "1", 60)
-
-    def do() -> None:
-        assert store.swap({"a": ("1", None)})
-
-    def check() -> None:
-        assert store.get("a") == [None]
-
-    return Act(do, check)
-
-
-def _batches(queue: RedisQueue, members: int) -> BatchStore:
-    """Begin the batch `b`; what tells of it goes to the queue `tellers`."""
-    batches = queue.own_batches()
-    assert batches.create(new_batch())
-    assert batches.grow("b", members) == 0
-    assert batches.seal("b") is None
-    return batches
-
-
-def _counts(queue: RedisQueue) -> tuple[int, int, int]:
-    record = queue.own_batches().read("b")
-    assert record is not None
-    return record.total, record.done, record.failed
-
-
-def _delete_and_count(queue: RedisQueue) -> Act:
-    """The only member of a batch, and what tells of its end."""
-    _batches(queue, 1)
-    push_member(queue, "emails", "b", 0)
-    job = begin(queue)
-
-    def check() -> None:
-        assert job.is_deleted
-        assert _counts(queue) == (1, 1, 0)
-        assert drain(queue, "emails", "tellers") == ["told"]
-
-    return Act(job.delete, check)
-
-
-def _start_and_count(queue: RedisQueue) -> Act:
-    """A member that is done is counted along with the start of the next."""
-    _batches(queue, 2)
-    push_member(queue, "emails", "b", 0)
-    push_member(queue, "emails", "b", 1)
-    done, job = take_all(queue, 2)
-    assert queue.start(done)
-    queue.sizes("emails")
-
-    def do() -> None:
-        if not done.defers and not done.is_deleted:  # on a Cluster
-            done.delete()
-        if not job.started:
-            assert queue.start(job, finished=done if done.defers else None)
-        queue.sizes("emails")
-
-    def check() -> None:
-        assert done.is_deleted
-        assert queue.refused() == []
-        assert _counts(queue) == (2, 1, 0)
-        job.delete()
-        assert drain(queue, "emails", "tellers") == ["told"]
-
-    return Act(do, check)
-
-
-def _fail_and_count(queue: RedisQueue) -> Act:
-    _batches(queue, 2)
-    uuid = push_member(queue, "emails", "b", 1)
-    job = begin(queue)
-
-    def check() -> None:
-        assert [record.uuid for record in _failed(queue).page()] == [uuid]
-        assert _counts(queue) == (2, 0, 1)
-        assert drain(queue, "emails", "tellers") == ["told"]
-
-    return Act(lambda: job.fail(ValueError("no")), check)
-
-
-def _count(queue: RedisQueue) -> Act:
-    """Said again it gives what tells of it again."""
-    batches = _batches(queue, 1)
-
-    def do() -> None:
-        assert batches.settle("b", 0, "u", failed=False) is not None
-
-    def check() -> None:
-        assert _counts(queue) == (1, 1, 0)
-
-    return Act(do, check)
-
-
-def _hand_over(queue: RedisQueue) -> Act:
-    """A link of a chain that is done, and the next one."""
-    links = [Link(uuid, body(uuid, chain={"id": "c"}).encode(), "emails", 0) for uuid in "12"]
-    tail.begin(_store(queue), "c", links, [])
-    queue.put_link(links[0])
-    job = begin(queue)
-
-    def check() -> None:
-        assert job.is_deleted
-        assert drain(queue) == ["2"]
-        assert _store(queue).keys("chain:") == []
-
-    return Act(job.delete, check)
-
-
-def _begin_batch(queue: RedisQueue) -> Act:
-    batches = queue.own_batches()
-
-    def do() -> None:
-        assert batches.create(new_batch())
-
-    def check() -> None:
-        assert [each.id for each in batches.page()] == ["b"]
-        assert not batches.create(new_batch())
-
-    return Act(do, check)
-
-
-def _grow_batch(queue: RedisQueue) -> Act:
-    batches = queue.own_batches()
-    assert batches.create(new_batch())
-
-    def do() -> None:
-        assert batches.grow("b", 500) == 0
-
-    def check() -> None:
-        assert batches.grow("b", 1) == 500
-
-    return Act(do, check)
-
-
-def _cancel_batch(queue: RedisQueue) -> Act:
-    batches = _batches(queue, 1)
-
-    def do() -> None:
-        assert batches.cancel("b")
-
-    def check() -> None:
-        record = batches.read("b")
-        assert record is not None
-        assert record.cancelled_at is not None
-        assert batches.grow("b", 1) is None
-
-    return Act(do, check)
-
-
-Make = Callable[[RedisQueue], Act]
 
 PUSHES: dict[str, Make] = {
-    "push": _push,
-    "push later": _push_later,
-    "push what has no uuid": _push_without_uuid,
-    "bulk": _bulk,
-    "bulk for several queues": _bulk_for_several_queues,
-}
+    "push": _apply(comes_back, lambda n: Push(n, payload())),
+    "later": _apply(lambda b, n: b.sizes(n) == Sizes(delayed=1), lambda n: Push(n, payload(), 60)),
+    "odd-bytes": _apply(lambda b, n: drained(b, n) == [b"\xff"], lambda n: Push(n, b"\xff")),
+    "many": _many,
+    "locked-push": _apply(
+        lambda b, n: b.read(n, f"{n}2") == ["1", "2"] and ready(b, n) == 1,
+        lambda n: Expect(n, None),
+        lambda n: Set(n, "1", 60),
+        lambda n: Add(f"{n}2", 2),
+        lambda n: Push(n, payload()),
+    ),
+    "raise": _apply(lambda b, n: b.read(n) == ["x"], lambda n: Raise(n, 1, "x", 60)),
+    "extend": _extend,
+}  # fmt: skip
+
+
+# -- what becomes of jobs: done even when the memory is full ---------------------------------------
+
+
+def _settle(done: Callable[[Backend, str], object], *ends: Operation) -> Make:
+    """Do something with a started job, and with facts."""
+
+    def make(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+        push(backend, payload(), queue=name)
+        job = started(backend, name)
+        return lambda: apply(backend, job, *ends), lambda: done(backend, name)
+
+    return make
+
+
+def _reserve(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    """What was reserved unheard comes back."""
+    push(backend, payload(), queue=name)
+    return lambda: backend.reserve([name]), lambda: comes_back(backend, name)
+
+
+def _delete_and_reserve(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    job = started(backend, name)
+    push(backend, payload(1), queue=name)
+
+    def do() -> None:
+        (result,) = backend.reserve([name], first=[job.delete()])[1]
+        assert result.applied
+
+    return do, lambda: comes_back(backend, name)
+
+
+def _is_started(backend: Backend, job: Reservation) -> bool:
+    assert backend.sizes(job.queue) == Sizes(reserved=1)
+    apply(backend, job, Release())
+    return comes_back(backend, job.queue, attempts=1)
+
+
+def _start(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    job = reserve(backend, name)
+    return lambda: apply(backend, job, Start(60)), lambda: _is_started(backend, job)
+
+
+def _tell(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    """A start nobody waits for, with the deletion of the one before."""
+    push(backend, payload(), payload(1), queue=name)
+    done = started(backend, name)
+    job = reserve(backend, name)
+    refused: list[object] = []
+
+    def do() -> None:
+        if not job.started:
+            backend.tell(
+                [done.delete(), Step(job, Start(60))],
+                lambda results: refused.extend(each for each in results if not each.applied),
+            )
+        backend.sizes(name)
+
+    return do, lambda: not refused and _is_started(backend, job)
+
+
+def _renew(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    job = started(backend, name)
+    return lambda: apply(backend, job, Renew(60)), lambda: _is_started(backend, job)
+
+
+def _next_link(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    """The step that ends a link of a chain and pushes the next."""
+    push(backend, payload(), queue=name)
+    apply(backend, None, Set(name, "1"))
+    job = started(backend, name)
+    step = Step(job, Expect(name, "1"), Set(name, "2"), Push(name, payload(1)), Delete())
+
+    def do() -> None:
+        assert backend.apply(step)[0].applied
+
+    return do, lambda: backend.read(name) == ["2"] and comes_back(backend, name)
+
+
+def _last_member(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    """The step that ends the last job of a batch, and so pushes what follows."""
+    push(backend, payload(), queue=name)
+    apply(backend, None, Open(name, Push(name, payload(1))))
+    apply(backend, None, Extend(name, 1))
+    apply(backend, None, Close(name))
+    job = started(backend, name)
+    return lambda: apply(backend, job, Arrive(name, 0), Delete()), lambda: comes_back(backend, name)
+
+
+def _fail(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    job = started(backend, name)
+    record = failed(name)
+
+    def check() -> bool:
+        return backend.find_failed(name) == record and backend.sizes(name) == Sizes()
+
+    return lambda: apply(backend, job, Record(record), Delete()), check
+
+
+def _requeue(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    apply(backend, None, Record(failed(name)))
+    step = Step(None, Forget(name), Push(name, payload()))
+
+    def do() -> None:
+        assert backend.apply(step)[0].applied
+
+    return do, lambda: backend.find_failed(name) is None and comes_back(backend, name)
+
+
+def _unlock(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    apply(backend, None, Set(name, "1"))
+    return lambda: apply(backend, None, Unset(name, "1")), lambda: backend.read(name) == [None]
+
+
+def _kick(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    apply(backend, started(backend, name), Bury())
+    return lambda: backend.kick(name), lambda: comes_back(backend, name, attempts=1)
+
+
+def _purge(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+    return lambda: backend.purge(name), lambda: backend.sizes(name) == Sizes()
+
+
+def _wait(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    return lambda: backend.wait([name], 0.01), lambda: True
+
+
+def _search(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+    push(backend, payload(), queue=name)
+
+    def check() -> bool:
+        (found,) = backend.search(name, b'"u0"')
+        return backend.take(found) is not None
+
+    return lambda: backend.search(name, b'"u0"'), check
+
+
 WORK: dict[str, Make] = {
     "reserve": _reserve,
-    "reserve and delete": _reserve_and_delete,
+    "delete-and-reserve": _delete_and_reserve,
     "start": _start,
-    "start and delete": _start_and_delete,
+    "tell": _tell,
     "renew": _renew,
-    "delete": _delete,
-    "release": _release,
-    "release later": _release_later,
-    "give back": _give_back,
+    "delete": _settle(lambda b, n: b.sizes(n) == Sizes(), Delete()),
+    "release": _settle(lambda b, n: comes_back(b, n, attempts=1), Release()),
+    "give-back": _settle(comes_back, Release(0, front=True, counted=False)),
+    "release-later": _settle(lambda b, n: b.sizes(n) == Sizes(delayed=1), Release(60, notes=b"n")),
+    "bury": _settle(lambda b, n: b.sizes(n) == Sizes(buried=1), Bury(b"notes")),
+    "next-link": _next_link,
+    "last-member": _last_member,
     "fail": _fail,
-    "bury": _bury,
-    "kick": _kick,
-    "clear": _clear,
     "requeue": _requeue,
-    "delete and count": _delete_and_count,
-    "start, delete and count": _start_and_count,
-    "fail and count": _fail_and_count,
-    "count": _count,
-    "hand over": _hand_over,
-    "add a failed job": _add_failed,
-    "forget a failed job": _forget,
-    "delete from the store": _unset,
-    "swap in the store": _swap,
-    "prolong in the store": _prolong,
-    "give up in the store": _give_up,
+    "unlock": _unlock,
+    "kick": _kick,
+    "purge": _purge,
+    "wait": _wait,
+    "search": _search,
 }
-STORE: dict[str, Make] = {
-    "set in the store": _set,
-    "add to the store": _add,
-    "take in the store": _take,
-    "begin a batch": _begin_batch,
-    "grow a batch": _grow_batch,
-    "cancel a batch": _cancel_batch,
+
+
+# -- looks: nothing is changed ---------------------------------------------------------------------
+
+
+def _look(look: Callable[[Backend, str], object]) -> Make:
+    def make(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
+        push(backend, payload(), queue=name)
+        apply(backend, None, Set(name, "1"), Record(failed(name)), Open(name, Push(name, b"")))
+        return lambda: look(backend, name), lambda: look(backend, name)
+
+    return make
+
+
+LOOKS: dict[str, Make] = {
+    "sizes": _look(lambda b, n: b.sizes(n) == Sizes(ready=1)),
+    "queues": _look(lambda b, n: n in b.queues()),
+    "read": _look(lambda b, n: b.read(n, "none") == ["1", None]),
+    "scan": _look(lambda b, n: b.scan(n) == [(n, "1")]),
+    "latch": _look(lambda b, n: b.latch(n, 1) is not None),
+    "find-failed": _look(lambda b, n: b.find_failed(n) == failed(n)),
+    "list-failed": _look(lambda b, n: failed(n) in b.list_failed()),
+    "count-failed": _look(lambda b, _: b.count_failed() > 0),
+    "check": _look(lambda b, _: b.check().version),
 }
-ALL: dict[str, Make] = {**PUSHES, **WORK, **STORE}
+
+
+def prepared(backend: Backend, *tables: dict[str, Make], without: Iterable[str] = ()) -> list[Act]:
+    """Prepare each act of some tables, in a queue of its own. Holds are short."""
+    backend.timing.hold = 0.3
+    acts = []
+    for table in tables:
+        for name, make in table.items():
+            if name not in without:
+                acts.append(Act(name, *make(backend, name)))
+    return acts
+
+
+def do_all(acts: Iterable[Act]) -> None:
+    """Do each, and check it."""
+    for act in acts:
+        act.do()
+        assert act.check(), act.name

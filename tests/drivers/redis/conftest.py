@@ -1,84 +1,73 @@
-"""A private Redis that the tests here share, emptied for each; connections and projects on it."""
+"""A Redis of the run, emptied; backends on it, straight or through a proxy."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qframe import QueueManager, project
-from qframe.console.app import main
-from qframe.drivers.redis.queue import RedisQueue
-from tests.drivers.redis.support import RedisProject
-from tests.support.process import Finished
+from qframe.config import RedisSettings
+from qframe.drivers.redis.backend import RedisBackend
+from tests.support.projects import RedisProject
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 
-NAME = "redis"
-
-Connect = Callable[..., RedisQueue]
+Opener = Callable[..., RedisBackend]
 MakeProject = Callable[..., RedisProject]
-Command = Callable[..., Finished]
-
-
-@pytest.fixture(autouse=True)
-def own_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test have its own project root."""
-    monkeypatch.setattr(project, "_root", None)
-
-
-@pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Give the server all tests share, as it was left."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
 
 
 @pytest.fixture
-def server(running: RedisServer) -> RedisServer:
-    """Give the server all tests share, emptied."""
-    running.command("FLUSHALL")
-    return running
+def server(redis_running: RedisServer) -> Iterator[RedisServer]:
+    redis_running.command("FLUSHALL")
+    yield redis_running
+    redis_running.set("maxmemory", 0)
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Connect]:
-    """Give what makes a connection with these settings, each as another worker has it."""
-    managers: list[QueueManager] = []
+def open_backend(server: RedisServer) -> Iterator[Opener]:
+    opened = []
 
-    def make(**settings: Any) -> RedisQueue:
-        connection = {"driver": "redis", **settings}
-        manager = QueueManager(
-            {"root": tmp_path, "default": NAME, "connections": {NAME: connection}}
-        )
-        managers.append(manager)
-        queue = manager.connection(NAME)
-        assert isinstance(queue, RedisQueue)
-        return queue
+    def opener(url: str = "", **settings: object) -> RedisBackend:
+        made = RedisBackend("redis", RedisSettings(url=url or server.url, **settings))  # type: ignore[arg-type]
+        opened.append(made)
+        return made
 
-    yield make
-    for manager in managers:
-        manager.close()
+    yield opener
+    for backend in opened:
+        backend.close()
 
 
 @pytest.fixture
-def queue(server: RedisServer, connect: Connect) -> RedisQueue:
-    """Give a connection to the server all tests share."""
-    return connect(url=server.url)
+def backend(open_backend: Opener) -> RedisBackend:
+    return open_backend()
 
 
 @pytest.fixture
-def another(server: RedisServer, connect: Connect) -> Connect:
-    """Give what makes further connections to the server all tests share."""
-    return lambda **settings: connect(**{"url": server.url, **settings})
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own that forgets nothing when it is killed."""
+    lines = ["enable-debug-command local", "enable-protected-configs local"]
+    lines += ["repl-diskless-sync-delay 0", "loading-process-events-interval-bytes 1024"]
+    with RedisServer(tmp_path / "redis", fsync="always", config=lines) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: Proxy, server: RedisServer, open_backend: Opener) -> RedisBackend:
+    """A backend whose connections the proxy can break."""
+    return open_backend(server.url_at(proxy.port), timeout=0.3)
 
 
 @pytest.fixture
 def make_project(tmp_path: Path) -> Iterator[MakeProject]:
-    """Give what makes a project whose default connection has these settings."""
+    """What makes a project whose default connection has these settings."""
     made: list[RedisProject] = []
 
     def make(**connection: Any) -> RedisProject:
@@ -88,57 +77,3 @@ def make_project(tmp_path: Path) -> Iterator[MakeProject]:
     yield make
     for each in made:
         each.__exit__()
-
-
-@pytest.fixture
-def command() -> Command:
-    """Give what runs a command of a project to its end."""
-    return RedisProject.qframe
-
-
-@pytest.fixture
-def run(
-    fresh: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Command:
-    """Give what runs a command, but `work`, inside this process, where it costs little."""
-
-    def run_one(each: RedisProject, *arguments: object) -> Finished:
-        monkeypatch.chdir(each.root)
-        monkeypatch.setattr(sys, "argv", ["qframe", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return Finished(int(end.value.code or 0), printed.out, printed.err)
-
-    return run_one
-
-
-# -- a server of one's own, to be broken --------------------------------------------------------
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """Give a server of the test's own that forgets nothing when it is killed."""
-    lines = ["enable-debug-command local", "repl-diskless-sync-delay 0"]
-    with RedisServer(tmp_path / "redis", fsync="always", config=lines) as made:
-        yield made
-
-
-@pytest.fixture
-def proxy(own_server: RedisServer) -> Iterator[Proxy]:
-    """Give a bad network in front of it."""
-    with Proxy(*own_server.address) as made:
-        yield made
-
-
-@pytest.fixture
-def own_queue(own_server: RedisServer, connect: Connect) -> RedisQueue:
-    """Give a connection to it."""
-    return connect(url=own_server.url)
-
-
-@pytest.fixture
-def app(own_server: RedisServer, make_project: MakeProject) -> RedisProject:
-    """Give a project on it."""
-    return make_project(url=own_server.url)

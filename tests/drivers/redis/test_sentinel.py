@@ -9,25 +9,20 @@ from typing import Any
 import pytest
 
 from qframe.exceptions import BackendUnavailable
-from tests.drivers.redis.acts import WORK
-from tests.drivers.redis.conftest import Command, Connect, MakeProject
-from tests.drivers.redis.support import (
-    SECRET,
-    Producer,
-    check_all_done,
-    cut_off,
-    drain,
-    lines_with,
-    live,
-    push,
-)
+from tests.conformance.steps import drained, push, started
+from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared
+from tests.drivers.redis.conftest import MakeProject, Opener
+from tests.drivers.redis.producing import Producer, check_all_done, cut_off
 from tests.support.process import wait_for
+from tests.support.projects import SECRET, lines_with
 from tests.support.redis_server import SentinelGroup, wait_until
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[SentinelGroup]:
-    """Give a master with two replicas, under three Sentinels."""
+    """A master with two replicas, under three Sentinels."""
     with SentinelGroup(tmp_path / "group", replicas=2, down_after=500) as made:
         yield made
 
@@ -62,54 +57,56 @@ def test_no_acknowledged_job_is_lost_in_a_failover(
         (gone,) = lines_with(worker, " gone: ")
         assert "mymaster by sentinels " in gone
         assert len(lines_with(worker, " back after ")) == 1
-    assert app.empty()
     # Who was the master comes back as a replica: nobody asks it.
     old.start()
-    live(app.queue)
+    push(app.queue.backend, payload())
+    assert drained(app.queue.backend) == [payload()]
 
 
 def test_a_master_that_was_replaced_and_still_runs_is_left(
-    group: SentinelGroup, connect: Connect
+    group: SentinelGroup, open_backend: Opener
 ) -> None:
     """It is a replica then; whoever is connected to it asks the Sentinels anew."""
-    queue = connect(**settings(group))
-    live(queue)
-    delete = WORK["delete"](queue)
+    backend = open_backend(**settings(group))
+    push(backend, payload(), payload(1))
+    job = started(backend)
     old = group.master
     group.watchers[0].command("SENTINEL", "FAILOVER", group.service)
     new = group.wait_for_other(old)
     old.command("REPLICAOF", *new.address)  # as the Sentinels tell it, a little later
+    deleted = []
 
-    def deleted() -> bool:
-        delete.do()
+    def delete() -> bool:
+        try:
+            deleted.extend(backend.apply(job.delete()))
+        except BackendUnavailable:
+            return False
         return True
 
-    wait_until(deleted, "the Sentinels to name the new one")
-    delete.check()
-    live(queue)
+    wait_until(delete, "the Sentinels to name the new one")
+    assert deleted[0].applied
+    do_all(prepared(backend, PUSHES, WORK, LOOKS))
 
 
-def test_sentinels_may_ask_for_a_user_of_their_own(group: SentinelGroup, connect: Connect) -> None:
+def test_sentinels_may_ask_for_a_user_of_their_own(
+    group: SentinelGroup, open_backend: Opener
+) -> None:
     for watcher in group.watchers:
-        user = ["qframe", "on", f">{SECRET}", "+sentinel|masters"]
-        watcher.command("ACL", "SETUSER", *user)
+        watcher.command("ACL", "SETUSER", "qframe", "on", f">{SECRET}", "+sentinel|masters")
     known = {"sentinel_username": "qframe", "sentinel_password": SECRET}
-    live(connect(**settings(group, **known)))
+    push(open_backend(**settings(group, **known)), payload())
     with pytest.raises(BackendUnavailable) as error:
-        connect(**settings(group, **known | {"sentinel_password": "wrong"})).ping()
+        open_backend(**settings(group, **known | {"sentinel_password": "wrong"})).check()
     assert SECRET not in str(error.value)
 
 
 def test_sentinels_that_do_not_answer_or_do_not_know_are_named(
-    group: SentinelGroup, make_project: MakeProject, connect: Connect, run: Command
+    group: SentinelGroup, make_project: MakeProject, open_backend: Opener
 ) -> None:
-    stranger = connect(**settings(group, service="another"))
     with pytest.raises(BackendUnavailable, match=r"another by sentinels .*No master found"):
-        stranger.ping()
-    app = make_project(**settings(group, sentinels=["127.0.0.1:1"]))
-    said = run(app, "size")
+        open_backend(**settings(group, service="another")).check()
+    said = make_project(**settings(group, sentinels=["127.0.0.1:1"])).qframe("size")
     assert said.code == 69
     assert "mymaster by sentinels 127.0.0.1:1 does not answer" in said.one_line()
-    one_of_them = connect(**settings(group, sentinels=["127.0.0.1:1", group.sentinels[2]]))
-    uuid = push(one_of_them)
-    assert drain(one_of_them) == [uuid]
+    one_of_them = open_backend(**settings(group, sentinels=["127.0.0.1:1", group.sentinels[2]]))
+    push(one_of_them, payload())

@@ -1,15 +1,13 @@
--- Makes some buried jobs ready.
+-- Makes some buried messages ready.
 --
--- KEYS  1 buried   2 ready   3 notify   4 delayed
--- ARGV  1 how many at most
+-- KEYS  1 ready
+-- ARGV  3 how many at most
 -- Gives how many there were.
-local buried, ready, notify, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local count = math.min(BATCH, tonumber(ARGV[1]))
-if count < 1 then return 0 end
-local members = redis.call('LRANGE', buried, 0, count - 1)
+local ready, notify, buried = KEYS[1], KEYS[1] .. ':notify', KEYS[1] .. ':buried'
+local members = redis.call('LRANGE', buried, 0, math.min(MOST, tonumber(ARGV[3])) - 1)
 if #members == 0 then return 0 end
-even_when_full(delayed)
-move_due(delayed, ready, notify, now()) -- they became ready before
+even_when_full(ready .. ':delayed')
+move_due(ready, notify, ready .. ':delayed') -- they became ready before
 redis.call('RPUSH', ready, unpack(members))
 announce(notify, #members)
 redis.call('LTRIM', buried, #members, -1)

@@ -1,21 +1,22 @@
--- Holds up to a number of jobs, from several queues strictly in the order given.
+-- Holds messages, from several queues strictly in the order given.
 --
--- First what is due goes to the tail of the ready ones, and what nobody prolonged back to their
--- head. A reservation's score is the end of its lease, and new each time: that is its fence.
+-- The score of a hold is the end of its lease, and new each time: that is its fence.
 --
--- KEYS  4 for each queue: ready, notify, delayed, reserved
--- ARGV  1 how many at most
--- Gives the score of the first, then the place of the queue (from 0) and the member of each; where
--- there is nothing, only the seconds until there may be something, or -1, and the time.
-local limit = tonumber(ARGV[1])
-local moment = now()
-local first = hold_until(moment + HOLD)
-local found = {exact(first)}
-local taken = 0
-local soonest = -1
+-- KEYS  the ready list of each queue; what comes behind is for a Cluster
+-- ARGV  3 how many at most   4 seconds of a hold   5 bytes for which it lasts a second more
+--       6 bytes after which no more are held   7 what the keys of notes begin with
+--       8 how many queues
+-- Gives three things. Of each message held: the place of its queue (from 0), its bytes, its score,
+-- its notes. The seconds until there may be something, -1 for ever. The places of queues that are
+-- none: somebody else's keys.
+local limit, hold, rate, most = tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
+local queues = tonumber(ARGV[8])
+local found, bad = {}, {}
+local taken, bytes, soonest = 0, 0, -1
 
-local function give_back_expired(ready, notify, reserved)
-  local expired = redis.call('ZRANGEBYSCORE', reserved, '-inf', exact(moment), 'LIMIT', 0, BATCH)
+-- What nobody settled or renewed in time goes back to the head.
+local function move_expired(ready, notify, reserved)
+  local expired = redis.call('ZRANGEBYSCORE', reserved, '-inf', exact(now()), 'LIMIT', 0, MOST)
   local n = #expired
   if n > 0 then
     local last_first = {}
@@ -24,45 +25,84 @@ local function give_back_expired(ready, notify, reserved)
     announce(notify, n)
     redis.call('ZREM', reserved, unpack(expired))
   end
+  return n
+end
+
+local function expect(seconds)
+  if soonest < 0 or seconds < soonest then soonest = math.max(0, seconds) end
 end
 
 local function look_ahead(set)
   local next = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
-  if next[1] then
-    local seconds = math.max(0, tonumber(next[2]) - moment)
-    if soonest < 0 or seconds < soonest then soonest = seconds end
-  end
+  if next[1] then expect(tonumber(next[2]) - now()) end
 end
 
-for i = 1, #KEYS, 4 do
-  local ready, notify, delayed, reserved = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]
-  even_when_full(reserved)
-  move_due(delayed, ready, notify, moment)
-  give_back_expired(ready, notify, reserved)
-  local members = redis.call('LRANGE', ready, 0, limit - taken - 1)
-  if #members > 0 then
-    for j, member in ipairs(members) do
-      found[#found + 1] = (i - 1) / 4
-      found[#found + 1] = add(reserved, exact(first + taken * STEP), member)
-      taken = taken + 1
+local function notes_of(ready, member)
+  local last = string.byte(member, -1)
+  if last ~= 32 and last ~= 9 and last ~= 13 then return '' end
+  local pad = string.match(member, '\n[ \t\r]+$')
+  return pad and redis.call('GET', ARGV[7] .. ready .. pad) or ''
+end
+
+local function take(place, ready, reserved)
+  local count = 0
+  local members, notes = redis.call('LRANGE', ready, 0, limit - taken - 1), {}
+  for i, member in ipairs(members) do
+    notes[i] = notes_of(ready, member) -- before any change: a Cluster may be moving them
+  end
+  for i, member in ipairs(members) do
+    if bytes >= most then break end
+    local score = hold_until(now() + hold + #member / rate) + taken * STEP
+    local n = #found
+    found[n + 1] = place
+    found[n + 2] = add(reserved, score, member)
+    found[n + 3] = exact(score)
+    found[n + 4] = notes[i]
+    bytes = bytes + #member
+    taken = taken + 1
+    count = count + 1
+  end
+  if count > 0 then redis.call('LTRIM', ready, count, -1) end
+  return count
+end
+
+for place = 1, queues do
+  local ready = KEYS[place]
+  local notify, delayed, reserved = ready .. ':notify', ready .. ':delayed', ready .. ':reserved'
+  local left, tokens = redis.pcall('LLEN', ready), redis.pcall('LLEN', notify)
+  local later, held = redis.pcall('ZCARD', delayed), redis.pcall('ZCARD', reserved)
+  local wrong = nil
+  for _, said in ipairs({left, tokens, later, held}) do
+    if type(said) == 'table' then wrong = said end
+  end
+  if wrong then
+    if not string.find(wrong.err, 'WRONGTYPE', 1, true) then return wrong end
+    bad[#bad + 1] = place - 1
+  else
+    if left + later + held > 0 then even_when_full(reserved) end
+    local back = later > 0 and move_due(ready, notify, delayed) or 0
+    back = back + (held > 0 and move_expired(ready, notify, reserved) or 0)
+    left, tokens = left + back, tokens + back
+    local count = left > 0 and limit > taken and bytes < most and take(place - 1, ready, reserved) or 0
+    left = left - count
+    -- One token for each ready job wakes one worker each; an empty queue leaves at most one.
+    local wanted = math.max(left, 1)
+    if left > 0 and tokens <= count then
+      redis.call('DEL', notify)
+      redis.call('RPUSH', notify, '1')
+    elseif count > 0 or tokens - count > wanted then
+      redis.call('LTRIM', notify, count, count + wanted - 1)
     end
-    redis.call('LTRIM', ready, #members, -1)
-    redis.call('LTRIM', notify, #members, -1)
+    if left > 0 then expect(0) end
+    if limit > 0 and (taken >= limit or bytes >= most) then break end
+    if taken == 0 then
+      if later > 0 then look_ahead(delayed) end
+      if held > 0 then look_ahead(reserved) end
+    end
   end
-  -- One token for each ready job wakes one worker each; an empty queue leaves at most one.
-  local left, tokens = redis.call('LLEN', ready), redis.call('LLEN', notify)
-  if left > 0 and tokens == 0 then
-    redis.call('RPUSH', notify, '1')
-  elseif tokens > math.max(left, 1) then
-    redis.call('LTRIM', notify, 0, math.max(left, 1) - 1)
-  end
-  if taken >= limit then break end
-  look_ahead(delayed)
-  look_ahead(reserved)
 end
-if taken == 0 then
+if taken == 0 and soonest ~= 0 and #bad == 0 then
   -- Whoever asked will wait knowing all this: tokens from before say nothing new.
-  for i = 1, #KEYS, 4 do redis.call('DEL', KEYS[i + 1]) end
-  return {exact(soonest), exact(moment)}
+  for place = 1, queues do redis.call('DEL', KEYS[place] .. ':notify') end
 end
-return found
+return {found, exact(soonest), bad}

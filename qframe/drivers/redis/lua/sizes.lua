@@ -1,13 +1,13 @@
--- Counts the jobs of a queue by state.
+-- Counts the messages of a queue.
 --
--- KEYS  1 ready   2 delayed   3 reserved   4 buried
+-- KEYS  1 ready
 -- Gives ready (with what is due or whose lease ran out), delayed, reserved, buried.
-local moment = exact(now())
-local due = redis.call('ZCOUNT', KEYS[2], '-inf', moment)
-local expired = redis.call('ZCOUNT', KEYS[3], '-inf', moment)
+local delayed, reserved = KEYS[1] .. ':delayed', KEYS[1] .. ':reserved'
+local due = redis.call('ZCOUNT', delayed, '-inf', exact(now()))
+local expired = redis.call('ZCOUNT', reserved, '-inf', exact(now()))
 return {
   redis.call('LLEN', KEYS[1]) + due + expired,
-  redis.call('ZCARD', KEYS[2]) - due,
-  redis.call('ZCARD', KEYS[3]) - expired,
-  redis.call('LLEN', KEYS[4]),
+  redis.call('ZCARD', delayed) - due,
+  redis.call('ZCARD', reserved) - expired,
+  redis.call('LLEN', KEYS[1] .. ':buried'),
 }

@@ -1,0 +1,376 @@
+"""Connection: the queue users call, the same above every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from qframe import events
+from qframe.config import ConnectionSettings
+from qframe.contracts.backend import Ability, Backend, Found, Place
+from qframe.contracts.job import Job
+from qframe.contracts.queue import Cancelling, Sizes
+from qframe.contracts.status import State
+from qframe.contracts.step import Result, Step
+from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.store import Store
+from qframe.exceptions import LeaseLost, PayloadTooLarge, Unsupported
+from qframe.features import chain
+from qframe.features.base import End, Pushing
+from qframe.features.batch import BatchPlan, MakeMember
+from qframe.features.batches import Batches
+from qframe.features.chain import ChainPlan
+from qframe.features.context import Context, Prepared
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.foreign import Dispatchable
+from qframe.payload import envelope, timing
+from qframe.payload.envelope import Envelope
+from qframe.payload.signature import OVERHEAD
+from qframe.payload.text import queue_name
+
+Made = tuple[Dispatchable, Envelope]
+"""A job and its payload."""
+
+
+class Connection:
+    """A configured, named connection to a backend that holds any number of queues.
+
+    It builds payloads, signs them, tells the listeners, and makes the steps by which jobs are
+    pushed and removed. Safe to use from several threads, and in a forked child.
+    """
+
+    def __init__(self, context: Context, settings: ConnectionSettings) -> None:
+        self.context = context
+        context.owner = context.owner or self
+        self.backend: Backend = context.backend
+        self.name = context.connection
+        self.settings = settings
+        self.default_queue = settings.queue
+        self.retry_after = settings.retry_after
+        self.max_payload = settings.max_payload
+        self.abilities = self.backend.abilities
+        self.store = Store(self.backend)
+        """The small shared state that goes with the connection."""
+        self.failed = FailedStore(self.backend)
+        """Where its failed jobs are kept."""
+        self.find_middleware: Callable[[], Sequence[Any]] = tuple
+        self._learned = False
+
+    def middleware(self) -> Sequence[Any]:
+        """Give what every job that runs for this connection goes through, outermost first."""
+        return self.find_middleware()
+
+    # -- payloads ---------------------------------------------------------------------------------
+
+    def envelope(self, job: Dispatchable) -> Envelope:
+        """Build the payload of a job for this connection; raises `InvalidJob`."""
+        job.check_reachable()
+        made = Envelope.of(job, self.context.keyring)
+        self._check_envelope(made)
+        return made
+
+    def track(self, made: Envelope, seconds: float) -> None:
+        """Have the status of a job kept that is about to be pushed."""
+        envelope.track(made.payload, seconds)
+        made.encode()
+        self._check_envelope(made)
+
+    def signed(self, raw: bytes, queue: str) -> bytes:
+        """Give a payload made by this program as it is pushed to a queue: signed, with a key.
+
+        `push_raw` pushes bytes as they are: sign what you vouch for with this first.
+        """
+        signer = self.context.signer
+        return raw if signer is None else signer.signed(raw, queue)
+
+    def learn_limits(self) -> None:
+        """Learn from the server how large a payload may be, where only it knows."""
+        if not self._learned:
+            longest = self.backend.longest_message()
+            self._learned = True
+            if longest is not None:
+                self.max_payload = self.context.max_payload = min(self.max_payload, longest)
+
+    def _check_envelope(self, made: Envelope) -> None:
+        self.check_size(len(made.raw) + (0 if self.context.signer is None else OVERHEAD))
+
+    def check_size(self, size: int) -> None:
+        """Raise `PayloadTooLarge` for a payload that the connection does not take."""
+        if size > self.max_payload:
+            raise PayloadTooLarge(
+                f"the payload has {size:,} bytes, the connection {self.name!r} takes "
+                f"{self.max_payload:,} (max_payload); queue a reference to the data instead"
+            )
+
+    def prepare(
+        self, job: Dispatchable, queue: str | None, delay: float, more: Mapping[str, Any]
+    ) -> Prepared:
+        """Build the payload of a job that is to be pushed later, `more` keys in it.
+
+        The listeners are told now that it will be. Raises `InvalidJob`.
+        """
+        self.learn_limits()
+        made = self.envelope(job)
+        if more:
+            made.add(more)
+            self._check_envelope(made)
+        if job.unique_rule is not None:
+            delay = max(delay, job.unique_rule.delay)
+        name = self._announce(job, made, queue, delay)
+        self.backend.check_queue(name)
+        raw = self.signed(made.raw, name)
+        return Prepared(made.uuid, raw, name, delay, job.relative_deadlines() or None)
+
+    # -- pushing ----------------------------------------------------------------------------------
+
+    def push(self, job: Dispatchable, queue: str | None = None) -> str:
+        """Queue a job now and give its id. Raises `InvalidJob` or `BackendUnavailable`."""
+        return self.later(0, job, queue)
+
+    def later(self, delay: timing.When, job: Dispatchable, queue: str | None = None) -> str:
+        """Queue a job that is ready after `delay` (seconds, timedelta or aware datetime)."""
+        return self.push_envelope(job, self.envelope(job), queue, timing.seconds_until(delay))
+
+    def push_envelope(
+        self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
+    ) -> str:
+        """Push a payload built before, telling the listeners.
+
+        Gives its id, or that of the job which is there already where it is unique.
+        """
+        if (other := substitute(self, job)) is not None:
+            return other.push_envelope(job, made, queue, delay)
+        pushing = self._pushing(job, made, queue, delay)
+        holder = self.context.push([pushing]).get(made.uuid, "")
+        self._tell(job, pushing, holder)
+        return holder or made.uuid
+
+    def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
+        """Queue many jobs, all or none where the backend can, and give their ids in order."""
+        return self.push_envelopes([(job, self.envelope(job)) for job in jobs], queue)
+
+    def push_envelopes(self, made: Sequence[Made], queue: str | None) -> list[str]:
+        """Push payloads built before, together, telling the listeners; gives their ids in order.
+
+        Those with features each in a step of its own, in the same exchange.
+        """
+        if stand_in is not None and any(substitute(self, job) for job, _ in made):
+            return self._push_parted(made, queue)
+        pushings = [
+            self._pushing(job, each, queue, timing.seconds_until(job.delay)) for job, each in made
+        ]
+        holders = self.context.push(pushings)
+        for (job, _), pushing in zip(made, pushings, strict=True):
+            self._tell(job, pushing, holders.get(pushing.uuid, ""))
+        return [holders.get(pushing.uuid, pushing.uuid) for pushing in pushings]
+
+    def _push_parted(self, made: Sequence[Made], queue: str | None) -> list[str]:
+        """Push each where it is taken: in place of this connection, or here."""
+        parts: dict[Connection, list[Made]] = {}
+        for job, each in made:
+            parts.setdefault(substitute(self, job) or self, []).append((job, each))
+        given: dict[str, str] = {}
+        for place, part in parts.items():
+            uuids = (each.uuid for _, each in part)
+            given.update(zip(uuids, place.push_envelopes(part, queue), strict=True))
+        return [given[each.uuid] for _, each in made]
+
+    def _pushing(
+        self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
+    ) -> Pushing:
+        if job.unique_rule is not None:
+            delay = max(delay, job.unique_rule.delay)
+        name = self._announce(job, made, queue, delay)
+        return Pushing(made.payload, self.signed(made.raw, name), made.uuid, name, delay)
+
+    def _announce(self, job: Dispatchable, made: Envelope, queue: str | None, delay: float) -> str:
+        """Tell the listeners, who may add keys, and give the name of the queue."""
+        name = queue_name(queue or job.queue or self.default_queue)
+        if delay and isinstance(job, JobDefinition):  # Laravel would take it for the backoff
+            made.payload["delay"] = int(delay) if delay == int(delay) else delay
+        if delay or events.listeners_of(events.JobQueueing):
+            events.fire(events.JobQueueing, self.name, name, job, made.payload, delay)
+            made.encode()
+            self._check_envelope(made)
+        return name
+
+    def _tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+        self.context.tell_pushed(pushing, holder, job)
+
+    def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
+        """Queue bytes as they are, whatever they hold, and give the job's id, "" if it has none."""
+        if (other := substitute(self, payload)) is not None:
+            return other.push_raw(payload, queue, delay)
+        raw = payload.encode() if isinstance(payload, str) else payload
+        self.check_size(len(raw))
+        name = queue_name(queue or self.default_queue)
+        job = Prepared("", raw, name, timing.seconds_until(delay))
+        pushing = self.context.pushing(job)
+        uuid = pushing.message.get("uuid")
+        self.context.push([pushing])
+        return uuid if isinstance(uuid, str) else ""
+
+    # -- chains and batches -----------------------------------------------------------------------
+
+    def start_chain(self, plan: ChainPlan) -> None:
+        """Keep a chain and push its first link."""
+        chain.start(self.context, plan)
+
+    def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
+        """Put a link behind the one that runs, or at the end; false where the chain is gone."""
+        identity = chain.named_id(running.payload, chain.KEY)
+        if identity is None or Ability.FACTS not in self.abilities:
+            return False
+        return chain.extend(self.context, identity, running.uuid, link, first=first)
+
+    def start_batch(self, plan: BatchPlan) -> None:
+        """Keep a batch and push its members."""
+        if Ability.FACTS in self.abilities:
+            Batches(self.context).start(plan)
+
+    def extend_batch(
+        self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
+    ) -> None:
+        """Add members to a batch; the same ones where the job that runs said it before."""
+        job = running if isinstance(running, ReservedJob) else None
+        Batches(self.context, job).add(identity, makers, word)
+
+    def batches(self) -> Batches | None:
+        """Give the batches of this connection; None where none are kept."""
+        return Batches(self.context) if Ability.FACTS in self.abilities else None
+
+    # -- working ----------------------------------------------------------------------------------
+
+    def reserve(self, queues: Sequence[str], limit: int = 1) -> list[ReservedJob]:
+        """Hold up to `limit` jobs for about a second each, never waiting for one."""
+        return self.reserve_after((), queues, limit)[0]
+
+    def reserve_after(
+        self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
+    ) -> tuple[list[ReservedJob], list[Result]]:
+        """Apply steps, then hold up to `limit` jobs, in one exchange; gives jobs and results."""
+        self.need(Ability.RESERVE)
+        found, results = self.backend.reserve(queues, limit, first=first)
+        return [ReservedJob(self.context, each) for each in found], results
+
+    # -- operating --------------------------------------------------------------------------------
+
+    def sizes(self, queue: str | None = None) -> Sizes:
+        """Count the jobs of a queue by state."""
+        self.need(Ability.SIZE)
+        return self.backend.sizes(queue_name(queue or self.default_queue))
+
+    def size(self, queue: str | None = None) -> int:
+        """Count the ready, delayed and reserved jobs of a queue."""
+        return self.sizes(queue).total
+
+    def queues(self) -> list[str]:
+        """Name the queues that hold jobs, sorted."""
+        self.need(Ability.LIST)
+        return self.backend.queues()
+
+    def clear(self, queue: str | None = None) -> int:
+        """Delete the ready and delayed jobs of a queue; gives how many there were.
+
+        Those that have features are taken one by one, so that their locks are freed.
+        """
+        self.need(Ability.PURGE)
+        name = queue_name(queue or self.default_queue)
+        count = 0
+        if Ability.SEARCH in self.abilities:
+            for feature in self.context.features:
+                for found in self._waiting_with(name, feature.key):
+                    count += self._remove(found)
+        return count + self.backend.purge(name)
+
+    def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
+        """Give the jobs that wait and whose payload may have a key, some at a time."""
+        text = f'"{key}"'.encode()
+        while found := [
+            each
+            for each in self.backend.search(queue, text)
+            if each.place in {Place.READY, Place.DELAYED}
+        ]:
+            yield from found
+
+    def _remove(self, found: Found) -> bool:
+        """Remove a job that waits, with what belongs to its end."""
+        reservation = self.backend.take(found)
+        if reservation is None:
+            return False
+        job = ReservedJob(self.context, reservation)
+        try:
+            job.settle(End(State.CANCELLED, remark="cancelled while it waited"))
+        except LeaseLost:
+            return False
+        return True
+
+    def kick(self, queue: str | None = None) -> int:
+        """Make the buried jobs of a queue ready; gives how many there were."""
+        self.need(Ability.BURY)
+        return self.backend.kick(queue_name(queue or self.default_queue))
+
+    def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
+        """Remove a job that waits, is delayed or buried.
+
+        It is looked for in `queue`, or else everywhere. A job that is just being moved may be
+        missed: who is sure that there is one asks again.
+        """
+        found = self.find(uuid, queue)
+        if found is None:
+            return Cancelling.ABSENT
+        if found.place is Place.RUNNING:
+            return Cancelling.RUNNING
+        if found.place is Place.HELD or not self._remove(found):
+            return Cancelling.HELD
+        return Cancelling.REMOVED
+
+    def find(self, uuid: str, queue: str | None = None) -> Found | None:
+        """Find a job that waits or runs, in `queue` or else everywhere."""
+        self.need(Ability.SEARCH)
+        for name in [queue] if queue else self.queues():
+            for found in self.backend.search(name, uuid.encode("utf-8", "surrogatepass")):
+                if _uuid_of(found.raw_body) == uuid:
+                    return found
+        return None
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    def need(self, ability: Ability) -> None:
+        """Raise `Unsupported` where the backend lacks an ability."""
+        if ability not in self.abilities:
+            raise self.cannot(ability)
+
+    def cannot(self, ability: Ability) -> Unsupported:
+        """Give the error for something this backend cannot do."""
+        what = _VERBS.get(ability) or (ability.name or "").lower()
+        return Unsupported(f"the connection {self.name!r} ({self.settings.driver}) cannot {what}")
+
+    def described(self) -> str:
+        """Say in a word where the jobs are, never with a password."""
+        return self.backend.described()
+
+    def close(self) -> None:
+        """Close this thread's connections; the next call opens others."""
+        self.backend.close()
+
+
+stand_in: Callable[[Connection, Dispatchable | str | bytes], Connection | None] | None = None
+"""Names what takes a job, or a raw payload, in place of a connection: in tests, a fake."""
+
+
+def substitute(connection: Connection, what: Dispatchable | str | bytes) -> Connection | None:
+    """Give what takes a job, or a raw payload, in place of a connection; None: nothing does."""
+    return None if stand_in is None else stand_in(connection, what)
+
+
+_VERBS = {Ability.PURGE: "clear", Ability.SEARCH: "cancel"}
+
+
+def _uuid_of(raw: bytes) -> str:
+    try:
+        uuid = envelope.parse(raw).get("uuid")
+    except ValueError:
+        return ""
+    return uuid if isinstance(uuid, str) else ""

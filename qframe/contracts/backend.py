@@ -1,0 +1,259 @@
+"""Backend: what a driver implements. It reserves messages and applies steps."""
+
+from __future__ import annotations
+
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import Reservation, Result, Step
+
+if TYPE_CHECKING:
+    from qframe.contracts.failed import FailedJob
+
+
+class Ability(Flag):
+    """One thing a backend may be able to do; the rest of qframe works without it."""
+
+    NONE = 0
+    RESERVE = auto()
+    """Messages wait and can be reserved (not `sync`, not `null`)."""
+    AHEAD = auto()
+    """Several can be held at once, and only a start counts an attempt."""
+    UNCOUNT = auto()
+    """A started attempt can be taken back."""
+    NOTES = auto()
+    """Notes are kept beside the message."""
+    BURY = auto()
+    """A message can be put aside."""
+    ADOPT = auto()
+    """Another process can settle a reservation by its fence."""
+    WAIT = auto()
+    """`wait` ends when there is work; else it only sleeps."""
+    LIST = auto()
+    """The queues that hold messages can be listed."""
+    SIZE = auto()
+    """Messages can be counted."""
+    PURGE = auto()
+    """Waiting messages can be deleted."""
+    SEARCH = auto()
+    """A waiting message can be found by what it holds, and taken."""
+    PRIORITY = auto()
+    """Messages have priorities."""
+    FACTS = auto()
+    """It keeps facts, latches and failed records."""
+    JOINT = auto()
+    """A step of any operations is one thing: all of it is done, or nothing."""
+    DURABLE = auto()
+    """What was pushed survives the death of every process of ours."""
+
+
+class Place(Enum):
+    """Where a message is."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    HELD = "held"
+    RUNNING = "running"
+    BURIED = "buried"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that was found: where it is, and what the backend knows it by."""
+
+    queue: str
+    raw_body: bytes
+    place: Place
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Latch:
+    """A latch as it stands. Times are epoch seconds by the backend's clock, None for not so far."""
+
+    size: int
+    done: int
+    failed: int
+    closed: bool
+    first_failed: int | None
+    """The member that failed first."""
+    failed_at: float | None
+    """When it did."""
+    completed_at: float | None
+    """When it was closed and all had arrived, for the first time."""
+    labels: tuple[str, ...] = ()
+    """Labels of members that failed, by their numbers: as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A sign of life: kind and version in a few words, and what is unsafe, a sentence each."""
+
+    version: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Timing:
+    """The times a backend works with; a test may change them."""
+
+    hold: float = 1.0
+    """Seconds the lease of a held message lasts, and one more for each `bytes_a_second`."""
+    bytes_a_second: int = 65_536
+    """So slow a line may be before a held message is lost on it."""
+    most_bytes: int = 262_144
+    """A call of `reserve` gives no further message once it gave so many bytes."""
+    skew: float = 0.0
+    """Added to the backend's clock: a test lets time pass by it."""
+
+
+class Backend(ABC):
+    """Messages in queues, and facts under keys. Raises `BackendUnavailable`; safe in threads.
+
+    - A message that was pushed is there until its reservation is deleted, or it is purged.
+    - Two pushes of the same bytes are two messages; they come back byte for byte.
+    - A queue gives its messages in the order in which they became ready: when they were pushed,
+      released or kicked, or their delay ended. One that is released to the front comes before all
+      that are ready; so does one whose lease ran out, in any order among these.
+    - A reservation stands until it is settled, or another takes its message once its lease has run
+      out. A backend may also end it as soon as the lease has run out.
+    - `apply` says a request again by itself whose answer was lost, and it counts once; a step that
+      a caller says again is another step.
+    """
+
+    abilities: Ability = Ability.NONE
+    timing: Timing
+    look_every: float = 1.0
+    """Seconds an idle worker waits at most before it looks whether it is to pause or restart."""
+    needs_facts: ClassVar[bool] = False
+    """Whether its constructor takes, as third argument, what gives the backend of its facts."""
+
+    @abstractmethod
+    def apply(self, *steps: Step) -> list[Result]:
+        """Apply steps in order, each by itself, in one exchange; gives a result for each."""
+
+    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+        """Apply steps without waiting for the answer, where the backend can.
+
+        `heard` gets the results, at the next call of this thread at the latest. Only for steps
+        that may be said twice: `Start`, and what is fenced by its reservation. The reservation
+        counts as started when this returns; a result that says otherwise comes later.
+        """
+        heard(self.apply(*steps))
+
+    @abstractmethod
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        """Hold up to `limit` messages, strictly in the order of the queues; never waits.
+
+        What is due, or whose lease ran out, becomes ready before. The steps in `first` are applied
+        before that, in the same exchange; their results come second. A held message whose lease
+        runs out goes back uncounted.
+        """
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:  # noqa: ARG002 (the contract's)
+        """Return when `reserve` may find something, after `timeout`, or when `wake` is readable.
+
+        Where waiting is taking, the next `reserve` of this thread gives what was taken; it goes
+        back at once with a wait for other queues, or for none.
+        """
+        if wake is None:
+            time.sleep(max(0.0, timeout))
+        else:
+            select.select([wake], [], [], max(0.0, timeout))
+
+    def adopt(self, fence: bytes) -> Reservation | None:
+        """Give the started reservation a fence names, if its lease lasts: its worker has died."""
+        raise NotImplementedError
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def sizes(self, queue: str) -> Sizes:
+        """Count the messages of a queue; a lease that ran out and a delay that ended are ready."""
+        raise NotImplementedError
+
+    def queues(self) -> list[str]:
+        """Name the queues that hold messages, sorted."""
+        raise NotImplementedError
+
+    def purge(self, queue: str) -> int:
+        """Delete the messages of a queue that are ready or delayed; gives how many there were."""
+        raise NotImplementedError
+
+    def kick(self, queue: str) -> int:
+        """Make the buried messages of a queue ready; gives how many there were."""
+        raise NotImplementedError
+
+    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+        """Find messages of a queue that hold these bytes, wherever they are, in any order."""
+        raise NotImplementedError
+
+    def take(self, found: Found) -> Reservation | None:
+        """Hold a message that was found ready, delayed or buried; None where it has moved on."""
+        raise NotImplementedError
+
+    # -- facts ------------------------------------------------------------------------------------
+
+    def read(self, *keys: str) -> list[str | None]:
+        """Give the values of facts, None for each that is not there."""
+        raise NotImplementedError
+
+    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+        """List the facts whose keys begin with `prefix` and come after `after`, by key."""
+        raise NotImplementedError
+
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        """Give a latch, with the labels of at most so many members that failed."""
+        raise NotImplementedError
+
+    def find_failed(self, uuid: str) -> FailedJob | None:
+        """Give the record of a failed job."""
+        raise NotImplementedError
+
+    def list_failed(
+        self, limit: int = 100, after: str | None = None, queue: str | None = None
+    ) -> list[FailedJob]:
+        """List failed jobs, the last recorded first, those that follow the uuid `after`.
+
+        None follow a uuid that is not there.
+        """
+        raise NotImplementedError
+
+    def count_failed(self) -> int:
+        """Count the failed jobs."""
+        raise NotImplementedError
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def check_queue(self, name: str) -> None:  # noqa: B027 (most take any)
+        """Raise `InvalidQueueName` for a queue this backend cannot have."""
+
+    def longest_message(self) -> int | None:
+        """Ask the server how long a message may be; None where it sets no limit."""
+        return None
+
+    def clock(self) -> float:
+        """Give the seconds of a clock of this process that counts suspension."""
+        now = time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+        return now + self.timing.skew
+
+    @abstractmethod
+    def described(self) -> str:
+        """Say in a few words where the messages are, never with a password."""
+
+    @abstractmethod
+    def check(self) -> Health:
+        """Ask for a sign of life."""
+
+    def close(self) -> None:  # noqa: B027 (there may be nothing to close)
+        """Close this thread's connections; the next call opens others."""
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

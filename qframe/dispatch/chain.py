@@ -1,0 +1,238 @@
+"""chain: jobs that run one after the other, each when the one before it is done."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from qframe import connection as connections
+from qframe import manager
+from qframe.connection import Connection
+from qframe.exceptions import InvalidJob, QframeError
+from qframe.features import batch as batch_feature
+from qframe.features import chain as chain_feature
+from qframe.features.batch import BatchMember
+from qframe.features.chain import ChainPlan
+from qframe.features.context import Prepared
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.registry import refuse_while_importing
+from qframe.payload.text import queue_name
+from qframe.payload.timing import When, seconds_until
+
+if TYPE_CHECKING:
+    from qframe.contracts.job import Job
+
+
+class BatchLink(Protocol):
+    """A batch as a link of a chain: a `PendingBatch`."""
+
+    jobs: Any
+
+    def as_job(self, connection: Connection, queue: str | None) -> JobDefinition:
+        """Give the job that begins it."""
+
+
+def chain(jobs: Iterable[JobDefinition | BatchLink]) -> PendingChain:
+    """Run jobs one after the other: `chain([Pack(...), Ship(...)]).on_queue("x").dispatch()`.
+
+    The next is pushed in the step that removes the one before it, where the backend keeps both;
+    a job that fails for good ends the chain. A link may be a batch: the chain goes on when that
+    has finished. Raises `InvalidJob` for what cannot be a link.
+    """
+    return PendingChain(jobs)
+
+
+class PendingChain:
+    """A chain about to be dispatched (Laravel's PendingChain); `dispatch()` does it."""
+
+    def __init__(self, jobs: Iterable[JobDefinition | BatchLink]) -> None:
+        if not isinstance(jobs, Iterable):
+            raise InvalidJob(f"a chain takes a list of jobs, not {type(jobs).__name__}")
+        self.jobs = list(jobs)
+        """Its links in order."""
+        if not self.jobs:
+            raise InvalidJob("a chain needs a job: chain([First(...), Second(...)])")
+        self.callbacks: list[Dispatchable] = []
+        """What is dispatched when a link fails."""
+        self._connection: str | None = None
+        self._queue: str | None = None
+        self._delay: When | None = None
+
+    def on_connection(self, name: str) -> Self:
+        """Use this connection for all links; default: that of the first.
+
+        Raises `ConfigurationError`.
+        """
+        manager.default().connection(name)
+        self._connection = name
+        return self
+
+    def on_queue(self, name: str) -> Self:
+        """Use this queue for the links that name none themselves; raises `InvalidQueueName`."""
+        self._queue = queue_name(name)
+        return self
+
+    def delay(self, delay: When) -> Self:
+        """Make the first link ready after `delay`: seconds, timedelta or aware datetime.
+
+        It is in place of that link's own `delay`; the others' begin when the one before them is
+        done. Raises `InvalidJob`.
+        """
+        seconds(delay)
+        self._delay = delay
+        return self
+
+    def catch(self, *jobs: Dispatchable) -> Self:
+        """Dispatch these when a link fails for good; they find why in `self.caught`."""
+        self.callbacks += [dispatchable(job, "catch") for job in jobs]
+        return self
+
+    def dispatch(self) -> str:
+        """Dispatch the first link and keep the others; gives the chain's id.
+
+        Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
+        connection what a link raised.
+        """
+        refuse_while_importing()
+        first = self.jobs[0]
+        named = self._connection or getattr(first, "connection", None)
+        connection = stand_in_for(manager.default().connection(named), self.jobs)
+        plan = self.plan(connection, self._queue, None)
+        connection.start_chain(plan)
+        return plan.id
+
+    def plan(
+        self, connection: Connection, queue: str | None, member: BatchMember | None
+    ) -> ChainPlan:
+        """Build the payloads of all links for a connection, as a member of a batch if it is one."""
+        check_connection(self._connection, connection, "a chain within a batch")
+        identity = str(uuid.uuid4())
+        queue = self._queue or queue
+        counted = {} if member is None else member.keys()
+        jobs: list[Dispatchable] = []
+        links = []
+        for each in self.jobs:
+            job, more = _link_job(connection, each, queue)
+            keys = {chain_feature.KEY: {"id": identity, **more}, **counted}
+            delay = seconds(job.delay if jobs or self._delay is None else self._delay)
+            links.append(connection.prepare(job, job.queue or queue, delay, keys))
+            jobs.append(job)
+        return ChainPlan(identity, jobs, links, callbacks(connection, self.callbacks, queue, {}))
+
+
+def _link_job(
+    connection: Connection, each: JobDefinition | BatchLink, queue: str | None
+) -> tuple[JobDefinition, dict[str, Any]]:
+    """Give the job of a link, and what its payload says of the chain besides."""
+    as_job: Callable[[Connection, str | None], JobDefinition] | None = getattr(each, "as_job", None)
+    if as_job is not None and not isinstance(each, JobDefinition):
+        return as_job(connection, queue), {"batch": True}
+    return own_job(each, connection, "a chain"), {}
+
+
+# -- what chains and batches have in common -------------------------------------------------------
+
+
+def own_job(job: object, connection: Connection, place: str) -> JobDefinition:
+    """Check a job that is to be a link or a member; raises `InvalidJob`."""
+    if isinstance(job, Foreign):
+        raise InvalidJob(
+            f"{job.name} runs in another program, which would not tell {place} of its end"
+        )
+    if not isinstance(job, JobDefinition):
+        shown = f"the class {job.__name__}" if isinstance(job, type) else type(job).__name__
+        raise InvalidJob(f"{place} takes jobs, not {shown}")
+    if job.connection not in {None, connection.name}:
+        raise InvalidJob(
+            f"{type(job).__name__} belongs to the connection {job.connection!r}, and all jobs of "
+            f"{place} are on one: here {connection.name!r} (on_connection)"
+        )
+    return job
+
+
+def check_connection(named: str | None, connection: Connection, what: str) -> None:
+    """Check the connection that a chain or batch within another one names; raises `InvalidJob`."""
+    if named not in {None, connection.name}:
+        raise InvalidJob(f"{what} is on its connection, here {connection.name!r}, not on {named!r}")
+
+
+def dispatchable(job: object, where: str) -> Dispatchable:
+    """Check a job that is to be a callback; raises `InvalidJob`."""
+    if isinstance(job, type) and issubclass(job, JobDefinition):
+        raise InvalidJob(f"{where} takes a job, not a class: {job.__name__}(...)")
+    if not isinstance(job, (JobDefinition, Foreign)):
+        raise InvalidJob(f"{where} takes jobs, not {type(job).__name__}: its work may outlive this")
+    return job
+
+
+def callbacks(
+    connection: Connection, jobs: Sequence[Dispatchable], queue: str | None, more: dict[str, Any]
+) -> list[Prepared]:
+    """Build the payloads of callbacks."""
+    for job in jobs:
+        if job.connection not in {None, connection.name}:
+            raise InvalidJob(
+                "a callback is dispatched on the connection of what it follows, "
+                f"{connection.name!r}, not on {job.connection!r}"
+            )
+    return [connection.prepare(job, job.queue or queue, seconds(job.delay), more) for job in jobs]
+
+
+def seconds(delay: When) -> float:
+    """Give a delay in seconds; raises `InvalidJob`."""
+    try:
+        return seconds_until(delay)
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(str(error)) from None
+
+
+def stand_in_for(connection: Connection, jobs: Sequence[object]) -> Connection:
+    """Give what takes these jobs in place of a connection: in tests, a fake."""
+    stand_in = connections.stand_in
+    if stand_in is None:
+        return connection
+    for job in list(_single(jobs)) or [b"{}"]:  # an empty batch: whatever it is
+        if (
+            isinstance(job, JobDefinition | bytes)
+            and (other := stand_in(connection, job)) is not None
+        ):
+            return other
+    return connection
+
+
+def _single(jobs: Iterable[object]) -> Iterator[object]:
+    """Give the jobs inside links and members."""
+    for each in jobs:
+        within = each if isinstance(each, list | tuple) else getattr(each, "jobs", None)
+        if within is None or isinstance(each, JobDefinition):
+            yield each
+            continue
+        if isinstance(within, Iterator):
+            each.jobs = within = list(within)  # type: ignore[attr-defined] # a PendingBatch
+        yield from _single(within)
+
+
+def connection_of(reserved: Job) -> Connection:
+    """Give the connection a running job came by."""
+    context = getattr(reserved, "context", None)
+    if context is not None and isinstance(context.owner, Connection):
+        return context.owner
+    return manager.default().connection(reserved.connection_name)
+
+
+# -- from inside a link ---------------------------------------------------------------------------
+
+
+def extend(running: JobDefinition, job: JobDefinition, *, first: bool) -> None:
+    """Put a job into the chain of the one that runs; raises `QframeError` where that is in none."""
+    reserved = running.job
+    connection = connection_of(reserved)
+    said = reserved.payload
+    keys = {key: said[key] for key in (chain_feature.KEY, batch_feature.KEY) if key in said}
+    own = own_job(job, connection, "a chain")
+    link = connection.prepare(own, own.queue or reserved.queue, seconds(own.delay), keys)
+    if not connection.extend_chain(reserved, link, first=first):
+        name = type(running).__name__
+        raise QframeError(f"{name} is in no chain, or that has gone on without it")

@@ -1,0 +1,136 @@
+"""@queueable: a function as a job, still an ordinary function when called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from qframe.dispatch.pending import PendingDispatch, dispatch
+from qframe.dispatch.queueable import Queueable
+from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.jobs.definition import made
+from qframe.jobs.options import check_option
+from qframe.payload.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime, timedelta
+    from typing import Literal, TypedDict
+
+    from qframe.jobs.definition import Middleware
+    from qframe.payload.timing import When
+
+    class Options(TypedDict, total=False):
+        """The options of a job, as `Queueable` documents them."""
+
+        connection: str
+        queue: str
+        delay: When
+        tries: int
+        max_exceptions: int
+        backoff: float | Sequence[float]
+        timeout: float
+        fail_on_timeout: bool
+        retry_until: float | timedelta | datetime
+        expires: float | timedelta | datetime
+        track: bool | float | timedelta
+        encrypted: bool
+        unique: bool
+        unique_id: str | int
+        unique_for: float | timedelta
+        unique_until: Literal["handled", "started"]
+        debounce: float | timedelta
+        job_name: str
+        display_name: str
+        tags: Sequence[str]
+        middleware: Sequence[Middleware]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class QueueableFunction(Generic[P, R]):
+    """A function that can also be dispatched: `add(1, 2)`, `add.dispatch(1, 2)`."""
+
+    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._signature = inspect.signature(function)
+        self.job_class = _job_class(function, self._signature, options)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Queueable:
+        """Make the job of one call; raises `InvalidJob` when the arguments do not fit."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidJob(f"{self._function.__qualname__}: {one_line(str(error))}") from None
+        return made(self.job_class, bound.arguments)
+
+    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch:
+        """Dispatch one call of the function."""
+        return dispatch(self.job(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<queueable {self._function.__module__}.{self._function.__qualname__}>"
+
+
+@overload
+def queueable(function: Callable[P, R], /) -> QueueableFunction[P, R]: ...
+
+
+@overload
+def queueable(
+    **options: Unpack[Options],
+) -> Callable[[Callable[P, R]], QueueableFunction[P, R]]: ...
+
+
+def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a job of a function; its parameters are the fields, the keywords the options.
+
+    `@queueable` or `@queueable(queue="math", tries=3)`. The parameters need annotations to be
+    validated; `*args` and `**kwargs` cannot be queued. Raises `JobDefinitionError`.
+    """
+    if function is not None:
+        return QueueableFunction(function, {})
+    return lambda function: QueueableFunction(function, options)
+
+
+def _job_class(
+    function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
+) -> type[Queueable]:
+    name = getattr(function, "__qualname__", repr(function))
+    for option, value in options.items():
+        check_option(name, option, value)
+    fields: dict[str, Any] = {}
+    body: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            raise JobDefinitionError(f"{name}: {parameter} cannot be queued; name each argument")
+        annotation = parameter.annotation
+        fields[parameter.name] = Any if annotation is parameter.empty else annotation
+        if parameter.default is not parameter.empty:
+            body[parameter.name] = parameter.default
+    positional = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+
+    def handle(self: Queueable) -> Any:  # noqa: ANN401 (what the function returns)
+        values = {field: getattr(self, field) for field in fields}
+        arguments = [values.pop(field) for field in positional]
+        return function(*arguments, **values)
+
+    body |= {
+        **options,
+        "handle": handle,
+        "__annotations__": fields,
+        "__module__": function.__module__,
+        "__qualname__": name,
+        "__doc__": function.__doc__,
+    }
+    return types.new_class(name.rpartition(".")[2], (Queueable,), {}, lambda ns: ns.update(body))

@@ -1,0 +1,435 @@
+"""dispatch: the fluent call that queues a job, and what becomes of one that is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import functools
+import logging
+import time
+from collections.abc import Generator, Iterable
+from datetime import timedelta
+from typing import Any, Self
+
+from qframe import events, manager
+from qframe.connection import Connection, substitute
+from qframe.dispatch import pusher
+from qframe.dispatch.after_commit import when_committed
+from qframe.dispatch.sync import SyncConnection
+from qframe.drivers import guard, process
+from qframe.exceptions import (
+    BackendUnavailable,
+    Interruption,
+    InvalidJob,
+    JobDefinitionError,
+)
+from qframe.jobs import tracking
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.options import check_option
+from qframe.jobs.registry import refuse_while_importing
+from qframe.payload import tracebacks
+from qframe.payload.envelope import Envelope
+from qframe.payload.text import queue_name
+from qframe.payload.timing import When, seconds_until
+
+log = logging.getLogger("qframe")
+
+
+def dispatch(job: Dispatchable) -> PendingDispatch:
+    """Queue a job: `dispatch(SendWelcome(user_id=7)).on_queue("high").delay(10)`.
+
+    The job is checked and its payload built at once, so a bad job raises `InvalidJob` here. It is
+    pushed by `.send()`, `.id` or `await`, or when what this returns goes out of scope, as in
+    Laravel.
+    """
+    return PendingDispatch(job)
+
+
+def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (what the job returns)
+    """Run a job here and now, once, and give what `handle` returned; raises what it raised."""
+    queue = manager.default().connection("sync")
+    if isinstance(queue, SyncConnection):
+        return queue.run(job)
+    queue.push(job)
+    return None
+
+
+def dispatch_if(condition: object, job: Dispatchable) -> PendingDispatch | None:
+    """Dispatch if `condition` is true."""
+    return dispatch(job) if condition else None
+
+
+def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | None:
+    """Dispatch unless `condition` is true."""
+    return None if condition else dispatch(job)
+
+
+def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
+    """Queue many jobs at once and give their ids in order.
+
+    Those of one connection go together, all or none where the backend can; unique and debounced
+    jobs each for itself, after the others. A duplicate has the id of the job that is there in its
+    place. Raises `InvalidJob` before anything is pushed, or `BackendUnavailable`.
+    """
+    refuse_while_importing()
+    pusher.wait()
+    ids: list[str] = []
+    groups: dict[Connection, list[tuple[Dispatchable, Envelope]]] = {}
+    for job in jobs:
+        _check(job)
+        connection = manager.default().connection(job.connection)
+        envelope = connection.envelope(job)
+        groups.setdefault(connection, []).append((job, envelope))
+        ids.append(envelope.uuid)
+    others: dict[str, str] = {}
+    for connection, made in groups.items():
+        given = connection.push_envelopes(made, queue)
+        for (_, envelope), uuid in zip(made, given, strict=True):
+            if uuid != envelope.uuid:
+                others[envelope.uuid] = uuid
+    return [others.get(uuid, uuid) for uuid in ids] if others else ids
+
+
+class PendingDispatch:
+    """A job about to be queued (Laravel's PendingDispatch).
+
+    `send()` pushes it, raises what goes wrong and gives the id. One that is dropped unsent is
+    pushed when it goes out of scope, at interpreter exit at the latest; nothing can be raised
+    there, so a push that fails is tried again and then reported by the event `JobDispatchFailed`,
+    a log record at CRITICAL, and `sys.unraisablehook`. `os._exit` and `kill -9` lose the unsent.
+    After a call that raised, nothing is pushed behind the caller's back.
+    """
+
+    __slots__ = ("_draft",)
+
+    def __init__(self, job: Dispatchable) -> None:
+        _check(job)
+        refuse_while_importing()
+        pusher.make_room()
+        self._draft = draft = _Draft(job)
+        _unsent[id(draft)] = draft
+
+    def __del__(self) -> None:
+        """Have it pushed, if nobody has."""
+        draft = getattr(self, "_draft", None)  # a bad job has none
+        if draft is not None and id(draft) in _unsent:
+            _drop(draft)
+
+    def on_connection(self, name: str) -> Self:
+        """Use another connection than the job's own; raises `ConfigurationError`."""
+        with _Disarming(self._draft):
+            self._draft.use(manager.default().connection(name))
+        return self
+
+    def on_queue(self, name: str) -> Self:
+        """Use another queue than the job's own; raises `InvalidQueueName`."""
+        with _Disarming(self._draft):
+            self._draft.queue = queue_name(name)
+        return self
+
+    def delay(self, delay: When) -> Self:
+        """Make the job ready after `delay`: seconds, timedelta or aware datetime."""
+        with _Disarming(self._draft):
+            try:
+                seconds_until(delay)
+            except (TypeError, ValueError) as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.delay = delay
+        return self
+
+    def track(self, ttl: float | timedelta | None = None) -> Self:
+        """Keep the job's status, for `job_status`, `wait_for` and `qframe status`.
+
+        It is kept for `ttl` seconds (default: a day, or what the class says) after it was last
+        written. Raises `InvalidJob` for a job that Laravel runs.
+        """
+        with _Disarming(self._draft):
+            try:
+                seconds = tracking.seconds(
+                    ttl if ttl is not None else self._draft.job.track or True
+                )
+            except (TypeError, ValueError) as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.keep_status(seconds)
+        return self
+
+    def priority(self, priority: int) -> Self:
+        """Give the job another priority than its class's: 0 is first, the last is 4294967295.
+
+        Only beanstalkd has priorities; elsewhere it is ignored.
+        """
+        with _Disarming(self._draft):
+            try:
+                check_option("dispatch", "priority", priority)
+            except JobDefinitionError as error:
+                raise InvalidJob(str(error)) from None
+            self._draft.prioritize(priority)
+        return self
+
+    def after_commit(self, transaction: object) -> Self:
+        """Push the job when the transaction that is open now has been committed, else never.
+
+        `transaction` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a
+        function that takes a function to call then, as Django's `transaction.on_commit`. Without
+        an open transaction it is pushed at once. Nothing can be raised after a commit: a push that
+        fails is tried again and then reported, as that of a dropped dispatch; what dies between the
+        commit and the push loses it. `send()` and `.id` give the id and push nothing.
+        """
+        with _Disarming(self._draft):
+            draft = self._draft
+            draft.waits = True
+            _unsent.pop(id(draft), None)
+            try:
+                when_committed(transaction, lambda: _send_committed(draft))
+            except BaseException:
+                draft.waits = False  # for nothing: a later `send` pushes
+                raise
+        return self
+
+    def send(self) -> str:
+        """Push the job and give its id; a second call gives the same id.
+
+        The id of a duplicate of a unique job is that of the one that is there.
+
+        Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection what the job
+        raised.
+        """
+        draft = self._draft
+        _unsent.pop(id(draft), None)
+        pusher.wait()
+        return draft.send()
+
+    @property
+    def id(self) -> str:
+        """The job's id; pushes the job as `send` does."""
+        return self.send()
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether a unique job of its kind was there; pushes the job, if there was none."""
+        return self.send() != self._draft.envelope.uuid
+
+    def __await__(self) -> Generator[Any, None, str]:
+        """Push the job without blocking the event loop and give its id."""
+        _unsent.pop(id(self._draft), None)
+        return asyncio.to_thread(self.send).__await__()
+
+    def __repr__(self) -> str:
+        state = "sent" if self._draft.id else "pending"
+        return f"<{type(self).__name__} {self._draft.envelope.payload['displayName']} {state}>"
+
+
+class _Draft:
+    """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope."""
+
+    __slots__ = (
+        "connection", "context", "delay", "disarmed", "envelope", "id", "job", "pid", "queue",
+        "rank", "track", "waits",
+    )  # fmt: skip
+
+    def __init__(self, job: Dispatchable) -> None:
+        self.job = job
+        self.pid = process.pid()
+        self.context = contextvars.copy_context()
+        """What listeners see when it is pushed from another thread."""
+        self.queue: str | None = None
+        self.delay: When = job.delay
+        self.id = ""
+        self.track = 0.0
+        self.waits = False
+        """Whether it is pushed when a transaction is committed, and not before."""
+        self.disarmed = False
+        """Whether a call raised, so that it is not pushed at the commit, unless sent after that."""
+        self.rank: int | None = None
+        self.use(manager.default().connection(job.connection))
+
+    def use(self, connection: Connection) -> None:
+        self.connection = connection
+        self.envelope = connection.envelope(self.job)
+        if self.track:
+            connection.track(self.envelope, self.track)
+        if self.rank is not None:
+            self.prioritize(self.rank)
+
+    def prioritize(self, priority: int | None) -> None:
+        self.rank = priority
+        self.envelope.payload["priority"] = priority
+        self.envelope.encode()
+
+    def keep_status(self, seconds: float) -> None:
+        if isinstance(self.job, Foreign):
+            raise InvalidJob(
+                f"{self.job.name} runs in another program, which keeps no status of it"
+            )
+        self.track = seconds
+        self.connection.track(self.envelope, seconds)
+
+    def send(self) -> str:
+        if self.waits:
+            self.disarmed = False
+            return self.envelope.uuid
+        if not self.id:
+            if self.pid != process.pid():
+                raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
+            delay = seconds_until(self.delay)
+            self.id = self.connection.push_envelope(self.job, self.envelope, self.queue, delay)
+        return self.id
+
+
+class _Disarming:
+    """Disarms a pending dispatch when what it surrounds raises."""
+
+    __slots__ = ("_draft",)
+
+    def __init__(self, draft: _Draft) -> None:
+        self._draft = draft
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._draft.disarmed = True
+            _unsent.pop(id(self._draft), None)
+
+
+def _check(job: object) -> None:
+    if not isinstance(job, (JobDefinition, Foreign)):
+        shown = job.__name__ if isinstance(job, type) else type(job).__name__
+        hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
+        raise InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
+
+
+# -- dropped dispatches ---------------------------------------------------------------------------
+
+
+_LONGEST_PAUSE = 10.0
+_unsent: dict[int, _Draft] = {}
+"""What is pushed when it goes out of scope."""
+
+
+def unsent() -> list[_Draft]:
+    """Give the dispatches that are pushed when they go out of scope."""
+    return list(_unsent.values())
+
+
+def send_unsent(draft: _Draft) -> None:
+    """Push a dispatch at once that would be pushed when it goes out of scope."""
+    if _unsent.pop(id(draft), None) is not None:
+        _push(draft)
+
+
+def flush() -> None:
+    """Wait until every dispatch that was dropped has been pushed, or reported."""
+    pusher.wait()
+
+
+@atexit.register
+def send_dropped() -> None:
+    """Push now whatever is unsent: the process ends."""
+    while own := [draft for draft in unsent() if draft.pid == process.pid()]:
+        for draft in own:
+            _drop(draft)
+        if not pusher.wait():
+            for draft in own:
+                if _unsent.pop(id(draft), None) is not None:
+                    _report(draft, BackendUnavailable("the push of another one does not end"))
+
+
+def _send_committed(draft: _Draft) -> None:
+    """Have a dispatch pushed that waited for a commit, if no call on it has raised."""
+    draft.waits = False
+    if not draft.disarmed:
+        _unsent[id(draft)] = draft
+        _drop(draft)
+
+
+def _drop(draft: _Draft) -> None:
+    """Have a dispatch pushed that went out of scope, wherever the garbage collector happens to run.
+
+    The pusher does it; only what needs no backend is done at once: what a fake takes, and the job
+    of a sync connection, which runs in the thread that dispatched it.
+    """
+    if draft.pid == process.pid() and not _done_here(draft):
+        pusher.put(functools.partial(draft.context.run, send_unsent, draft))
+    elif _unsent.pop(id(draft), None) is not None and draft.pid == process.pid():
+        error = _push(draft)
+        if isinstance(error, Interruption):  # it is for the job that dispatched this one
+            guard.defer(error)
+
+
+def _done_here(draft: _Draft) -> bool:
+    if _is_taken(draft):
+        return True
+    if draft.connection.settings.driver != "sync":
+        return False
+    return not guard.busy() and not pusher.on_a_running_loop()
+
+
+def _is_taken(draft: _Draft) -> bool:
+    """Whether a fake takes the job, for which no loop has to wait."""
+    return substitute(draft.connection, draft.job) is not None
+
+
+def _push(draft: _Draft) -> BaseException | None:
+    """Push, as often as the connection says; what goes wrong is reported, and given."""
+    try:
+        _push_patiently(draft)
+    except BaseException as error:  # noqa: BLE001 (nothing can be raised from here)
+        _report(draft, error)
+        return error
+    return None
+
+
+def _push_patiently(draft: _Draft) -> None:
+    for attempt in range(draft.connection.settings.push_retries + 1):
+        try:
+            draft.send()
+        except BackendUnavailable:
+            if attempt == draft.connection.settings.push_retries:
+                raise
+            pusher.beat()
+            time.sleep(min(_LONGEST_PAUSE, 0.1 * 2**attempt))
+        else:
+            return
+
+
+def _report(draft: _Draft, error: BaseException) -> None:
+    queue = draft.queue or draft.job.queue or draft.connection.default_queue
+    events.fire(
+        events.JobDispatchFailed,
+        draft.connection.name,
+        queue,
+        draft.job,
+        draft.envelope.payload,
+        _seconds(draft.delay),
+        error,
+    )
+    log.critical(
+        "%s %s was dispatched and dropped, and could not be pushed to %s:%s: %s",
+        draft.envelope.payload["displayName"],
+        draft.envelope.uuid,
+        draft.connection.name,
+        queue,
+        tracebacks.brief(error),
+    )
+    _raise_unraisably(error)
+
+
+def _raise_unraisably(error: BaseException) -> None:
+    """Have the interpreter itself call `sys.unraisablehook`: only it can make its argument."""
+
+    class DroppedDispatch:
+        def __del__(self) -> None:
+            raise error
+
+    DroppedDispatch()
+
+
+def _seconds(delay: When) -> float:
+    try:
+        return seconds_until(delay)
+    except (TypeError, ValueError):
+        return 0.0

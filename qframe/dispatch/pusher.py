@@ -1,0 +1,173 @@
+"""The pusher: one thread that does, in order, what must not be done where an object dies.
+
+A finalizer runs at any byte code, on any thread, perhaps in the middle of an exchange with a
+backend. So it only leaves a task here; the thread, started when first needed, has connections of
+its own.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from qframe.drivers import guard
+
+log = logging.getLogger("qframe")
+
+_STUCK = 60.0
+"""Seconds after which nobody waits any longer for a task that makes no progress."""
+_MOST = 100
+"""How many tasks may wait before whoever makes more has to."""
+
+
+class _Pusher:
+    """The tasks of one process, and their thread."""
+
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self.beats = 0
+        self._open: dict[int, Callable[[], object]] = {}
+        """Those that are not done; a dictionary, whose changes no finalizer can break into."""
+        self._follow: deque[Callable[[], object]] = deque()
+        """Those made by the one that is being done: they are done before any other."""
+        self._running = threading.Lock()
+        self._started = False
+        self._thread = 0
+
+    def put(self, task: Callable[[], object]) -> None:
+        self._open[id(task)] = task
+        if self._thread == threading.get_ident():
+            self._follow.append(task)
+            return
+        self.tasks.put(task)
+        if not self._started:
+            self._start()
+
+    def may_wait(self) -> bool:
+        return self._thread != threading.get_ident() and not on_a_running_loop()
+
+    def wait(self) -> bool:
+        if not self._open:
+            return True
+        if not self.may_wait():
+            return False
+        if not self._started:
+            self._start()
+        if not self._started:  # no thread can be had
+            self._do_all()
+            return True
+        done = threading.Lock()
+        done.acquire()
+        self.tasks.put(done.release)
+        seen = self.beats
+        while not done.acquire(timeout=_STUCK):
+            if self.beats == seen:
+                log.warning("a dropped dispatch has not been pushed in %g s", _STUCK)
+                return False
+            seen = self.beats
+        return True
+
+    def _start(self) -> None:
+        """Start the thread; without the locks of `threading`, which this thread may hold."""
+        with contextlib.suppress(RuntimeError):  # there are too many, or the process ends
+            _thread.start_new_thread(self._run, ())
+            self._started = True
+            _before_a_child_ends(self.wait)
+
+    def _run(self) -> None:
+        if not self._running.acquire(blocking=False):
+            return  # two threads have started it
+        self._thread = threading.get_ident()
+        threading.current_thread().name = "qframe-pusher"
+        while True:
+            self._do(self.tasks.get())
+
+    def _do_all(self) -> None:
+        while not self.tasks.empty():
+            self._do(self.tasks.get())
+
+    def _do(self, task: Callable[[], object]) -> None:
+        self._do_one(task)
+        while self._follow:
+            self._do_one(self._follow.popleft())
+
+    def _do_one(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except BaseException:  # what comes after it must not be lost
+            log.exception("a dropped dispatch could not be pushed, nor could that be reported")
+        finally:
+            self.beats += 1
+            self._open.pop(id(task), None)
+
+
+def on_a_running_loop() -> bool:
+    """Whether an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _before_a_child_ends(act: Callable[[], object]) -> None:
+    """Have this called when a process of `multiprocessing` ends, which runs no `atexit`."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, act, exitpriority=0)
+
+
+_own = _Pusher()
+"""That of this process."""
+
+
+def put(task: Callable[[], object]) -> None:
+    """Have a task done. Takes no lock and never waits: a finalizer may call it anywhere.
+
+    The next driver call on this thread waits until it is done.
+    """
+    _own.put(task)
+    guard.before_next_call(_wait_before_a_call)
+
+
+def wait() -> bool:
+    """Wait until what was put is done.
+
+    False where that takes too long, on the thread of a running loop, and on the pusher's own.
+    """
+    return _own.wait()
+
+
+def make_room() -> None:
+    """Wait where many tasks do: who makes them may be quicker than the backend."""
+    if _own.tasks.qsize() >= _MOST:
+        _own.wait()
+
+
+def beat() -> None:
+    """Say that the task that is being done makes progress."""
+    _own.beats += 1
+
+
+def _wait_before_a_call() -> bool:
+    if not _own.may_wait():
+        return False
+    _own.wait()
+    return True
+
+
+def _anew() -> None:
+    global _own  # noqa: PLW0603 (a forked child has none of its parent's threads)
+    _own = _Pusher()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_anew)

@@ -1,0 +1,102 @@
+"""Queueable: the base of job classes, with the calls that dispatch them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, dataclass_transform
+
+from pydantic import Field
+
+from qframe.dispatch.batch import Batch, Caught, batch_of, caught_by
+from qframe.dispatch.chain import extend
+from qframe.dispatch.pending import PendingDispatch, dispatch, dispatch_sync
+from qframe.jobs.definition import JobDefinition, made
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
+class Queueable(JobDefinition, base=True):
+    """Base of job classes: annotated attributes are its fields, plain ones its options.
+
+    ```python
+    class SendWelcome(Queueable):
+        user_id: int
+        queue = "emails"
+        tries = 5
+
+        def handle(self) -> None: ...
+    ```
+
+    Fields are given by keyword and validated by pydantic, when the job is made and again when it
+    is run. Options (all optional, Laravel's names):
+
+    - `connection`, `queue`: where it is dispatched; default: the configured ones.
+    - `delay`: seconds, timedelta or aware datetime before it is ready; default 0.
+    - `priority`: on beanstalkd, from 0, which comes first, to 4294967295; default: the
+      connection's. Other backends have no priorities and ignore it: use queues.
+    - `tries`: how often it may be started, 0 without limit; default: the worker's `--tries`.
+      Attempts the job ended by releasing itself do not count.
+    - `max_exceptions`: how many attempts may raise before it is failed; default: no limit.
+    - `backoff`: seconds before it is tried again, a sequence of them for the first, second, ...
+      failure, or a method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
+    - `timeout`: seconds an attempt may take, 0 without limit; default: the worker's `--timeout`.
+    - `fail_on_timeout`: fail at the first timeout instead of trying again.
+    - `retry_until`: it is tried again until then, whatever `tries` says (seconds or timedelta
+      after dispatch, an aware datetime, or a method giving one).
+    - `expires`: not started by then (as `retry_until`), it is skipped.
+    - `track`: keep its status (`job_status`, `qframe status`): True for a day after it was last
+      written, or seconds, or a timedelta; default: no.
+    - `unique`: while one waits or runs, another dispatch of the same job queues nothing.
+      `unique_id` says which are the same: a text, a number, or a method giving one; default: those
+      with equal fields. `unique_until`: "handled", its final end (default), or "started".
+      `unique_for`: seconds or a timedelta after which it ends in any case; default 3600.
+    - `debounce`: seconds, or a timedelta, that each dispatch waits for a later one of the same job
+      (by `unique_id`), which takes its place.
+    - `encrypted`: its fields travel encrypted, with the configured `encryption_keys`.
+    - `job_name`: its name on the wire; default: module and class.
+    - `display_name`, `tags`: how people see it; may be methods.
+    - `middleware`: what its run goes through, outermost first; may be a method. See
+      `qframe.middleware`.
+
+    `set_up`, `handle` and `tear_down` are called in this order, `tear_down` also after a failure
+    (php-resque's setUp, perform, tearDown); `succeeded()` after a success and `failed(error)`
+    once, at the final failure. Each may be `async def`.
+    """
+
+    # -- dispatching ----------------------------------------------------------------------------
+
+    @classmethod
+    def dispatch(cls, **fields: Any) -> PendingDispatch:  # noqa: ANN401 (the fields)
+        """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
+        return dispatch(made(cls, fields))
+
+    @classmethod
+    def dispatch_if(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+        """Dispatch if `condition` is true."""
+        return cls.dispatch(**fields) if condition else None
+
+    @classmethod
+    def dispatch_unless(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+        """Dispatch unless `condition` is true."""
+        return None if condition else cls.dispatch(**fields)
+
+    @classmethod
+    def dispatch_sync(cls, **fields: Any) -> Any:  # noqa: ANN401
+        """Run the job here and now and give what `handle` returned."""
+        return dispatch_sync(made(cls, fields))
+
+    def batch(self) -> Batch | None:
+        """Give the batch the job belongs to, as member or as what follows it; None in none."""
+        return batch_of(self)
+
+    @property
+    def caught(self) -> Caught | None:
+        """Which job failed, in a job that was given to `catch`; else None."""
+        return caught_by(self)
+
+    def append_to_chain(self, job: JobDefinition) -> None:
+        """Put a job at the end of the chain this one is a link of; raises `QframeError` in none."""
+        extend(self, job, first=False)
+
+    def prepend_to_chain(self, job: JobDefinition) -> None:
+        """Put a job right behind this one in its chain; raises `QframeError` in none."""
+        extend(self, job, first=True)

@@ -1,0 +1,162 @@
+"""job_status, wait_for, cancel: what became of a tracked job, and ending one before its time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from qframe import manager
+from qframe.connection import Connection
+from qframe.contracts.backend import Ability
+from qframe.contracts.queue import Cancelling
+from qframe.contracts.status import JobStatus, State
+from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
+from qframe.features import status
+from qframe.manager import QueueManager
+
+CANCEL_TTL = 30.0
+"""Seconds until a wish to cancel a running job is forgotten."""
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.25
+_HELD = 3.0
+"""Seconds after which a job that was only held has been started, or given back."""
+
+T = TypeVar("T")
+
+
+def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002 (as `send()` calls it)
+    """Give the status of a tracked job, or None where there is none (any more).
+
+    Asks the named connection, or the default one and all those configured. Raises
+    `BackendUnavailable` where one does not answer and none of the others has it.
+    """
+    return _first(connection, lambda queue: status.read(queue.backend, id))
+
+
+def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002
+    """Wait until a tracked job has come to its end and give its status.
+
+    It is asked for every few milliseconds at first, then four times a second. Raises
+    `WaitTimedOut`, with the last `status`, after `timeout` seconds, and `NotTracked` where there
+    is no status.
+    """
+    for found, pause in _waiting(id, timeout, connection):
+        if found is not None:
+            return found
+        time.sleep(pause)
+    raise AssertionError  # pragma: no cover (the generator ends by raising)
+
+
+async def wait_for_async(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002, ASYNC109 (as `wait_for`)
+    """Do as `wait_for`, without blocking the event loop."""
+    asking = _waiting(id, timeout, connection)
+    while True:
+        found, pause = await asyncio.to_thread(next, asking)
+        if found is not None:
+            return found
+        await asyncio.sleep(pause)
+
+
+def cancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
+    """Remove a job that waits; gives what became of it.
+
+    `Cancelling.REMOVED`: it will not run. `RUNNING`: it is being run; with `running`, its worker
+    was told to interrupt it, which takes about a second, and to end it as cancelled. `ABSENT`:
+    there is none. Raises `Unsupported` for one that waits where jobs cannot be looked for
+    (beanstalkd).
+    """
+    outcome = _first(connection, lambda queue: cancel_on(queue, id, running=running))
+    return outcome or Cancelling.ABSENT
+
+
+# -- on all connections ---------------------------------------------------------------------------
+
+
+def connections(queues: QueueManager, only: str | None = None) -> Iterator[Connection]:
+    """Give the connections that hold jobs: the default one and those configured, or `only`."""
+    names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
+    for name in [only] if only else names:
+        queue = queues.connection(name)
+        if Ability.RESERVE in queue.abilities:
+            yield queue
+
+
+def _first(only: str | None, ask: Callable[[Connection], T | None]) -> T | None:
+    """Give the first answer of a connection that is not None."""
+    trouble: BackendUnavailable | None = None
+    for queue in connections(manager.default(), only):
+        try:
+            answer = ask(queue)
+        except BackendUnavailable as error:
+            trouble = trouble or error
+            continue
+        if answer is not None:
+            return answer
+    if trouble is not None:
+        raise trouble
+    return None
+
+
+def _waiting(
+    uuid: str, timeout: float, connection: str | None
+) -> Iterator[tuple[JobStatus | None, float]]:
+    """Ask again and again; gives the final status, or None and the seconds to wait before it."""
+    if math.isnan(timeout):
+        raise ValueError("timeout must be seconds, not nan")
+    deadline = time.monotonic() + timeout
+    pause = _FIRST_PAUSE
+    while True:
+        found = job_status(uuid, connection)
+        if found is None:
+            raise NotTracked(f"there is no status of a job {uuid!r}: not tracked, or expired")
+        if found.is_final:
+            yield found, 0.0
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimedOut(f"the job {uuid} is {found.state} after {timeout:g} s", found)
+        yield None, min(pause, left)
+        pause = min(_LONGEST_PAUSE, pause * 1.5)
+
+
+def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | None:
+    """Cancel on one connection; None where it has no such job."""
+    known = status.read(queue.backend, uuid)
+    if Ability.SEARCH not in queue.abilities:
+        return _without_search(queue, known, running=running)
+    deadline = time.monotonic() + _HELD
+    pause = _FIRST_PAUSE
+    looked = 0
+    while True:
+        outcome = queue.cancel(uuid, known.queue if known is not None else None)
+        if outcome is Cancelling.RUNNING and running:
+            _tell_worker(queue, uuid)
+        # A job that was being moved as it was looked for is found the second time.
+        looked += outcome is Cancelling.ABSENT
+        if outcome is Cancelling.ABSENT and (looked > 1 or (known and known.is_final)):
+            return None
+        if outcome in {Cancelling.REMOVED, Cancelling.RUNNING}:
+            return outcome
+        if time.monotonic() > deadline:
+            return Cancelling.RUNNING
+        time.sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+def _without_search(
+    queue: Connection, known: JobStatus | None, *, running: bool
+) -> Cancelling | None:
+    """Cancel where jobs cannot be looked for: only its status tells of a job."""
+    if known is None or known.is_final or known.connection != queue.name:
+        return None
+    if known.state is not State.RUNNING:
+        raise queue.cannot(Ability.SEARCH)
+    if running:
+        _tell_worker(queue, known.uuid)
+    return Cancelling.RUNNING
+
+
+def _tell_worker(queue: Connection, uuid: str) -> None:
+    queue.store.set(status.cancel_key(uuid), "1", CANCEL_TTL)

@@ -1,0 +1,235 @@
+"""The sync connection: a job runs inside its push, in the caller (Laravel's SyncQueue)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from qframe import events
+from qframe.config import ConnectionSettings
+from qframe.connection import Connection, Made, substitute
+from qframe.contracts.status import State
+from qframe.contracts.step import Push
+from qframe.drivers.ordered import OrderedBackend
+from qframe.drivers.sync import SyncBackend, SyncJob, cannot_come_back
+from qframe.exceptions import UnknownJob, Unsupported
+from qframe.features.base import End
+from qframe.features.chain import CAUSE
+from qframe.features.context import Context
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.definition import JobDefinition, index
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.registry import defined_in_main, own_job
+from qframe.manager import connection_types
+from qframe.middleware import execution
+from qframe.payload import envelope, tracebacks
+from qframe.payload.envelope import Envelope
+
+log = logging.getLogger("qframe")
+
+
+class SyncConnection(Connection):
+    """Runs each job inside the push: one attempt, its exception reaches the caller of `send()`.
+
+    A delay is ignored, with one warning. Nothing is recorded. What the end of a job pushes, as the
+    next link of its chain, runs after it, in a loop: a chain does not nest.
+    """
+
+    def __init__(self, context: Context, settings: ConnectionSettings) -> None:
+        super().__init__(context, settings)
+        backend = context.backend
+        messages = backend.messages if isinstance(backend, OrderedBackend) else backend
+        if isinstance(messages, SyncBackend):
+            messages.run = self._pushed
+        self._warned = False
+
+    def envelope(self, job: Dispatchable) -> Envelope:
+        """Build the payload; here a class need not be one that another process can find."""
+        made = Envelope.of(job, self.context.keyring)
+        self._check_envelope(made)
+        return made
+
+    # -- pushing ----------------------------------------------------------------------------------
+
+    def push_envelope(
+        self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
+    ) -> str:
+        """Run a job, and what its end pushes; gives its id, or that of the one in its place."""
+        ours = self._ours(job)
+        if (other := substitute(self, job)) is not None:
+            return other.push_envelope(job, made, queue, delay)
+        if delay and not self._warned:
+            self._warned = True
+            log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
+        pushing = self._pushing(job, made, queue, delay)
+        waiting: deque[Push] = deque()
+        with _later(waiting):
+            holder = self.context.push([pushing]).get(made.uuid, "")
+        self._tell(job, pushing, holder)
+        self._work_off(waiting, type(ours))
+        return holder or made.uuid
+
+    def run(self, job: Dispatchable) -> Any:  # noqa: ANN401 (what the job gives)
+        """Run a job whatever runs or waits beside it, and give what `handle` gave."""
+        ours = self._ours(job)
+        made = self.envelope(job)
+        if (other := substitute(self, job)) is not None:
+            other.push_envelope(job, made, None, 0)
+            return None
+        if job.unique_rule is not None:
+            del made.payload[job.unique_rule.key]
+            made.encode()
+        pushing = self._pushing(job, made, None, 0)
+        self._tell(job, pushing, "")
+        return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
+
+    def push_envelopes(self, made: Sequence[Made], queue: str | None) -> list[str]:
+        """Run jobs one after the other."""
+        for job, _ in made:
+            self._ours(job)
+        return [self.push_envelope(job, each, queue, 0) for job, each in made]
+
+    def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
+        """Refuse bytes, also where a fake would take them: only a job object can be run here."""
+        del payload, queue, delay
+        raise Unsupported(f"the connection {self.name!r} (sync) runs jobs, not raw payloads")
+
+    def _ours(self, job: Dispatchable) -> JobDefinition:
+        """Give a job that can run here; raises `Unsupported` for another program's."""
+        if isinstance(job, Foreign):
+            raise Unsupported(
+                f"the connection {self.name!r} (sync) runs jobs in this process and {job.name} is "
+                "a job of another program: dispatch it on a connection that it works"
+            )
+        return job
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def _pushed(self, push: Push) -> None:
+        """Run what was pushed, now or when the step that pushes it is done."""
+        waiting = _waiting.get()
+        if waiting is None:
+            self._work_off(deque([push]))
+        else:
+            waiting.append(push)
+
+    def _work_off(self, waiting: deque[Push], first: type[JobDefinition] | None = None) -> Any:  # noqa: ANN401 (what the first job gives)
+        """Run jobs in turn, each with what its end pushes behind it; gives what the first gave.
+
+        Raises, in the end, what the first one or a link of its chain has raised.
+        """
+        gave: list[Any] = []
+        trouble: BaseException | None = None
+        while waiting:
+            after: deque[Push] = deque()
+            job = _OneAttempt(self.context, waiting.popleft(), after)
+            try:
+                gave.append(self._run(job, first if not gave else None))
+            except Exception as error:  # noqa: BLE001 (raised below)
+                gave.append(None)
+                if job.refusal is None and CAUSE in job.payload:  # that failure is the one to raise
+                    log.warning("%s failed: %s", job.uuid, tracebacks.brief(error))
+                else:
+                    trouble = trouble or error
+            except BaseException as error:  # noqa: BLE001 (raised below)
+                trouble = error
+                waiting.clear()
+            waiting.extendleft(reversed(after))
+        if trouble is not None:
+            raise trouble
+        return gave[0] if gave else None
+
+    def _run(self, job: _OneAttempt, job_class: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (what the job gives)
+        """Run a job as it arrives, and settle it."""
+        began = time.monotonic()
+        name = envelope.job_name(job.payload)
+        job.start()
+        events.fire(events.JobProcessing, job)
+        instance = None
+        try:
+            instance = _made(job, job_class or _class_of(name), name)
+            result = execution.perform(instance, self.middleware())
+        except BaseException as error:
+            if execution.skipped(error):
+                reason = str(error) or "DontHandle"
+                job.settle(End(State.SKIPPED, remark=reason))
+                events.fire(events.JobSkipped, job, reason)
+                return None
+            events.fire(events.JobExceptionOccurred, job, error)
+            _fail(job, instance, error, began)
+            raise
+        if job.failed_with is not None:
+            _fail(job, instance, job.failed_with, began)
+            raise job.failed_with
+        if not job.is_settled:
+            job.settle(End(State.COMPLETE, result=result))
+        execution.tell(instance, "succeeded")
+        events.fire(events.JobProcessed, job, time.monotonic() - began)
+        events.fire(events.JobAttempted, job, None)
+        return result
+
+
+class _OneAttempt(ReservedJob):
+    """The one attempt of a job; what its end pushes is put into `after`."""
+
+    def __init__(self, context: Context, push: Push, after: deque[Push]) -> None:
+        super().__init__(context, SyncJob(push))
+        self.after = after
+
+    def start(self) -> None:
+        """Count the attempt."""
+        plan = self.start_plan()
+        self.context.backend.apply(plan.step(self.reservation))
+        plan.applied()
+
+    def settle(self, end: End) -> None:
+        if not end.state.is_final:
+            raise cannot_come_back()
+        with _later(self.after):
+            super().settle(end)
+
+
+_waiting: ContextVar[deque[Push] | None] = ContextVar("qframe_sync_waiting", default=None)
+"""Where what is pushed now waits for the end of the step that pushes it."""
+
+
+@contextlib.contextmanager
+def _later(waiting: deque[Push]) -> Iterator[None]:
+    token = _waiting.set(waiting)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+
+
+def _class_of(name: str) -> type[JobDefinition] | None:
+    return index.get(name) or defined_in_main(name) or own_job(name)
+
+
+def _made(job: ReservedJob, job_class: type[JobDefinition] | None, name: str) -> JobDefinition:
+    """Make a job from its payload; raises `UnknownJob` or `InvalidArguments`."""
+    if job_class is None:
+        raise UnknownJob(f"{name} is not defined in this process")
+    instance = job_class.from_data(job.data_for(job_class))
+    object.__setattr__(instance, "_reserved", job)  # also on a frozen job
+    return instance
+
+
+def _fail(
+    job: ReservedJob, instance: JobDefinition | None, error: BaseException, began: float
+) -> None:
+    if not job.is_settled:
+        job.settle(End(State.FAILED, error=error))
+        job.failed_with = error
+    if instance is not None:
+        execution.tell(instance, "failed", error)
+    events.fire(events.JobFailed, job, error, time.monotonic() - began)
+    events.fire(events.JobAttempted, job, error)
+
+
+connection_types[SyncBackend] = SyncConnection

@@ -1,0 +1,102 @@
+"""What beanstalkd cannot keep of a message: its notes, and which reservations were attempts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Self, TypeVar
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.step import Expect, Operation, Set, Step, Unset
+from qframe.exceptions import BackendUnavailable
+
+log = logging.getLogger("qframe")
+
+T = TypeVar("T")
+
+_KEPT = 30 * 86400.0
+"""Seconds an entry is kept, beside the delay of its message, should nobody remove it."""
+
+
+class Entry(NamedTuple):
+    """What is noted of a message: started `attempts` times at its reservation number `reserves`."""
+
+    attempts: int
+    reserves: int
+    notes: bytes = b""
+
+    def attempts_before(self, reserves: int) -> int:
+        """Give how often the message was started before the reservation of this number.
+
+        What was reserved since counts as started. A server that was restarted may know of fewer
+        reservations than the entry: then its attempts are all there is to go by.
+        """
+        return self.attempts + max(0, reserves - self.reserves - 1)
+
+    def to_text(self) -> str:
+        """Encode as the value of a fact."""
+        return json.dumps([self.attempts, self.reserves, base64.b64encode(self.notes).decode()])
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Self | None:
+        """Decode; None for what is no entry."""
+        try:
+            attempts, reserves, notes = json.loads(text or "")
+            return cls(int(attempts), int(reserves), base64.b64decode(notes))
+        except (ValueError, TypeError):
+            return None
+
+
+class AttemptLog:
+    """The entries of a connection, kept as facts.
+
+    Facts that do not answer must not keep jobs from being worked: then what is known is what
+    beanstalkd counts, and the log says so.
+    """
+
+    def __init__(self, connection: str, facts: Callable[[], Backend]) -> None:
+        self._connection = connection
+        self._facts = facts
+
+    def read(self, number: int, raw: bytes) -> Entry | None:
+        """Give what was noted of a message."""
+        key = self._key(number, raw)
+        (text,) = self._do(lambda facts: facts.read(key)) or [None]
+        return Entry.from_text(text)
+
+    def write(self, number: int, raw: bytes, entry: Entry, delay: float = 0) -> None:
+        """Note of a message, in place of what there was."""
+        self._apply(Set(self._key(number, raw), entry.to_text(), _KEPT + delay))
+
+    def replace(self, number: int, raw: bytes, known: Entry | None, entry: Entry) -> bool:
+        """Note of a message, if what is noted is still what is `known`."""
+        key = self._key(number, raw)
+        before = None if known is None else known.to_text()
+        return self._apply(Expect(key, before), Set(key, entry.to_text(), _KEPT))
+
+    def forget(self, number: int, raw: bytes) -> None:
+        """Remove what was noted of a message that is gone."""
+        self._apply(Unset(self._key(number, raw)))
+
+    def _key(self, number: int, raw: bytes) -> str:
+        """Give a key of its own: a server without a log begins its numbers anew."""
+        digest = hashlib.blake2b(raw, digest_size=12).hexdigest()
+        return f"beanstalkd:{self._connection[:120]}:{number}:{digest}"
+
+    def _apply(self, *operations: Operation) -> bool:
+        results = self._do(lambda facts: facts.apply(Step(None, *operations)))
+        return bool(results) and results[0].applied
+
+    def _do(self, act: Callable[[Backend], list[T]]) -> list[T]:
+        try:
+            return act(self._facts())
+        except BackendUnavailable as error:
+            log.warning(
+                "%s: facts cannot be reached: attempts are counted as beanstalkd counts them: %s",
+                self._connection,
+                error,
+            )
+            return []

@@ -1,0 +1,277 @@
+"""BeanstalkdBackend: tubes as queues; one message at a time, and a wait that takes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from qframe.config import BeanstalkdSettings
+from qframe.contracts.backend import Ability, Backend, Health, Timing
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import (
+    APPLIED,
+    Bury,
+    Delete,
+    Push,
+    Release,
+    Renew,
+    Reservation,
+    Result,
+    Start,
+    Step,
+)
+from qframe.drivers.beanstalkd import checks, tubes
+from qframe.drivers.beanstalkd.attempt_log import AttemptLog
+from qframe.drivers.beanstalkd.connection import Connection, Connections, Reply, where
+from qframe.drivers.beanstalkd.errors import Cut
+from qframe.drivers.beanstalkd.job import BeanstalkdJob, LeftJob, OwnJob
+from qframe.drivers.beanstalkd.protocol import RESERVE, queue_of, tube_of
+from qframe.drivers.beanstalkd.push import push
+from qframe.drivers.beanstalkd.wait import Waits
+from qframe.drivers.guard import guarded
+from qframe.exceptions import BackendUnavailable
+from qframe.payload.text import is_queue_name
+
+
+class BeanstalkdBackend(Backend):
+    """Messages in the tubes of a beanstalkd (Laravel's BeanstalkdQueue).
+
+    Within a queue messages come by priority, then in the order they were pushed, also those that
+    were released. Every reservation counts in the server; which of them were attempts, and notes,
+    are facts in another backend, save of messages that are done at first. A reservation takes the
+    full lease, which is the time to run the message was pushed with, in whole seconds. A push said
+    again is another message.
+    """
+
+    abilities = (
+        Ability.RESERVE
+        | Ability.UNCOUNT
+        | Ability.NOTES
+        | Ability.BURY
+        | Ability.ADOPT
+        | Ability.WAIT
+        | Ability.LIST
+        | Ability.SIZE
+        | Ability.PURGE
+        | Ability.PRIORITY
+        | Ability.DURABLE
+    )
+
+    needs_facts = True
+
+    def __init__(
+        self,
+        name: str,
+        settings: BeanstalkdSettings,
+        facts: Callable[[], Backend],
+        timing: Timing | None = None,
+    ) -> None:
+        self.settings = settings
+        self.timing = timing or Timing()
+        self._lease = math.ceil(settings.retry_after)
+        self._connections = Connections(settings, self.clock)
+        self._log = AttemptLog(name, facts)
+        self._waits = Waits(self._connections, settings, self._job)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def apply(self, *steps: Step) -> list[Result]:
+        for step in steps:
+            _check(step)
+        results: list[Result] = []
+        pushes: list[Push] = []
+        with guarded():
+            for step in steps:
+                if isinstance(step.reservation, OwnJob):
+                    self._push(pushes)
+                    pushes = []
+                    results.append(step.reservation.operate(step.operations[0]))  # type: ignore[arg-type] # looked at by _check
+                else:
+                    pushes += step.operations  # type: ignore[arg-type] # as well
+                    results.append(APPLIED)
+            self._push(pushes)
+        return results
+
+    def _push(self, pushes: Sequence[Push]) -> None:
+        if pushes:
+            push(self._talk(), pushes, self._lease, self.settings.priority)
+
+    # -- reserving --------------------------------------------------------------------------------
+
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        del limit  # each reservation counts: none is made ahead
+        with guarded():
+            connection = self._connections.work()
+            done = _deletions(first, connection) if queues else []
+            results = [] if done else self.apply(*first)
+            job = self._next(connection, queues, done, results)
+        return [] if job is None else [job], results
+
+    def _next(
+        self,
+        connection: Connection,
+        queues: Sequence[str],
+        done: Sequence[BeanstalkdJob],
+        results: list[Result],
+    ) -> BeanstalkdJob | None:
+        with connection.lock:
+            if connection.waits_for or connection.taken is not None:
+                is_all, job = self._waits.outcome(connection, queues)
+                if is_all:
+                    return job
+            try:
+                return self._probe(connection, queues, done, results)
+            except BackendUnavailable as error:
+                for each in done:
+                    each.may_be_deleted()
+                if done or not isinstance(error, Cut):
+                    raise
+            return self._probe(connection, queues, (), results)  # the server was restarted
+
+    def _probe(
+        self,
+        connection: Connection,
+        queues: Sequence[str],
+        done: Sequence[BeanstalkdJob],
+        results: list[Result],
+    ) -> BeanstalkdJob | None:
+        """Look for a message in one tube after the other, the first time deleting those done.
+
+        What the server knows of the message is asked for at once, by the number it will have if
+        messages come in the order they were pushed: that saves half of the time.
+        """
+        connection.open()
+        for queue in queues:
+            before = [job.deletion for job in done] + connection.watch((tube_of(queue),))
+            guess = connection.next_number()
+            after = [b"stats-job %d\r\n" % guess] if guess else []
+            asked_at = self.clock()
+            replies = connection.exchange([*before, RESERVE, *after])
+            for job, reply in zip(done, replies, strict=False):
+                results.append(job.is_deleted(reply))
+            done = ()
+            reply = replies[len(before)]
+            if reply[0] == b"RESERVED":
+                told = replies[-1] if guess == int(reply[1][1]) else None
+                return self._job(connection, reply, asked_at, told)
+        return None
+
+    def _job(
+        self,
+        connection: Connection,
+        reply: Reply,
+        asked_at: float | None = None,
+        told: Reply | None = None,
+    ) -> BeanstalkdJob | None:
+        """Make a job of a reservation; None when its lease ended before it was looked at."""
+        number = int(reply[1][1])
+        connection.came(number)
+        looked_at = self.clock()
+        stats = connection.stats_of(number) if told is None else connection.job_stats(told)
+        if stats is None:
+            return None
+        if asked_at is None:
+            asked_at = looked_at + stats.left - stats.ttr
+        job = BeanstalkdJob(reply, stats, asked_at, connection, self._connections, self._log)
+        # What there was before the server was started may have been reserved before, forgotten.
+        if stats.reserves > 1 or looked_at - stats.age < connection.server.up_since:
+            job.recall()
+        return job
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        """Wait in a reserve, which takes the message: the next `reserve` gives it."""
+        self._waits.wait(queues, timeout, wake)
+
+    def adopt(self, fence: bytes) -> Reservation | None:
+        """Give what can still be noted of an attempt whose worker died.
+
+        The server gives the message to others at once. Where one of them has it already, a `Renew`
+        of what it holds, unstarted, learns what was noted meanwhile.
+        """
+        number = int(fence.split(maxsplit=1)[0])
+        with guarded():
+            talk = self._connections.talk()
+            (word, _, raw), told = talk.exchange(
+                [b"peek %d\r\n" % number, b"stats-job %d\r\n" % number]
+            )
+            stats = talk.job_stats(told)
+            if word != b"FOUND" or stats is None:
+                return None
+            job = LeftJob(fence, raw, stats, self._log)
+        return job if job.stands else None
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def sizes(self, queue: str) -> Sizes:
+        with guarded():
+            return tubes.sizes(self._talk(), tube_of(queue))
+
+    def queues(self) -> list[str]:
+        with guarded():
+            found = map(queue_of, tubes.filled(self._talk()))
+        return sorted(filter(is_queue_name, found))
+
+    def purge(self, queue: str) -> int:
+        with guarded():
+            return tubes.purge(self._talk(), tube_of(queue))
+
+    def kick(self, queue: str) -> int:
+        with guarded():
+            return tubes.kick(self._talk(), tube_of(queue))
+
+    def _talk(self) -> Connection:
+        talk = self._connections.talk()
+        talk.open()
+        return talk
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def check_queue(self, name: str) -> None:
+        tube_of(name)
+
+    def longest_message(self) -> int | None:
+        with guarded():
+            return self._talk().server.max_job
+
+    def described(self) -> str:
+        return where(self.settings)
+
+    def check(self) -> Health:
+        with guarded():
+            talk = self._talk()
+            warnings = tuple(checks.warnings(talk, self.settings))
+            return Health(f"beanstalkd {talk.server.version}", warnings)
+
+    def close(self) -> None:
+        with guarded():
+            with suppress(BackendUnavailable):  # then what it took goes back with the connection
+                self._waits.end(self._connections.work())
+            self._connections.close()
+
+
+def _check(step: Step) -> None:
+    """Raise `TypeError` for a step that this backend cannot make alone."""
+    kinds = tuple(map(type, step.operations))
+    if step.reservation is None:
+        if not all(kind is Push for kind in kinds):
+            raise TypeError(f"{step!r} is not of messages alone")
+    elif not isinstance(step.reservation, OwnJob):
+        raise TypeError(f"{step.reservation!r} is not of this backend")
+    elif len(kinds) != 1 or kinds[0] not in {Start, Renew, Delete, Release, Bury}:
+        raise TypeError(f"{step!r} is not one operation on the reservation")
+
+
+def _deletions(steps: Sequence[Step], connection: Connection) -> list[BeanstalkdJob]:
+    """Give the jobs to delete, if that is all there is to do and this connection holds them."""
+    jobs: list[BeanstalkdJob] = []
+    for step in steps:
+        job = step.reservation
+        if not isinstance(job, BeanstalkdJob) or not job.is_on(connection):
+            return []
+        if tuple(map(type, step.operations)) != (Delete,):
+            return []
+        jobs.append(job)
+    return jobs

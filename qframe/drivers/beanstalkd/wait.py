@@ -1,0 +1,116 @@
+"""Waiting: one blocking reserve on all tubes, which takes the message it ends with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from qframe.config import BeanstalkdSettings
+from qframe.contracts.step import Release
+from qframe.drivers import process
+from qframe.drivers.beanstalkd.connection import Connection, Connections, Reply, readable
+from qframe.drivers.beanstalkd.job import BeanstalkdJob
+from qframe.drivers.beanstalkd.protocol import tube_of
+from qframe.drivers.guard import guarded
+from qframe.exceptions import BackendUnavailable
+
+_NUMBERS = itertools.count(1)
+
+
+class Waits:
+    """The blocking reserves of a backend, one for each thread, on a connection that holds nothing.
+
+    One whose time is up goes on: it is also the answer that there is no message. It watches a tube
+    of its own, too, in which nothing is but what ends it.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        settings: BeanstalkdSettings,
+        made: Callable[[Connection, Reply], BeanstalkdJob | None],
+    ) -> None:
+        self._connections = connections
+        self._seconds = math.ceil(settings.block_for)
+        self._made = made
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
+        """Wait until there may be a message, or `wake` can be read."""
+        with guarded():
+            connection = self._connections.work(idle=True)
+            tubes = tuple(map(tube_of, queues))
+            if connection.taken is not None and connection.watched[1:] == tubes:
+                return
+            if connection.taken is not None or connection.waits_for[1:] != tubes:
+                self.end(connection)
+                self._begin(connection, tubes)
+            watched = [connection.fileno(), *([] if wake is None else [wake])]
+        if watched[0] in readable(watched, timeout):
+            with guarded():
+                self._hear(connection)
+
+    def _begin(self, connection: Connection, tubes: tuple[bytes, ...]) -> None:
+        connection.open()
+        own = b"qframe/%b/%d" % (process.token().encode(), next(_NUMBERS))
+        if commands := connection.watch((own, *tubes)):
+            connection.exchange(commands)
+        connection.exchange([b"reserve-with-timeout %d\r\n" % self._seconds], 0)
+        connection.waits_for = (own, *tubes)
+
+    def _hear(self, connection: Connection) -> None:
+        """Read the answer to it."""
+        connection.waits_for = ()
+        (reply,) = connection.exchange([], 1)
+        if reply[0] == b"RESERVED":
+            connection.taken = reply
+
+    def outcome(
+        self, connection: Connection, queues: Sequence[str]
+    ) -> tuple[bool, BeanstalkdJob | None]:
+        """Give the job a wait took; says too whether that is all there can be."""
+        if connection.waits_for:
+            if connection.waits_for[1:] != tuple(map(tube_of, queues)):
+                self.end(connection)
+                return False, None
+            if not self._is_answered(connection):
+                return True, None
+            try:
+                self._hear(connection)
+            except BackendUnavailable:
+                return False, None  # a server that was restarted: it is asked anew
+        taken, connection.taken = connection.taken, None
+        job = None if taken is None else self._made(connection, taken)
+        if job is not None and job.queue not in queues:
+            job.operate(Release(counted=False))
+            job = None
+        return job is not None, job
+
+    def _is_answered(self, connection: Connection) -> bool:
+        """Whether it has ended; surely so when a message was pushed before, and that answered."""
+        if not connection.is_readable():
+            self._connections.talk().exchange([b"list-tube-used\r\n"])  # answered after the push
+        return connection.is_readable()
+
+    def end(self, connection: Connection) -> None:
+        """End it at once, by a message in its own tube; what it took goes back, uncounted."""
+        number = b""
+        if connection.waits_for and not self._is_answered(connection):
+            talk = self._connections.talk()
+            put = b"put 0 0 60 0\r\n\r\n"
+            word, words, _ = talk.exchange([*talk.use(connection.waits_for[0]), put])[-1]
+            if word == b"INSERTED":
+                number = words[1]
+            else:  # it takes no more
+                connection.drop()
+        if connection.waits_for:
+            self._hear(connection)
+        taken, connection.taken = connection.taken, None
+        if number:
+            came = taken is not None and taken[1][1] == number
+            place = connection if came else self._connections.talk()
+            place.exchange([b"delete %b\r\n" % number])
+            taken = None if came else taken
+        job = None if taken is None else self._made(connection, taken)
+        if job is not None:
+            job.operate(Release(counted=False))

@@ -1,0 +1,144 @@
+"""The engine: SQLAlchemy's for a URL, set up by dialect, and the tables it finds or makes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from qframe.config import DatabaseSettings
+from qframe.drivers.database.schema import Schema
+from qframe.exceptions import BackendUnusable, ConfigurationError
+from qframe.jobs import project
+from qframe.payload.text import one_line
+
+_SETUP_PATIENCE = 30.0
+_OLDEST_SQLITE = (3, 35)
+
+
+def database_url(settings: DatabaseSettings) -> URL:
+    """Give the URL of the settings, an SQLite file by its full path."""
+    try:
+        url = make_url(settings.url)
+    except ArgumentError:
+        raise ConfigurationError(
+            "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
+        ) from None
+    if url.get_backend_name() != "sqlite":
+        return url
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(
+            "connections: url: an SQLite database in memory cannot be shared with a worker; "
+            "name a file"
+        )
+    return url.set(database=str(project.root() / url.database))
+
+
+def shown(url: URL) -> str:
+    """Name a database without its password."""
+    if url.get_backend_name() == "sqlite":
+        return Path(str(url.database)).name
+    return url.render_as_string(hide_password=True)
+
+
+def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
+    """Give an engine that pools nothing and leaves transactions to us."""
+    kind = url.get_backend_name()
+    arguments: dict[str, Any] = {}
+    if kind == "sqlite":
+        arguments = {"timeout": settings.busy_timeout, "check_same_thread": False}
+    try:
+        engine = create_engine(
+            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments
+        )
+    except (NoSuchModuleError, ArgumentError, ImportError) as error:
+        raise ConfigurationError(f"the database {shown(url)}: {one_line(str(error))}") from None
+    if kind == "sqlite":
+        event.listen(engine, "connect", _SqliteSetup(engine, settings.synchronous))
+    elif kind in {"mysql", "mariadb"}:
+        event.listen(engine, "connect", _set_up_mysql)
+    return engine
+
+
+class _SqliteSetup:
+    """Turns on write-ahead logging.
+
+    Two processes that do so on a new file at once get `locked` whatever the busy timeout: it is
+    tried again for a while.
+    """
+
+    def __init__(self, engine: Engine, synchronous: str) -> None:
+        self._engine = engine
+        self._synchronous = synchronous
+
+    def __call__(self, raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
+        deadline = time.monotonic() + _SETUP_PATIENCE
+        raw.isolation_level = None
+        mode = ""
+        while not mode:
+            try:
+                mode = str(raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]).lower()
+                raw.execute(f"PRAGMA synchronous={self._synchronous.upper()}")
+            except self._engine.dialect.loaded_dbapi.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        if mode != "wal":
+            raise BackendUnusable(
+                f"the database {shown(self._engine.url)} cannot use write-ahead logging "
+                f"(journal mode {mode}); is it on a network file system?"
+            )
+
+
+def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
+    """Lock the rows that are found, not the gaps between them."""
+    with raw.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+
+def prepare(engine: Engine, connection: Connection, schema: Schema, begin: str) -> None:
+    """Make what is missing of the tables, in one transaction where the database can."""
+    dbapi = engine.dialect.loaded_dbapi
+    if engine.dialect.name == "sqlite" and dbapi.sqlite_version_info < _OLDEST_SQLITE:
+        raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
+    if not schema.changes(connection):
+        return
+    connection.exec_driver_sql(begin)
+    try:
+        for change in schema.changes(connection):
+            connection.exec_driver_sql(change)
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        with contextlib.suppress(Exception):
+            connection.exec_driver_sql("ROLLBACK")
+        raise
+
+
+def version_of(engine: Engine) -> str:
+    """Name the database and its version."""
+    if engine.dialect.name == "sqlite":
+        return f"SQLite {engine.dialect.loaded_dbapi.sqlite_version}, {shown(engine.url)}"
+    return f"{engine.dialect.name}, {shown(engine.url)}"
+
+
+def warnings_of(url: URL, settings: DatabaseSettings) -> list[str]:
+    """Say what is unsafe about the database."""
+    found = []
+    if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database))
+        if path.exists() and path.stat().st_mode & 0o002:
+            found.append(f"{path.name} can be written by every user: chmod o-w it")
+        if settings.synchronous == "normal":
+            found.append(
+                'synchronous = "normal" survives the death of any process, but the last '
+                'jobs before a power loss can be gone; "full" keeps them, slower'
+            )
+    elif not url.password and url.host not in {None, "localhost", "127.0.0.1", "::1"}:
+        found.append(f"{shown(url)} is used without a password")
+    return found

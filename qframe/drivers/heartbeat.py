@@ -1,0 +1,162 @@
+"""Heartbeat: the one thread of a worker that does small things now and then, beside its jobs.
+
+It renews leases and locks, looks whether a job is to be cancelled, and tells of the worker. A
+process that may have no threads, for it forks, calls `beat` itself where it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from qframe.payload import tracebacks
+
+log = logging.getLogger("qframe")
+
+Action = Callable[[], float | None]
+"""Gives the seconds until it is to be done again, None for as many as ever. It should not raise."""
+
+
+def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
+    """Start a daemon thread that no signal is handed to: it would not wake the main thread."""
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        work()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class Beat:
+    """One thing that is done every so many seconds; `due` is when next, by the monotonic clock."""
+
+    __slots__ = ("action", "due", "every")
+
+    def __init__(self, every: float, action: Action, due: float) -> None:
+        self.every = every
+        self.action = action
+        self.due = due
+
+
+class Heartbeat:
+    """A list of what is done now and then, by a thread that is there once there is something.
+
+    One action after the other: one that hangs holds up the rest, so it is done no more than half
+    of the time. `close` is called in the thread when it ends.
+    """
+
+    def __init__(self, *, threaded: bool = True, close: Callable[[], None] | None = None) -> None:
+        self._threaded = threaded
+        self._close = close
+        self._beats: dict[Beat, None] = {}
+        self._next = 0.0
+        self._last: Callable[[], None] | None = None
+        self._over = False
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, every: float, action: Action, first: float | None = None) -> Beat:
+        """Do something every so many seconds, for the first time after `first`, or as many."""
+        beat = Beat(every, action, time.monotonic() + (every if first is None else first))
+        with self._mutex:
+            self._beats[beat] = None
+            if self._threaded and self._thread is None:
+                self._thread = start_thread("qframe-heartbeat", self._run)
+            elif beat.due < self._next:
+                self._wake.set()
+        return beat
+
+    def drop(self, beat: Beat) -> None:
+        """Do it no more; it may be under way still."""
+        with self._mutex:
+            self._beats.pop(beat, None)
+
+    def beat(self) -> None:
+        """Do what is due. Never raises."""
+        now = time.monotonic()
+        with self._mutex:
+            due = [beat for beat in self._beats if beat.due <= now]
+        for beat in due:
+            _do(beat)
+
+    def end(self, last: Callable[[], None], within: float) -> None:
+        """Do something for the last time, and then nothing; waits for that some seconds at most."""
+        self._last = last
+        self._over = True
+        if self._thread is None:
+            self._finish()
+        else:
+            self._wake.set()
+            self._thread.join(within)
+
+    def _run(self) -> None:
+        while not self._over:
+            self.beat()
+            self._wait()
+        self._finish()
+
+    def _wait(self) -> None:
+        with self._mutex:
+            self._next = min((beat.due for beat in self._beats), default=float("inf"))
+            self._wake.clear()
+            seconds = self._next - time.monotonic()
+        if not self._over:
+            self._wake.wait(None if seconds == float("inf") else max(0.0, seconds))
+
+    def _finish(self) -> None:
+        if self._last is not None:
+            self._last()
+        if self._close is not None:
+            self._close()
+
+
+def _do(beat: Beat) -> None:
+    began = time.monotonic()
+    try:
+        seconds = beat.action()
+    except Exception as error:  # noqa: BLE001 (the thread must outlive whatever a driver raises)
+        seconds = None
+        log.warning("the heartbeat: %s", tracebacks.brief(error))
+    ended = time.monotonic()
+    every = beat.every if seconds is None else seconds
+    beat.due = max(began + every, ended + (ended - began))
+
+
+class _Here(threading.local):
+    heartbeat: Heartbeat | None = None
+
+
+_here = _Here()
+_shared: Heartbeat | None = None
+
+
+def use(heartbeat: Heartbeat | None) -> None:
+    """Let what this thread runs use a heartbeat, the worker's."""
+    _here.heartbeat = heartbeat
+
+
+def current() -> Heartbeat:
+    """Give the heartbeat of the worker whose job this thread runs, or else the process's own."""
+    global _shared  # noqa: PLW0603 (one for the process)
+    if _here.heartbeat is not None:
+        return _here.heartbeat
+    if _shared is None:
+        _shared = Heartbeat()
+    return _shared
+
+
+def _forget() -> None:
+    """Begin anew in a forked child: threads are not forked, and nothing there is the child's."""
+    global _here, _shared
+    _here, _shared = _Here(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

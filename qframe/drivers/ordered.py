@@ -1,0 +1,326 @@
+"""Steps where they cannot be one: facts first, then pushes, the reservation last.
+
+Messages are in one backend, facts and failed records in others (beanstalkd; a Cluster, where each
+is in a slot of its own; a store configured elsewhere). A step is made in parts, each one thing and
+harmless when it is said again. Whoever dies between two of them leaves a reservation whose lease
+runs out: its message comes again, to a job that may find its facts written already. So what the
+step was to push is in an outbox, written with the facts: whoever starts or settles the message next
+sends it. Everything happens at least once, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from qframe.contracts.backend import Ability, Backend, Found, Health, Latch
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import (
+    APPLIED,
+    Add,
+    Arrive,
+    Bury,
+    Close,
+    Delete,
+    Expect,
+    Extend,
+    Forget,
+    Open,
+    Operation,
+    Outcome,
+    Push,
+    Raise,
+    Record,
+    Release,
+    Renew,
+    Reservation,
+    Result,
+    Set,
+    Start,
+    Step,
+    Unset,
+)
+
+_OF_RESERVATION = (Start, Renew, Delete, Release, Bury)
+_OF_FACTS = (Expect, Set, Unset, Raise, Add, Open, Extend, Arrive, Close)
+_FOR = 30 * 86400.0
+"""Seconds an outbox is kept for a message that comes again."""
+
+
+Opened = Backend | Callable[[], Backend]
+"""A backend, or what opens it when it is first needed."""
+
+
+class OrderedBackend(Backend):
+    """A backend for messages with one for facts, and one for failed records: what makes its steps.
+
+    `messages` and `facts` may be the same backend, where a step cannot span both.
+    """
+
+    def __init__(self, messages: Backend, facts: Opened, failed: Opened) -> None:
+        self.messages = messages
+        self._facts = facts
+        self._failed = failed
+        self.abilities = (messages.abilities | Ability.FACTS) & ~Ability.JOINT
+        self.timing = messages.timing
+        self.look_every = messages.look_every
+
+    @property
+    def facts(self) -> Backend:
+        """The backend for facts."""
+        if not isinstance(self._facts, Backend):
+            self._facts = self._facts()
+        return self._facts
+
+    @property
+    def failed(self) -> Backend:
+        """The backend for failed records."""
+        if not isinstance(self._failed, Backend):
+            self._failed = self._failed()
+        return self._failed
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def apply(self, *steps: Step) -> list[Result]:
+        results: list[Result] = []
+        plain: list[Step] = []
+        for step in steps:
+            if _is_plain(step):
+                plain.append(step)
+                continue
+            results += self._apply_plain(plain)
+            plain = []
+            results.append(self._in_parts(step))
+        return results + self._apply_plain(plain)
+
+    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+        if all(map(_is_plain, steps)):
+            self.messages.tell(steps, heard)
+        else:
+            heard(self.apply(*steps))
+
+    def _apply_plain(self, steps: Sequence[Step]) -> list[Result]:
+        return self.messages.apply(*steps) if steps else []
+
+    def _in_parts(self, step: Step) -> Result:
+        """Make a step in parts: facts, records, pushes, the reservation, records to forget."""
+        job = step.reservation
+        own = [each for each in step.operations if isinstance(each, _OF_RESERVATION)]
+        if job is not None:
+            result = self._held(job, own, step)
+            if not result.applied:
+                return result
+            own = [each for each in own if not isinstance(each, Start)]
+        forgotten = [each for each in step.operations if isinstance(each, Forget)]
+        for each in forgotten:
+            if self.failed.find_failed(each.uuid) is None:
+                return Result(Outcome.REFUSED, each.uuid)
+        result = self._facts_and_pushes(step, job)
+        if result.applied and own:
+            (ended,) = self.messages.apply(Step(job, *own))
+            result = result if ended.applied else ended
+        if result.applied and forgotten:
+            (forgot,) = self.failed.apply(Step(None, *forgotten))
+            result = result if forgot.applied else forgot
+        return result
+
+    def _held(self, job: Reservation, own: Sequence[Operation], step: Step) -> Result:
+        """Make sure of the lease before anything is done for the job, and send its outbox.
+
+        A start comes before all else: what the step writes is of a job that runs. So what it
+        expects is looked at even before.
+        """
+        if any(isinstance(each, Start) for each in own):
+            for each in step.operations:
+                if isinstance(each, Expect):
+                    (holds,) = self.facts.read(each.key)
+                    if holds != each.value:
+                        return Result(Outcome.REFUSED, each.key, holds)
+            (result,) = self.messages.apply(Step(job, *own))
+        elif self.clock() < job.sure_until:
+            result = APPLIED
+        else:
+            (result,) = self.messages.apply(Step(job, Renew(job.lease or self.timing.hold)))
+        if result.applied and (job.unsent or not job.started):
+            self._send_outbox(job)
+        return result
+
+    def _facts_and_pushes(self, step: Step, job: Reservation | None) -> Result:
+        """Write the facts, with the pushes in an outbox; then the records; then push."""
+        facts = [_handing_over(each) for each in step.operations if isinstance(each, _OF_FACTS)]
+        records = [each for each in step.operations if isinstance(each, Record)]
+        pushes = [each for each in step.operations if isinstance(each, Push)]
+        outbox = _outbox(job) if job is not None and facts and pushes else ""
+        text = _encoded(pushes)
+        if outbox:
+            facts = [Expect(outbox, None), *facts, Set(outbox, text, _FOR)]
+        result = self._apply_facts(facts, job, outbox)
+        if not result.applied:
+            return result
+        due = result.due
+        if any(isinstance(each, Arrive | Close) and not each.push for each in step.operations):
+            due = ()  # they are handed on
+        else:
+            result = APPLIED
+        if records:
+            self.failed.apply(Step(None, *records))
+        if pushes or due:
+            self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
+        if job is not None and outbox:
+            self.facts.apply(Step(None, Unset(outbox, text)))
+            job.unsent = False
+        return result
+
+    def _apply_facts(
+        self, facts: Sequence[Operation], job: Reservation | None, outbox: str
+    ) -> Result:
+        """Write facts; what is in the outbox, of a message with the same bytes, is sent before."""
+        if not facts:
+            return APPLIED
+        while True:
+            if job is not None and outbox:
+                job.unsent = True  # as long as nothing else is known
+            (result,) = self.facts.apply(Step(None, *facts))
+            if job is not None and outbox and not result.applied:
+                job.unsent = False
+                if result.key == outbox:
+                    self._send_outbox(job)
+                    continue
+            return result
+
+    def _send_outbox(self, job: Reservation) -> None:
+        """Push what the step of an earlier reservation of this message was to push."""
+        outbox = _outbox(job)
+        (text,) = self.facts.read(outbox)
+        if text is not None:
+            self.messages.apply(*(Step(None, each) for each in _decoded(text)))
+            self.facts.apply(Step(None, Unset(outbox, text)))
+        job.unsent = False
+
+    # -- the rest is one backend's or the other's -------------------------------------------------
+
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        results: list[Result] = []
+        if not all(map(_is_plain, first)):
+            results, first = self.apply(*first), ()
+        jobs, more = self.messages.reserve(queues, limit, first=first)
+        for job in jobs:
+            job.unsent = job.unsent or job.attempts() > 0
+        return jobs, results or more
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        self.messages.wait(queues, timeout, wake)
+
+    def adopt(self, fence: bytes) -> Reservation | None:
+        job = self.messages.adopt(fence)
+        if job is not None:
+            job.unsent = True
+        return job
+
+    def sizes(self, queue: str) -> Sizes:
+        return self.messages.sizes(queue)
+
+    def queues(self) -> list[str]:
+        return self.messages.queues()
+
+    def purge(self, queue: str) -> int:
+        return self.messages.purge(queue)
+
+    def kick(self, queue: str) -> int:
+        return self.messages.kick(queue)
+
+    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+        return self.messages.search(queue, text, limit)
+
+    def take(self, found: Found) -> Reservation | None:
+        job = self.messages.take(found)
+        if job is not None:
+            job.unsent = job.unsent or job.attempts() > 0
+        return job
+
+    def read(self, *keys: str) -> list[str | None]:
+        return self.facts.read(*keys)
+
+    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+        return self.facts.scan(prefix, limit, after)
+
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        return self.facts.latch(key, labels)
+
+    def find_failed(self, uuid: str) -> FailedJob | None:
+        return self.failed.find_failed(uuid)
+
+    def list_failed(
+        self, limit: int = 100, after: str | None = None, queue: str | None = None
+    ) -> list[FailedJob]:
+        return self.failed.list_failed(limit, after, queue)
+
+    def count_failed(self) -> int:
+        return self.failed.count_failed()
+
+    def check_queue(self, name: str) -> None:
+        self.messages.check_queue(name)
+
+    def longest_message(self) -> int | None:
+        return self.messages.longest_message()
+
+    def clock(self) -> float:
+        return self.messages.clock()
+
+    def described(self) -> str:
+        return self.messages.described()
+
+    def check(self) -> Health:
+        return self.messages.check()
+
+    def close(self) -> None:
+        for each in {self.messages, self._facts, self._failed}:
+            if isinstance(each, Backend):
+                each.close()
+
+
+def _is_plain(step: Step) -> bool:
+    """Whether the backend of the messages can make the step alone."""
+    if step.reservation is None:
+        queues = {each.queue if isinstance(each, Push) else "" for each in step.operations}
+        return len(queues) == 1 and "" not in queues
+    job = step.reservation
+    if len(step.operations) != 1 or not isinstance(step.operations[0], _OF_RESERVATION):
+        return False
+    # Who ends a job unstarted may do so as a step before went on without it, and broke off.
+    last = not job.started and isinstance(step.operations[0], Delete | Bury)
+    return isinstance(step.operations[0], Renew) or not (job.unsent or last)
+
+
+def _handing_over(operation: Operation) -> Operation:
+    """Have a latch hand over what it would push: the messages are in another backend."""
+    if isinstance(operation, Arrive):
+        return Arrive(operation.latch, operation.member, operation.failed, operation.label, False)
+    return Close(operation.latch, push=False) if isinstance(operation, Close) else operation
+
+
+def _outbox(job: Reservation) -> str:
+    """Name the outbox of a message, the same at each of its reservations.
+
+    Messages of the same bytes share one where the backend does not tell them apart.
+    """
+    digest = hashlib.blake2b(job.raw_body, digest_size=16).hexdigest()
+    return f"outbox:{job.queue[:80]}:{job.id[:64]}:{digest}"
+
+
+def _encoded(pushes: Iterable[Push]) -> str:
+    return json.dumps(
+        [[p.queue, base64.b64encode(p.raw).decode(), p.delay, p.priority] for p in pushes]
+    )
+
+
+def _decoded(text: str) -> list[Push]:
+    return [
+        Push(queue, base64.b64decode(raw), delay, priority)
+        for queue, raw, delay, priority in json.loads(text)
+    ]

@@ -1,0 +1,478 @@
+"""RedisBackend: messages under Laravel's keys, every step one call of a script."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from redis.exceptions import ResponseError
+
+from qframe.config import RedisSettings
+from qframe.contracts.backend import Ability, Backend, Found, Health, Place, Timing
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import Reservation, Result, Step
+from qframe.drivers.guard import guarded
+from qframe.drivers.redis import checks, message
+from qframe.drivers.redis.commands import Command, call, command
+from qframe.drivers.redis.connection import Connection, Reply
+from qframe.drivers.redis.errors import is_wrong_type, meaning
+from qframe.drivers.redis.exchange import Exchange
+from qframe.drivers.redis.facts import RedisFacts
+from qframe.drivers.redis.job import RedisJob
+from qframe.drivers.redis.keys import Keys, QueueKeys
+from qframe.drivers.redis.pool import Pool
+from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps
+from qframe.exceptions import BackendUnavailable
+from qframe.payload.text import is_queue_name, one_line
+
+log = logging.getLogger("qframe")
+
+_LOOK_AROUND = 30.0
+"""Seconds after which queues that only PHP has pushed to are looked for again."""
+_REMEMBER = 60.0
+"""Seconds after which the name of a queue is said again, on a Cluster."""
+_DOUBTS = 100
+_STEP = 1 / 1048576
+"""As in the scripts: the score of a hold is a multiple of it."""
+_FIND = 1000
+_DRIFT = 0.0005
+"""Seconds a wait goes on after the moment it is for, in all and for each second it lasts: two
+clocks never run alike."""
+
+
+class _Work:
+    """Steps that are being applied, one exchange after the other."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self.next = 0
+        self.exchange: Exchange | None = None
+        """What was sent last, until its answer is there."""
+        self.results: list[Result] = []
+        self.is_done = False
+        """Whether what was sent last is done, though something else went wrong."""
+
+
+class RedisBackend(RedisFacts, Backend):
+    """Messages in a list and sorted sets of whole payloads.
+
+    Starts, each with the deletion of the job done before, are sent without waiting while leases are
+    certain to be ours. On a Cluster each queue is in a slot of its own, and so are all facts; what
+    was told is heard at the next call about the same slot.
+    """
+
+    abilities = ~Ability.NONE & ~Ability.PRIORITY
+    look_every = 3.5
+
+    def __init__(self, name: str, settings: RedisSettings, timing: Timing | None = None) -> None:
+        self.name = name
+        self.settings = settings
+        self.timing = timing or Timing()
+        self.keys = Keys(settings.prefix, braces=settings.cluster)
+        self.pool = Pool(settings, self.keys)
+        if settings.cluster:
+            self.abilities = type(self).abilities & ~Ability.JOINT
+        self._remembered: dict[str, float] = {}
+        self._foreign: set[str] = set()
+        self._looked_around = -_LOOK_AROUND
+        self._mistyped: set[str] = set()
+        self._in_doubt: deque[_Work] = deque(maxlen=_DOUBTS)
+        """What raised last: whoever says it again has it done once."""
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def apply(self, *steps: Step) -> list[Result]:
+        with guarded():
+            return self._apply(steps)[0]
+
+    def _apply(
+        self, steps: Sequence[Step], *behind: Command, key: str = ""
+    ) -> tuple[list[Result], list[Reply]]:
+        """Apply steps, and say in the last exchange what comes behind them."""
+        work = self._begun_before(steps) if self._in_doubt else None
+        work = work or _Work(steps)
+        replies: list[Reply] = []
+        while work.exchange or work.next < len(work.steps):
+            exchange = work.exchange = work.exchange or self._next_exchange(work)
+            is_last = work.next == len(work.steps)
+            connection = self.pool.of(exchange.key)
+            try:
+                replies = self._exchange(work, connection, behind if is_last else ())
+            except BackendUnavailable:
+                self._doubt(work, connection)
+                raise
+        if not steps:
+            replies = self.pool.of(key).ask(*behind)
+        return work.results, replies
+
+    def _next_exchange(self, work: _Work) -> Exchange:
+        exchange = Exchange(self.keys)
+        while work.next < len(work.steps) and exchange.add(work.steps[work.next]):
+            work.next += 1
+        return exchange
+
+    def _exchange(
+        self, work: _Work, connection: Connection, behind: Sequence[Command]
+    ) -> list[Reply]:
+        exchange = work.exchange
+        assert exchange is not None  # noqa: S101 (whoever calls this has one)
+        starts = [] if not exchange.jobs else _unheard_starts(exchange.jobs, connection)
+        said = exchange.command_for(connection, self.timing.skew)
+        replicas = self._replicas() if exchange.pushes else []
+        if exchange.pushes and self.settings.cluster:
+            self._remember(exchange.queues)
+        asked_at = self.clock() if exchange.jobs else 0.0
+        replies = connection.ask_all(*starts, said, *replicas, *behind)[len(starts) :]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self._meaning(reply, exchange.queues) from reply
+        twice = connection.repeated
+        if replicas:
+            work.is_done = True
+            self._check_replicas(connection, replicas, replies.pop(1))
+            work.is_done = False
+        work.results += exchange.results(replies[0], asked_at, twice=twice)
+        work.exchange = None
+        return replies[1:]
+
+    def _doubt(self, work: _Work, connection: Connection) -> None:
+        """Remember what may have been done, unheard."""
+        exchange = work.exchange
+        if exchange is None or not (connection.repeated or work.results or work.is_done):
+            return
+        for job in exchange.jobs:
+            job.in_doubt = True
+        if exchange.marked:
+            connection.new_marker()
+            self._in_doubt.append(work)
+
+    def _begun_before(self, steps: Sequence[Step]) -> _Work | None:
+        for work in list(self._in_doubt):
+            if work.steps == steps:
+                self._in_doubt.remove(work)
+                return work
+        return None
+
+    def _replicas(self) -> list[Command]:
+        if not self.settings.min_replicas:
+            return []
+        ms = max(1, int(self.settings.replica_timeout * 1000))
+        return [command("WAIT", self.settings.min_replicas, ms)]
+
+    def _check_replicas(self, connection: Connection, said: list[Command], count: int) -> None:
+        if connection.mended:  # it waited for what came before
+            (count,) = connection.ask(*said)
+            count *= not connection.repeated
+        wanted = self.settings.min_replicas
+        if count < wanted:
+            raise BackendUnavailable(
+                f"{self.described()}: queued, but only {count} of {wanted} replicas "
+                f"(min_replicas) have it after {self.settings.replica_timeout:g} s"
+            )
+
+    def _remember(self, queues: set[QueueKeys]) -> None:
+        """Note the names of queues on a Cluster, where the script cannot."""
+        now = time.monotonic()
+        new = [each.ready for each in queues if now > self._remembered.get(each.ready, 0.0)]
+        if new:
+            self.pool.of(self.keys.names).ask(command("SADD", self.keys.names, *new))
+            self._remembered.update(dict.fromkeys(new, now + _REMEMBER))
+
+    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+        with guarded():
+            told = self._to_tell(steps, heard)
+            if told is None:
+                heard(self._apply(steps)[0])
+            else:
+                self._tell(told)
+
+    def _to_tell(
+        self, steps: Sequence[Step], heard: Callable[[list[Result]], None]
+    ) -> ToldSteps | None:
+        """Give what to tell; None where the answer must be waited for."""
+        now, skew = self.clock(), self.timing.skew
+        told: ToldSteps
+        move = None if self.settings.cluster else ToldStart.move(steps)
+        if move is not None:
+            connection = self.pool.of(move[1].keys.ready)
+            told = ToldStart(move, self.keys, connection, skew, now, heard)
+        else:
+            exchange = Exchange(self.keys)
+            if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
+                return None
+            told = ToldExchange(exchange, self.pool.of(exchange.key), skew, now, heard)
+        return told if now < told.sure_until() else None
+
+    def _tell(self, told: ToldSteps) -> None:
+        connection = told.connection
+        sure_until = told.sure_until()
+        told.hold()
+        try:
+            connection.tell(told)
+        except BackendUnavailable:
+            told.let_go()
+            for job in told.jobs:
+                job.in_doubt = job.in_doubt or connection.repeated
+            raise
+        told.begin()
+        if self.clock() >= sure_until:  # it was said so late that the answer must be heard
+            connection.ask_all()
+
+    # -- reserving --------------------------------------------------------------------------------
+
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        with guarded():
+            if not queues:
+                return [], self._apply(first)[0]
+            if not self.settings.cluster:
+                return self._reserve(queues, limit, first)
+            results = self._apply(first)[0] if first else []
+            return self._reserve_one_by_one(queues, limit), results
+
+    def _reserve_one_by_one(self, queues: Sequence[str], limit: int) -> list[Reservation]:
+        """Reserve on a Cluster."""
+        waiter = self.pool.waiter
+        jobs: list[Reservation] = []
+        ends = []
+        for queue in queues:
+            jobs += self._reserve([queue], limit - len(jobs), (), alone=len(queues) == 1)[0]
+            size = sum(len(job.raw_body) for job in jobs)
+            if jobs and (len(jobs) >= limit or size >= self.timing.most_bytes):
+                break
+            ends += [waiter.expected[1]] if waiter.expected else []
+        waiter.expected = (tuple(queues), min(ends)) if ends and not jobs else None
+        return jobs
+
+    def _reserve(
+        self, queues: Sequence[str], limit: int, first: Sequence[Step], *, alone: bool = True
+    ) -> tuple[list[Reservation], list[Result]]:
+        """Reserve of queues in one slot; `alone`: these are all that are asked for."""
+        keys = [self.keys.of(queue) for queue in queues]
+        timing = self.timing
+        reserve = call(
+            "reserve", [*[each.ready for each in keys], *keys[0].declared[1:]], repr(timing.skew),
+            message.new_tag(), limit, repr(timing.hold), timing.bytes_a_second, timing.most_bytes,
+            self.keys.notes, len(keys),
+        )  # fmt: skip
+        asked_at = self.clock()
+        results, replies = self._apply(first, reserve, key=keys[0].ready)
+        found, soonest, bad = replies[-1]
+        if len(bad) == len(queues) and alone and not first:
+            raise self._meaning(ResponseError("WRONGTYPE"), set(keys))
+        self._mistyped -= set(queues) - {queues[place] for place in bad}
+        for place in bad:
+            self._warn_of(keys[place])
+        sure_until = asked_at + timing.hold / 3
+        jobs: list[Reservation] = []
+        for at in range(0, len(found), 4):
+            job = RedisJob(keys[found[at]], found[at + 1], found[at + 2], found[at + 3])
+            job.sure_until = sure_until
+            jobs.append(job)
+        waiter = self.pool.waiter
+        waiter.expected = None if jobs else (tuple(queues), self._until(float(soonest)))
+        if limit > 0:
+            waiter.token_of = ()
+        return jobs, results
+
+    def _until(self, seconds: float) -> float:
+        """Give the moment of a wait's end; what PHP delays, or gives back, wakes nobody."""
+        longest = min(self.settings.block_for, self.settings.retry_after)
+        if 0 <= seconds < longest:
+            longest = seconds + _DRIFT + _DRIFT * seconds if seconds else 0.0
+        return time.monotonic() + longest
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        waiter = self.pool.waiter
+        if waiter.token_of not in {(), tuple(queues)}:
+            self.reserve(waiter.token_of, 0)  # it is for somebody else
+            waiter.token_of = ()
+        if queues and (waiter.expected is None or waiter.expected[0] != tuple(queues)):
+            self.reserve(queues, 0)
+        ends = waiter.expected[1] - time.monotonic() if waiter.expected else timeout
+        waiter.expected = None
+        sound = [self.keys.of(queue) for queue in queues if queue not in self._mistyped]
+        seconds = min(timeout, ends)
+        if seconds <= 0:
+            return
+        if not sound:
+            super().wait(queues, seconds, wake)
+            return
+        notify = {each.ready: each.notify for each in sound}
+        if waiter.wait(notify, seconds, wake, exactly=ends <= timeout):
+            self.reserve(queues, 0)  # a token that came all the same is somebody else's
+        elif waiter.has_token:
+            waiter.token_of = tuple(queues)
+
+    def adopt(self, fence: bytes) -> Reservation | None:
+        queue, _, stored = fence.partition(b" ")
+        keys = self.keys.of(queue.decode())
+        note = keys.notes + message.tag_of(stored)
+        score, notes = self.pool.of(keys.ready).ask(
+            command("ZSCORE", keys.reserved, stored), command("GET", note)
+        )
+        if score is None or not float(score) % _STEP:
+            return None
+        job = RedisJob(keys, stored, b"", notes or b"")
+        job.started = True
+        return job
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def _call(self, name: str, keys: QueueKeys, *arguments: str | bytes | float) -> Reply:
+        """Run a script about one queue."""
+        connection = self.pool.of(keys.ready)
+        skew = repr(self.timing.skew)
+        said = call(name, keys.declared, skew, message.new_tag(), *arguments)
+        (reply,) = connection.ask_all(said)
+        if isinstance(reply, Exception):
+            raise self._meaning(reply, {keys}) from reply
+        return reply
+
+    def sizes(self, queue: str) -> Sizes:
+        return Sizes(*self._call("sizes", self.keys.of(queue)))
+
+    def queues(self) -> list[str]:
+        """Name the queues; one only PHP pushed to is found within half a minute."""
+        foreign = self._foreign_queues()
+        if self.settings.cluster:
+            return self._queues_of_cluster(foreign)
+        ready = [self.keys.of(name).ready for name in foreign]
+        connection = self.pool.of(self.keys.names)
+        ((found, bad),) = connection.ask(call("queues", (self.keys.names,), "0", "", *ready))
+        for key in bad:
+            self._warn_of(self.keys.of(self.keys.queue_in(key.decode())))
+        return sorted({self.keys.queue_in(key.decode()) for key in found})
+
+    def _queues_of_cluster(self, foreign: set[str]) -> list[str]:
+        """Name the queues; no name is forgotten: who pushes says it only now and then."""
+        connection = self.pool.of(self.keys.names)
+        (names,) = connection.ask(command("SMEMBERS", self.keys.names))
+        known = foreign | {self.keys.queue_in(name.decode()) for name in names}
+        queues = [self.keys.of(name) for name in sorted(known)]
+        skew = repr(self.timing.skew)
+        sizes = self.pool.ask_each(
+            {each.ready: call("sizes", each.declared, skew, "") for each in queues}
+        )
+        found: list[str] = []
+        for each in queues:
+            reply = sizes[each.ready]
+            if is_wrong_type(reply):
+                self._warn_of(each)
+            elif isinstance(reply, Exception):
+                raise meaning(reply, self.described()) from reply
+            elif any(reply):
+                found.append(each.queue)
+        return found
+
+    def _foreign_queues(self) -> set[str]:
+        now = time.monotonic()
+        if now - self._looked_around >= _LOOK_AROUND:
+            self._looked_around = now
+            found = self.pool.scan(self.keys.pattern)
+            self._foreign = set(filter(is_queue_name, map(self.keys.queue_in, found)))
+        return self._foreign
+
+    def purge(self, queue: str) -> int:
+        return int(self._call("purge", self.keys.of(queue)))
+
+    def kick(self, queue: str) -> int:
+        keys = self.keys.of(queue)
+        (there,) = self.pool.of(keys.ready).ask(command("LLEN", keys.buried))
+        kicked = 0
+        while kicked < there and (count := int(self._call("kick", keys, there - kicked))):
+            kicked += count
+        return kicked
+
+    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+        self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
+        keys = self.keys.of(queue)
+        found: list[Found] = []
+        for key in (keys.delayed, keys.ready, keys.reserved, keys.buried):
+            left = -1
+            while left and len(found) < limit:
+                left, *rest = self._find(keys, key, text, left)
+                for stored, score in zip(rest[::2], rest[1::2], strict=True):
+                    raw = message.read(stored, b"").raw
+                    if text in raw:
+                        place = _place(keys, key, score)
+                        found.append(Found(queue, raw, place, stored))
+        return found[:limit]
+
+    def _find(self, keys: QueueKeys, key: str, text: bytes, left: int) -> Sequence[Reply]:
+        said = call("find", (key,), repr(self.timing.skew), "", text, left, _FIND)
+        (reply,) = self.pool.of(keys.ready).ask(said)
+        return list(reply)
+
+    def take(self, found: Found) -> Reservation | None:
+        keys = self.keys.of(found.queue)
+        stored: bytes = found.handle
+        tag = message.tag_of(stored)
+        hold = self.timing.hold + len(stored) / self.timing.bytes_a_second
+        asked_at = self.clock()
+        taken = self._call("take", keys, stored, repr(hold), keys.notes + tag if tag else b"")
+        if taken is None:
+            return None
+        job = RedisJob(keys, *taken)
+        job.sure_until = asked_at + self.timing.hold / 3
+        return job
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def _meaning(self, error: Exception, queues: set[QueueKeys]) -> BackendUnavailable:
+        """Translate an error; of a key that is somebody else's, say which it is."""
+        where = self.described()
+        if is_wrong_type(error):
+            places = [(keys.ready, keys.types()) for keys in queues]
+            places += [(key, {key: kind}) for key, kind in self.keys.types().items()]
+            wrong = [text for place in places for text in self._wrong_types(*place)]
+            where = one_line(": ".join([where, ", ".join(wrong)] if wrong else [where]), 300)
+        return meaning(error, where)
+
+    def _wrong_types(self, near: str, types: Mapping[str, bytes]) -> list[str]:
+        """Say which keys, all in one slot, hold something else."""
+        kinds = self.pool.of(near).ask(*(command("TYPE", key) for key in types))
+        return [
+            f"{key} is a {kind.decode()}, not a {types[key].decode()}"
+            for key, kind in zip(types, kinds, strict=True)
+            if kind not in (types[key], b"none")
+        ]
+
+    def _warn_of(self, keys: QueueKeys) -> None:
+        """Say once that somebody else's key is no queue."""
+        if keys.queue not in self._mistyped:
+            self._mistyped.add(keys.queue)
+            wrong = self._wrong_types(keys.ready, keys.types())
+            log.warning("%s: %s", self.described(), ", ".join(wrong))
+
+    def check_queue(self, name: str) -> None:
+        self.keys.of(name)
+
+    def described(self) -> str:
+        return self.pool.server.shown()
+
+    def check(self) -> Health:
+        return checks.health(self.pool.of(self.keys.facts), self.settings)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+def _unheard_starts(jobs: Sequence[RedisJob], connection: Connection) -> list[Command]:
+    """Say first what was told by another thread, and not answered: it may come later than this."""
+    starts = []
+    for job in jobs:
+        told = job.told
+        if told is not None and told.connection is not connection:
+            told.twice = True
+            starts.append(told.command)
+    return starts
+
+
+def _place(keys: QueueKeys, key: str, score: bytes) -> Place:
+    if key != keys.reserved:
+        return {keys.ready: Place.READY, keys.delayed: Place.DELAYED}.get(key, Place.BURIED)
+    return Place.RUNNING if float(score) % _STEP else Place.HELD

@@ -1,0 +1,66 @@
+"""Commands as bytes, and the Lua scripts beside this module, called by their SHA1."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from hiredis import pack_command
+
+Word = str | bytes | int | float
+
+
+class Script:
+    """One script: its text and the digest by which a server knows it."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text.encode()
+        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
+
+
+class Command:
+    """A command as it is sent, and what is sent where the server has forgotten its script."""
+
+    __slots__ = ("_words", "packed", "script")
+
+    def __init__(
+        self, packed: bytes, script: Script | None = None, words: tuple[Word, ...] = ()
+    ) -> None:
+        self.packed = packed
+        self.script = script
+        self._words = words
+
+    def whole(self) -> bytes:
+        """Give the command with the script's text in place of its digest."""
+        if self.script is None:
+            return self.packed
+        return _packed(("EVAL", self.script.text, *self._words[2:]))
+
+
+def command(*words: Word) -> Command:
+    """Give a plain command. Raises `UnicodeEncodeError` for text that UTF-8 cannot carry."""
+    return Command(_packed(words))
+
+
+def call(name: str, keys: Sequence[str | bytes], *arguments: Word) -> Command:
+    """Give the command that runs a script on its keys."""
+    found = script(name)
+    words = ("EVALSHA", found.digest, len(keys), *keys, *arguments)
+    return Command(_packed(words), found, words)
+
+
+def _packed(words: tuple[Word, ...]) -> bytes:
+    packed: bytes = pack_command(words)  # type: ignore[arg-type] # its stub knows only one word
+    return packed
+
+
+@cache
+def script(name: str) -> Script:
+    """Read a script: what is shared, then its own text."""
+    folder = resources.files(__package__) / "lua"
+    texts = [(folder / f"{each}.lua").read_text("utf-8") for each in ("shared", name)]
+    return Script("\n".join(texts))

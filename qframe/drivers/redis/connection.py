@@ -1,0 +1,262 @@
+"""One thread's connection to one server: exchanges, some of them not waited for.
+
+What was told without waiting is kept until its answer was read, and said again on the next
+connection where none came: so only what does no harm when it is said twice may be told.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import AskError, RedisError, ResponseError
+
+from qframe.drivers.guard import guarded
+from qframe.drivers.redis.commands import Command, Script, command
+from qframe.drivers.redis.endpoint import Server
+from qframe.drivers.redis.errors import is_elsewhere, is_no_script, is_refused, meaning
+from qframe.drivers.redis.wire import Wire
+from qframe.exceptions import BackendUnavailable
+
+Reply = Any
+_BEHIND = 60
+"""So many answers may be outstanding before they are read."""
+
+
+class Told(ABC):
+    """A command that was sent without waiting."""
+
+    __slots__ = ("command", "twice")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.twice = False
+        """Whether it may have been done more than once."""
+
+    @abstractmethod
+    def hear(self, reply: Reply) -> None:
+        """Hear what it gave, maybe an error."""
+
+
+class Connection:
+    """A connection for all commands whose keys are on one server.
+
+    `key` is one of them: it finds the server on a Cluster. Belongs to one thread.
+    """
+
+    def __init__(self, server: Server, key: str, marker: str) -> None:
+        self.server = server
+        self.key = key
+        self._markers = marker
+        """What the names of its markers begin with, in the slot of the key."""
+        self.repeated = False
+        """Whether the last `ask` was sent twice: what it did may have been done the first time."""
+        self.mended = False
+        """Whether the server had forgotten a script: that was run after what came behind it."""
+        self.new_marker()
+        self._sent = False
+        self._wire: Wire | None = None
+        self._told: deque[Told] = deque()
+        self._known: set[Script] = set()
+        """The scripts told whole on this wire: the server knows them before it answers."""
+
+    def new_marker(self) -> None:
+        """Number exchanges under a new name: what became of one of the last is not known."""
+        self.marker = f"{self._markers}{secrets.token_hex(8)}"
+        self._number = 0
+
+    def next_number(self) -> int:
+        """Number an exchange that may not be done twice."""
+        self._number += 1
+        return self._number
+
+    # -- exchanges --------------------------------------------------------------------------------
+
+    def ask(self, *commands: Command) -> list[Reply]:
+        """Send commands in one go and give their replies.
+
+        Where the connection breaks in between, they are sent once more on a new one. Raises
+        `BackendUnavailable` or `BackendUnusable`.
+        """
+        replies = self.ask_all(*commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise meaning(reply, self.server.shown()) from reply
+        return replies
+
+    def ask_all(self, *commands: Command) -> list[Reply]:
+        """Do the same; an error the server answered with is among the replies."""
+        self.repeated = self._sent = self.mended = False
+        with guarded():
+            try:
+                return self._exchange(commands)
+            except BackendUnavailable:
+                raise
+            except _ElsewhereError:
+                pass  # nothing was done there
+            except (RedisError, OSError):
+                self.repeated = self._sent
+            try:
+                return self._exchange(commands)
+            except BackendUnavailable:
+                raise
+            except _ElsewhereError as error:
+                raise meaning(error.why, self.server.shown()) from error
+            except (RedisError, OSError) as error:
+                raise meaning(error, self.server.shown()) from error
+
+    def tell(self, told: Told) -> None:
+        """Send a command and return; to be called where nothing may break in.
+
+        Raises `BackendUnavailable` where it could not be sent; it is said no more then.
+        """
+        self._told.append(told)
+        try:
+            if self._wire is not None:
+                try:
+                    self._wire.send(self._known_to_all(told.command))
+                except (RedisError, OSError):
+                    self.drop()
+            if self._wire is None or len(self._told) > _BEHIND:
+                self.ask_all()  # which first says again what was not answered
+        except BackendUnavailable:
+            if self._told and self._told[-1] is told:
+                self._told.pop()
+            raise
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Close the wire: it may be out of step."""
+        self._known.clear()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            with suppress(RedisError, OSError):
+                wire.disconnect()
+
+    def close(self) -> None:
+        """Read what is outstanding, then close the wire."""
+        with suppress(BackendUnavailable):
+            if self._told:
+                self.ask_all()
+        self._told.clear()
+        self.drop()
+
+    # -- one exchange -----------------------------------------------------------------------------
+
+    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send and read once; the wire is closed unless all has been read."""
+        try:
+            wire = self._wire or self._connect()
+            if self._told:
+                self._hear(wire)
+            if not commands:
+                return []
+            self._sent = True
+            wire.send(b"".join([each.packed for each in commands]))
+            replies = [wire.read() for _ in commands]
+            for index, reply in enumerate(replies):
+                if isinstance(reply, ResponseError):
+                    replies[index] = self._mended(wire, commands[index], reply)
+        except BaseException:
+            self.drop()
+            raise
+        else:
+            return replies
+
+    def _mended(self, wire: Wire, command: Command, reply: Reply) -> Reply:
+        """Say in full what the server had no script for; go where it sends us."""
+        if is_no_script(reply):
+            self.mended = True
+            reply = _single(wire, command)
+        if type(reply) is AskError:
+            reply = self._asking(reply, command)
+        self._check_place(reply)
+        return reply
+
+    def _connect(self) -> Wire:
+        """Open a wire, and say first what was not answered on the last."""
+        try:
+            wire = Wire(self.server.connect(self.key))
+        except (RedisError, OSError) as error:
+            raise meaning(error, self.server.shown()) from error
+        try:
+            self._say_again(wire)
+        except BaseException:
+            with suppress(RedisError, OSError):
+                wire.disconnect()
+            raise
+        self._wire = wire
+        return wire
+
+    def _known_to_all(self, command: Command) -> bytes:
+        """Give the command so that a server which has forgotten its script does it all the same.
+
+        Nobody waits for the answer that would ask for the script: a process that is killed before
+        it reads it would have started nothing.
+        """
+        if command.script is None or command.script in self._known:
+            return command.packed
+        self._known.add(command.script)
+        return command.whole()
+
+    def _hear(self, wire: Wire) -> None:
+        """Read all outstanding answers.
+
+        What was not done is said again, and all behind it, too: it was done too early.
+        """
+        for left in range(len(self._told), 0, -1):
+            reply = wire.read()
+            if isinstance(reply, ResponseError):
+                self._check_place(reply)
+                if is_no_script(reply) or is_refused(reply) or type(reply) is AskError:
+                    for _ in range(left - 1):
+                        wire.read()
+                    self._say_again(wire)
+                    return
+            told = self._told.popleft()
+            told.hear(reply)
+
+    def _say_again(self, wire: Wire) -> None:
+        """Say what was not answered once more; what is refused stays unanswered."""
+        while self._told:
+            told = self._told[0]
+            told.twice = True
+            reply = self._mended(wire, told.command, _single(wire, told.command))
+            if is_refused(reply):
+                raise meaning(reply, self.server.shown()) from reply
+            self._told.popleft()
+            told.hear(reply)
+
+    def _check_place(self, reply: Reply) -> None:
+        if is_elsewhere(reply):
+            self.server.moved()
+            raise _ElsewhereError(reply)
+
+    def _asking(self, error: AskError, said: Command) -> Reply:
+        """Ask the node to which a slot is just being moved."""
+        wire = Wire(self.server.connect_to(error.host, error.port))
+        try:
+            wire.send(command("ASKING").packed)
+            wire.read()
+            return _single(wire, said)
+        finally:
+            wire.disconnect()
+
+
+def _single(wire: Wire, command: Command) -> Reply:
+    wire.send(command.whole())
+    return wire.read()
+
+
+class _ElsewhereError(RedisError):
+    """The server is not, or no longer, the one to ask: nothing was done."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why

@@ -1,0 +1,194 @@
+"""Where the server is: one of its own, the master Sentinels name, or a node of a Cluster."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import AbstractConnection, Connection, parse_url
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from qframe.config import RedisSettings
+from qframe.drivers.redis.errors import meaning
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.payload.text import one_line
+
+
+class Server:
+    """Makes connections to the one server of the URL."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        options = parse_url(settings.plain_url())
+        self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
+        self._options: dict[str, Any] = {
+            "socket_timeout": settings.timeout,
+            "socket_connect_timeout": settings.connect_timeout,
+            "socket_keepalive": True,
+            **options,
+            # What may be repeated is known above: nothing is repeated in silence.
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+            "protocol": 2,
+            "driver_info": None,
+        }
+        if "path" in options:
+            del self._options["socket_keepalive"]
+        for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+            if name in options and not Path(options[name]).exists():
+                raise ConfigurationError(f"{self.shown()}: there is no {name} {options[name]}")
+
+    def connect(self, key: str) -> AbstractConnection:
+        """Open a connection to the server that has `key`.
+
+        Raises what redis-py raises, or `BackendUnavailable`.
+        """
+        del key
+        return self._opened({})
+
+    def moved(self) -> None:
+        """Note that a server said it is not, or no longer, the one to ask."""
+
+    def connect_to(self, host: str, port: int) -> AbstractConnection:
+        """Open a connection to one node of a Cluster."""
+        return self._opened({"host": host, "port": port})
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Name the masters of a Cluster; none elsewhere."""
+        return []
+
+    def address_of(self, key: str) -> tuple[str, int]:
+        """Say which node of a Cluster has a key."""
+        raise NotImplementedError
+
+    def _opened(self, over: dict[str, Any]) -> AbstractConnection:
+        connection = self._kind(**{**self._options, **over})
+        connection.connect()
+        try:
+            self._greet(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def _greet(self, connection: AbstractConnection) -> None:
+        """Find out whether a password is missing: what comes next may be too long to be told."""
+        if self._options.get("password"):
+            return
+        connection.send_command("PING", check_health=False)
+        with suppress(ResponseError):  # whatever this is, it is not what was asked
+            connection.read_response()
+
+    def shown(self) -> str:
+        """Say where the server is, never with a password."""
+        return self.settings.shown_url()
+
+
+class SentinelServer(Server):
+    """Asks the Sentinels who the master is, each time a connection is made."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        super().__init__(settings)
+        if "path" in self._options:
+            raise ConfigurationError(f"{settings.shown_url()}: sentinels name no unix socket")
+        options = {
+            "socket_timeout": settings.connect_timeout,
+            "username": settings.sentinel_username,
+            "password": settings.sentinel_password,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+            "ssl": settings.is_tls(),
+        }
+        if settings.is_tls():
+            options |= {k: v for k, v in self._options.items() if k.startswith("ssl_")}
+        self._sentinel = Sentinel(settings.addresses(), sentinel_kwargs=options)
+        self._asking = threading.Lock()
+
+    def connect(self, key: str) -> AbstractConnection:
+        with self._asking:
+            host, port = self._sentinel.discover_master(self.settings.service)
+        return self._opened({"host": host, "port": port})
+
+    def shown(self) -> str:
+        return f"{self.settings.service} by sentinels {', '.join(self.settings.sentinels)}"
+
+
+class ClusterServer(Server):
+    """Knows which node has which key's slot, and learns anew when told it has moved."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        super().__init__(settings)
+        if self._options.get("db"):
+            raise ConfigurationError(f"{self.shown()}: a cluster has no database but 0")
+        self._nodes = settings.addresses()
+        """Who may be asked for the map: the nodes configured, and those of the last map."""
+        self._map: RedisCluster | None = None
+        self._learning = threading.Lock()
+
+    def connect(self, key: str) -> AbstractConnection:
+        node = self._node(key)
+        try:
+            return self.connect_to(node.host, node.port)
+        except (RedisError, OSError):
+            self.moved()
+        node = self._node(key)
+        return self.connect_to(node.host, node.port)
+
+    def moved(self) -> None:
+        with self._learning:
+            self._map = None
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(str(node.host), int(node.port)) for node in self._known().get_primaries()]
+
+    def address_of(self, key: str) -> tuple[str, int]:
+        node = self._node(key)
+        return str(node.host), int(node.port)
+
+    def _node(self, key: str) -> ClusterNode:
+        node: ClusterNode | None = self._known().get_node_from_key(key)
+        if node is None:
+            self.moved()
+            raise BackendUnavailable(f"{self.shown()}: no node has the slot of {one_line(key)}")
+        return node
+
+    def _known(self) -> RedisCluster:
+        with self._learning:
+            if self._map is None:
+                options = {k: v for k, v in self._options.items() if k not in ("db", "retry")}
+                start = ClusterNode(options.pop("host", "127.0.0.1"), options.pop("port", 6379))
+                others = [ClusterNode(host, port) for host, port in self._nodes]
+                try:
+                    self._map = RedisCluster(
+                        startup_nodes=[start, *others],
+                        ssl=self.settings.is_tls(),
+                        **options,
+                    )
+                except RedisClusterException as error:
+                    raise meaning(_innermost(error), self.shown()) from error
+                known = [(str(node.host), int(node.port)) for node in self._map.get_nodes()]
+                self._nodes = list(dict.fromkeys([*self.settings.addresses(), *known]))
+            return self._map
+
+
+def _innermost(error: BaseException) -> Exception:
+    """Give what a server said before redis-py put it into words of its own."""
+    said = error
+    while (behind := said.__cause__ or said.__context__) is not None:
+        said = behind
+    return said if isinstance(said, RedisError | OSError) else RedisError(str(error))
+
+
+def server_of(settings: RedisSettings) -> Server:
+    """Give the kind of server the settings describe."""
+    if settings.cluster:
+        return ClusterServer(settings)
+    if settings.sentinels:
+        return SentinelServer(settings)
+    return Server(settings)

@@ -1,0 +1,451 @@
+"""Exchange: steps in the words of `lua/apply.lua`, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qframe.contracts.step import (
+    APPLIED,
+    LOST,
+    Add,
+    Arrive,
+    Bury,
+    Close,
+    Delete,
+    Expect,
+    Extend,
+    Forget,
+    Open,
+    Outcome,
+    Push,
+    Raise,
+    Record,
+    Release,
+    Renew,
+    Reservation,
+    Result,
+    Set,
+    Start,
+    Step,
+    Unset,
+)
+from qframe.drivers.redis import message
+from qframe.drivers.redis.commands import Command, Word, call
+from qframe.drivers.redis.connection import Connection
+from qframe.drivers.redis.job import RedisJob, State
+from qframe.drivers.redis.keys import Keys, QueueKeys
+from qframe.drivers.redis.records import encoded
+
+_MOST = 5000
+_MOST_BYTES = 4_000_000
+_SETTLING = {Delete, Release, Bury}
+_CHECKED = {Expect, Extend, Forget}
+_EVEN_WHEN_FULL = {Expect, Unset, Forget, Record, Arrive, Close}
+"""What is done where the memory is full: it ends something."""
+_ALONE = 6
+"""How many words say one message."""
+_FOR_EVER = 3e9
+"""Seconds: no key lives longer."""
+
+
+class Exchange:
+    """Steps that one call of the script applies."""
+
+    marked = False
+    """Whether a marker in the server has to see to it that it is done once."""
+    pushes = False
+    tagged = False
+    """Whether equal messages may have to be told apart."""
+    awaited = False
+    """Whether what reservations become depends on the answer."""
+    command: Command | None = None
+    _touched = ""
+    _bytes = _count = 0
+    _kind: tuple[str, float] = ("", 0.0)
+    """Queue and delay of the last message written."""
+    _end = _pushed = _alone = -1
+    """Where the words end behind it; where its kind is counted; how many steps there are since a
+    step that is one message."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.key = ""
+        """A key that finds the server; on a Cluster all others are in its slot."""
+        self.jobs: list[RedisJob] = []
+        self.queues: set[QueueKeys] = set()
+        self._keys = keys
+        self._words: list[Any] = []
+        self._steps: list[list[Step]] = []
+        """Those of each result: pushes of one kind share one."""
+        self._changes: dict[int, tuple[RedisJob, Start | Renew, bytes]] = {}
+        """By the place of its step, what a reservation becomes, with the key of its notes."""
+        self._ended: list[RedisJob] = []
+        self._before: dict[int, State] = {}
+        """What those were that were told, and not heard."""
+        self._notes: list[bytes] = []
+        """The keys of notes."""
+
+    # -- steps to words ---------------------------------------------------------------------------
+
+    def add(self, step: Step) -> bool:
+        """Take one more step; False where it belongs to the next exchange."""
+        job = _own(step.reservation)
+        operations = step.operations
+        if not self._steps:
+            self.key = self._key_of(job, operations)
+        elif not self._has_room(job, operations):
+            return False
+        if job is None and len(operations) == 1 and isinstance(operations[0], Push):
+            self._add_push(step, operations[0])
+            return True
+        words = self._words
+        at = len(words)
+        words.append(0)
+        self._steps.append([step])
+        kinds = {type(each) for each in operations}
+        if job is not None:
+            self._fence(job, starts=Start in kinds and job.score != b"")
+            self._touched = job.keys.reserved
+        elif not self._touched and kinds <= _EVEN_WHEN_FULL:
+            self._touched = f"{self._keys.facts}order"
+        checked = not kinds.isdisjoint(_CHECKED)
+        if checked:
+            self._check(operations)
+        for each in operations:
+            _ENCODERS[type(each)](self, each, job)
+        words[at] = len(words) - at
+        if checked and len(self._steps) - 1 in self._changes:
+            self.awaited = True
+        if not self.marked:
+            self.marked = not _may_be_repeated(job, kinds)
+        return True
+
+    def _add_push(self, step: Step, push: Push) -> None:
+        """Take a step that is one message; such ones of one kind share what is said of them."""
+        is_like = self._end == len(self._words) and self._kind == (push.queue, push.delay)
+        if is_like and self._alone == len(self._steps):
+            self._push(push, None)
+            self._words[self._pushed - 4] += 1
+            self._steps[-1].append(step)
+            return
+        self._words.append(_ALONE)
+        self._push(push, None)
+        self._steps.append([step])
+        self._alone = len(self._steps)
+        self.marked = True
+
+    def _has_room(self, job: RedisJob | None, operations: Sequence[object]) -> bool:
+        if self._count >= _MOST or self._bytes >= _MOST_BYTES:
+            return False
+        for changed, *_ in self._changes.values():
+            if changed is job:
+                return False  # what it becomes has to be known first
+        return not self._keys.braces or self._key_of(job, operations) == self.key
+
+    def _key_of(self, job: RedisJob | None, operations: Sequence[object]) -> str:
+        if job is not None:
+            return job.keys.ready
+        if operations and isinstance(operations[0], Push):
+            return self._keys.of(operations[0].queue).ready
+        return self._keys.facts
+
+    def _fence(self, job: RedisJob, *, starts: bool) -> None:
+        self.jobs.append(job)
+        self.queues.add(job.keys)
+        begun = job.begun()[0] if starts else b""
+        self._words += ("fence", job.keys.reserved, job.stored, job.score, begun)
+
+    def _check(self, operations: Sequence[object]) -> None:
+        for each in operations:
+            if isinstance(each, Expect):
+                self._words += ("expect", each.key, _given(each.value))
+            elif isinstance(each, Extend):
+                self._words += ("extendable", each.latch)
+            elif isinstance(each, Forget):
+                self._words += ("recorded", each.uuid)
+
+    def _push(self, push: Push, _: RedisJob | None) -> None:
+        """Write a message; those of one kind behind each other share what is said of them."""
+        words, raw = self._words, message.sent(push.raw)
+        self._bytes += len(raw)
+        self._count += 1
+        if self._end == len(words) and self._kind == (push.queue, push.delay):
+            words[self._pushed] += 1
+            words.append(raw)
+        else:
+            keys = self._keys.of(push.queue)
+            self.queues.add(keys)
+            words += ("push", keys.ready, _delay(push.delay), 1, raw)
+            self._pushed = len(words) - 2
+            self._kind = (push.queue, push.delay)
+            self.pushes = True
+            self.tagged = self.tagged or push.delay > 0
+        self._end = len(words)
+
+    def _start(self, start: Start, job: RedisJob) -> None:
+        if job.score:
+            beside = job.beside + (job.at < 0)
+            notes = message.noted(beside, start.notes)
+            _, tag = job.begun()
+            note = job.keys.notes + tag if notes else b""
+            self._words += ("start", repr(start.lease), job.note, note, notes)
+            self._notes += (job.note, note)
+        else:
+            _, note, notes = _noted(job, start.notes, job.beside)
+            self._words += ("renew", repr(start.lease), "1", note, notes)
+            self._notes.append(note)
+        self._changes[len(self._steps) - 1] = (job, start, note)
+
+    def _renew(self, renew: Renew, job: RedisJob) -> None:
+        self._words += ("renew", repr(renew.lease), "0" if job.score else "1", "", "")
+        self._changes[len(self._steps) - 1] = (job, renew, b"")
+
+    def _delete(self, _: Delete, job: RedisJob) -> None:
+        self._ended.append(job)
+        self._words += ("delete", job.note)
+        self._notes.append(job.note)
+
+    def _release(self, release: Release, job: RedisJob) -> None:
+        self._ended.append(job)
+        back = job.started and not release.counted
+        stored, note, notes = _noted(
+            job, release.notes, job.beside - (back and job.at < 0), job.attempts() - back
+        )
+        where = "head" if release.front else "tail"
+        if release.delay > 0:
+            where = repr(release.delay)
+            self.tagged = True
+        self._words += ("release", job.keys.ready, stored, where, note, notes)
+        self._notes.append(note)
+
+    def _bury(self, bury: Bury, job: RedisJob) -> None:
+        self._ended.append(job)
+        stored, note, notes = _noted(job, bury.notes, job.beside)
+        self._words += ("bury", job.keys.buried, stored, note, notes)
+        self._notes.append(note)
+
+    def _open(self, op: Open, _: RedisJob | None) -> None:
+        then = op.then
+        keys = self._keys.of(then.queue)
+        priority = "" if then.priority is None else then.priority
+        self._words += (
+            "open", op.latch, op.every, _ttl(op.ttl), keys.ready,
+            then.queue, message.sent(then.raw), _delay(then.delay), priority,
+        )  # fmt: skip
+
+    def _arrive(self, op: Arrive, _: RedisJob | None) -> None:
+        self.tagged = self.pushes = True
+        self._words += ("arrive", op.latch, op.member, int(op.failed), op.label, int(op.push))
+
+    def _close(self, op: Close, _: RedisJob | None) -> None:
+        self.tagged = self.pushes = True
+        self._words += ("close", op.latch, int(op.push))
+
+    # -- to the server and back -------------------------------------------------------------------
+
+    def command_for(self, connection: Connection, skew: float) -> Command:
+        """Give the command that applies them; the same each time."""
+        if self.command is None:
+            number = str(connection.next_number()) if self.marked else ""
+            keys: list[str | bytes]
+            if self._keys.braces:
+                marked = [connection.marker, f"{connection.marker}:results"] * self.marked
+                keys = [*marked, *self._declared()]
+            else:
+                keys = [connection.marker if self.marked else self.key, self._keys.names]
+            tag = message.new_tag() if self.tagged else b""
+            names = "" if self._keys.braces else self._keys.names
+            self.command = call(
+                "apply", keys, repr(skew), tag, number, names, self._keys.facts,
+                self._touched, *self._words,
+            )  # fmt: skip
+        return self.command
+
+    def _declared(self) -> list[str | bytes]:
+        """Give the keys that are touched, but markers."""
+        found: set[str | bytes] = {self._touched, *self._notes}
+        for steps in self._steps:
+            for step in steps:
+                job = _own(step.reservation)
+                if job is not None:
+                    found.add(job.keys.reserved)
+                for each in step.operations:
+                    found.update(self._keys_of(each, job))
+        return sorted(found - {"", b""}, key=str)
+
+    def _keys_of(self, operation: object, job: RedisJob | None) -> Sequence[str]:
+        facts = self._keys.facts
+        match operation:
+            case Push(queue=queue):
+                return self._keys.of(queue).declared
+            case Release() | Bury() if job is not None:
+                return job.keys.declared
+            case Expect(key=key) | Set(key=key) | Unset(key=key) | Raise(key=key) | Add(key=key):
+                return (f"{facts}:{key}",)
+            case Open(latch=name) | Extend(latch=name) | Arrive(latch=name) | Close(latch=name):
+                return f"{facts}latch:{name}", f"{facts}done:{name}", f"{facts}lost:{name}"
+            case Record() | Forget():
+                return f"{facts}failed", f"{facts}order"
+        return ()
+
+    def begin(self, asked_at: float) -> None:
+        """Take it that all is applied: what is not is taken back when it is heard."""
+        for place, (job, *_) in self._changes.items():
+            self._before[place] = job.state()
+            self._change(place, asked_at)
+        self._changes = {}
+
+    def results(self, reply: object, asked_at: float, *, twice: bool) -> list[Result]:
+        """Give the result of each step; `twice`: it may have been applied before, unheard."""
+        if reply == 1 and not self._changes:
+            for ended in self._ended:
+                ended.sure_until, ended.in_doubt = 0.0, False
+            return [APPLIED] * sum(map(len, self._steps))
+        said: Sequence[Any] = [1] * len(self._steps)
+        if isinstance(reply, Exception):
+            said = [0] * len(self._steps)
+        elif isinstance(reply, list):
+            said = reply
+        found = []
+        repeated = set(self.jobs) if twice and not self.marked else set()
+        for place, steps in enumerate(self._steps):
+            result = _result(said[place])
+            job = _own(steps[0].reservation)
+            if job is not None and job in self._ended and _settles(steps[0]):
+                if result.lost and (job.in_doubt or job in repeated):
+                    result = APPLIED
+                if result.applied:
+                    job.sure_until, job.in_doubt = 0.0, False
+                    repeated.discard(job)
+            elif job is not None:
+                self._became(place, job, said[place], result, asked_at)
+            found += [result] * len(steps)
+        return found
+
+    def _became(
+        self, place: int, job: RedisJob, said: object, result: Result, asked_at: float
+    ) -> None:
+        """Note what a reservation has become that goes on."""
+        if not result.applied:
+            if place in self._before:
+                job.restore(self._before[place])
+        elif place in self._changes:  # else it was told
+            self._change(place, asked_at)
+            if isinstance(said, list) and said[1]:
+                job.score = said[1]
+
+    def _change(self, place: int, asked_at: float) -> None:
+        """Note what a reservation has become."""
+        job, operation, note = self._changes[place]
+        job.sure_until = asked_at + operation.lease / 3
+        if isinstance(operation, Renew):
+            return
+        if job.score:
+            job.start(note, operation.notes, operation.lease)
+        else:
+            job.note, job.notes, job.lease = note, operation.notes, operation.lease
+
+
+_Encoder = Callable[[Exchange, Any, Any], None]
+_ENCODERS: dict[type, _Encoder] = {
+    Push: Exchange._push,  # noqa: SLF001 (a table of its methods)
+    Start: Exchange._start,  # noqa: SLF001
+    Renew: Exchange._renew,  # noqa: SLF001
+    Delete: Exchange._delete,  # noqa: SLF001
+    Release: Exchange._release,  # noqa: SLF001
+    Bury: Exchange._bury,  # noqa: SLF001
+    Open: Exchange._open,  # noqa: SLF001
+    Arrive: Exchange._arrive,  # noqa: SLF001
+    Close: Exchange._close,  # noqa: SLF001
+}
+
+
+def _simple(words: Callable[[Any], Sequence[Word]]) -> _Encoder:
+    def encode(exchange: Exchange, operation: object, _: object) -> None:
+        exchange._words += words(operation)  # noqa: SLF001
+
+    return encode
+
+
+_ENCODERS |= {
+    Expect: _simple(lambda _: ()),  # among the checks
+    Set: _simple(lambda op: ("set", op.key, op.value, _ttl(op.ttl))),
+    Unset: _simple(lambda op: ("unset", op.key, _given(op.value))),
+    Raise: _simple(lambda op: ("raise", op.key, op.rank, op.value, _ttl(op.ttl))),
+    Add: _simple(lambda op: ("add", op.key, op.number, _ttl(op.ttl))),
+    Extend: _simple(lambda op: ("extend", op.latch, op.size)),
+    Record: _simple(lambda op: ("record", op.job.uuid, encoded(op.job))),
+    Forget: _simple(lambda op: ("forget", op.uuid)),
+}
+
+
+def _own(job: Reservation | None) -> RedisJob | None:
+    if job is None or isinstance(job, RedisJob):
+        return job
+    raise TypeError(f"{job!r} is not of this backend")
+
+
+def _noted(
+    job: RedisJob, notes: bytes | None, beside: int, attempts: int | None = None
+) -> tuple[bytes, bytes, bytes]:
+    """Give what is stored for a job, the key of its notes, and these; b"" where they stay.
+
+    A number alone leaves the notes behind it.
+    """
+    stored, tag = job.stored, job.tag
+    if attempts not in (None, job.attempts()) and job.at >= 0:
+        stored = message.counted(job.raw_body, job.at, attempts, tag)
+    if notes is None:
+        return stored, job.note, b"" if beside == job.beside else b"%d" % beside
+    kept = message.noted(beside, notes)
+    if not kept and not job.note:
+        return stored, b"", b""
+    if not tag:
+        tag = message.new_tag()
+        stored += tag
+    return stored, job.keys.notes + tag, kept or b"0 "
+
+
+def _may_be_repeated(job: RedisJob | None, kinds: set[type]) -> bool:
+    """Whether a step does no harm when it is said twice: its fence sees to it, or its nature."""
+    if job is None:
+        return False
+    if not kinds.isdisjoint(_SETTLING) or (Start in kinds and job.score):
+        return True
+    return kinds <= {Start, Renew} and not job.score  # of a hold, the new score must be heard
+
+
+def _settles(step: Step) -> bool:
+    return any(type(each) in _SETTLING for each in step.operations)
+
+
+def _given(value: str | None) -> str:
+    """Write a value, or that there is none."""
+    return "" if value is None else f"={value}"
+
+
+def _delay(seconds: float) -> str:
+    return repr(seconds) if seconds > 0 else "0"
+
+
+def _ttl(seconds: float | None) -> str:
+    return "" if seconds is None else repr(min(seconds, _FOR_EVER))
+
+
+def _result(said: object) -> Result:
+    """Read what the script said of one step."""
+    if said == 1:
+        return APPLIED
+    if not isinstance(said, list):
+        return LOST
+    kind, *rest = said
+    if kind == b"refused":
+        key, holds = rest
+        return Result(Outcome.REFUSED, key.decode(), None if holds is None else holds.decode())
+    groups = zip(*[iter(rest[1:])] * 4, strict=True)
+    return Result(Outcome.APPLIED, due=tuple(_push_of(*group) for group in groups))
+
+
+def _push_of(queue: bytes, raw: bytes, delay: bytes, priority: bytes) -> Push:
+    sent = message.read(raw, b"").raw
+    return Push(queue.decode(), sent, float(delay), int(priority) if priority else None)

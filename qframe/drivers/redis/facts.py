@@ -1,0 +1,108 @@
+"""What is read under keys: facts, latches and failed records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qframe.contracts.backend import Latch, Timing
+from qframe.contracts.failed import FailedJob
+from qframe.drivers.redis.commands import Command, command
+from qframe.drivers.redis.keys import Keys, escaped
+from qframe.drivers.redis.pool import Pool
+from qframe.drivers.redis.records import decoded
+
+if TYPE_CHECKING:
+    from qframe.drivers.redis.connection import Reply
+
+_PAGE = 100
+
+
+class RedisFacts:
+    """The part of the backend that reads them; `lua/apply.lua` writes them."""
+
+    keys: Keys
+    pool: Pool
+    timing: Timing
+
+    def _ask(self, *commands: Command) -> list[Reply]:
+        return self.pool.of(self.keys.facts).ask(*commands)
+
+    def _is_over(self, left: int) -> bool:
+        """Whether a key is gone by the clock that was set forward."""
+        return 0 <= left <= self.timing.skew * 1000
+
+    def read(self, *keys: str) -> list[str | None]:
+        if not keys:
+            return []
+        names = [f"{self.keys.facts}:{key}" for key in keys]
+        times = [command("PTTL", name) for name in names] if self.timing.skew else []
+        texts, *left = self._ask(command("MGET", *names), *times)
+        found = [None if text is None else _value(text) for text in texts]
+        for place, each in enumerate(left):
+            if self._is_over(each):
+                found[place] = None
+        return found
+
+    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+        start = f"{self.keys.facts}:"
+        names = self.pool.scan(f"{escaped(start + prefix)}*")
+        keys = sorted(key for key in (n.removeprefix(start) for n in names) if key > after)
+        found: list[tuple[str, str]] = []
+        while keys and len(found) < limit:
+            some, keys = keys[:limit], keys[limit:]
+            values = zip(some, self.read(*some), strict=True)
+            found += [(key, value) for key, value in values if value is not None]
+        return found[:limit]
+
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        name = f"{self.keys.facts}latch:{key}"
+        fields = ("size", "done", "failed", "closed", "first", "failed_at", "completed_at")
+        values, left, *named = self._ask(
+            command("HMGET", name, *fields),
+            command("PTTL", name),
+            *([command("ZRANGE", f"{self.keys.facts}lost:{key}", 0, labels - 1)] * (labels > 0)),
+        )
+        if values[0] is None or self._is_over(left):
+            return None
+        size, done, failed, closed, first, failed_at, completed_at = values
+        return Latch(
+            int(size), int(done), int(failed), closed is not None,
+            None if first is None else int(first),
+            None if failed_at is None else float(failed_at),
+            None if completed_at is None else float(completed_at),
+            tuple(each.partition(b":")[2].decode() for found in named for each in found),
+        )  # fmt: skip
+
+    def find_failed(self, uuid: str) -> FailedJob | None:
+        (text,) = self._ask(command("HGET", f"{self.keys.facts}failed", uuid))
+        return None if text is None else decoded(text)
+
+    def list_failed(
+        self, limit: int = 100, after: str | None = None, queue: str | None = None
+    ) -> list[FailedJob]:
+        order = f"{self.keys.facts}order"
+        at = 0
+        if after is not None:
+            (rank,) = self._ask(command("ZREVRANK", order, after))
+            if rank is None:
+                return []
+            at = rank + 1
+        found: list[FailedJob] = []
+        while len(found) < limit:
+            (uuids,) = self._ask(command("ZREVRANGE", order, at, at + _PAGE - 1))
+            if not uuids:
+                break
+            at += len(uuids)
+            (texts,) = self._ask(command("HMGET", f"{self.keys.facts}failed", *uuids))
+            records = [decoded(text) for text in texts if text is not None]
+            found += [record for record in records if queue in (None, record.queue)]
+        return found[:limit]
+
+    def count_failed(self) -> int:
+        (count,) = self._ask(command("HLEN", f"{self.keys.facts}failed"))
+        return int(count)
+
+
+def _value(text: bytes) -> str:
+    """Read a fact; one with a rank has it in front."""
+    return (text.split(b"\0", 2)[2] if text[:1] == b"\0" else text).decode()

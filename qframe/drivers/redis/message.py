@@ -1,0 +1,159 @@
+"""What is stored for a message: its bytes as they were pushed, apart from what a start changes.
+
+A start puts white space behind the bytes, new each time: it names that start, and its notes. Where
+the payload has a count of attempts, the start is counted there, so that PHP sees it, and the notes
+keep the count it was pushed with; the starts of all others are counted in the notes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_PAD = re.compile(rb"\n[ \t\r]{33,}\Z")
+_COUNTED = b"\n\t"
+"""Begins the white space of a message whose starts are counted in its payload."""
+_PLAIN = b"\n "
+_COUNT = b'"attempts":'
+_END = re.compile(rb'"attempts":(0|[1-9]\d{0,8})(?:,"delay":(?:null|[0-9.e+]+))?\}\Z')
+"""How a payload of qframe or Laravel ends that nobody has encoded anew."""
+_LONGEST_END = 80
+_ID = re.compile(rb'"id":"([\w-]{1,64})",')
+"""What stands before that. Both are matched where they begin: searching takes 2 us more a job."""
+_DIGITS = re.compile(rb"\d+")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_WHITE = bytes(b" \t\r"[n % 3] for n in range(256))
+_MOST = 10**9
+
+
+class Message(NamedTuple):
+    """A stored message, taken apart."""
+
+    raw: bytes
+    id: str
+    attempts: int
+    tag: bytes
+    """The white space behind it."""
+    at: int
+    """Where the payload has its count, -1 where it has none."""
+    beside: int
+    """The count with which it was pushed; where there is none, how often it was started."""
+    notes: bytes
+
+
+def new_tag() -> bytes:
+    """Give white space that nothing else ends with."""
+    return _PLAIN + random.randbytes(32).translate(_WHITE)  # noqa: S311 (a name, no secret)
+
+
+def sent(raw: bytes) -> bytes:
+    """Give what is stored for a message just pushed."""
+    return raw + new_tag() if raw[-1:] in b" \t\r" and _PAD.search(raw) else raw
+
+
+def read(stored: bytes, notes: bytes) -> Message:
+    """Take a stored message apart; `notes` as `noted` gave them."""
+    raw, tag = stored, b""
+    if stored[-1:] in b" \t\r":
+        pad = _PAD.search(stored)
+        if pad is not None:
+            raw, tag = stored[: pad.start()], pad.group()
+    count, _, notes = notes.partition(b" ")
+    beside = int(count or 0)
+    end = _END.match(raw, max(0, raw.rfind(_COUNT, max(0, len(raw) - _LONGEST_END))))
+    if end is None:
+        at, attempts = _count_in(raw)
+    else:
+        at, attempts = end.start(1), int(end[1])
+    if at < 0:
+        return Message(raw, _named(raw), attempts + beside, tag, at, beside, notes)
+    if tag.startswith(_COUNTED):
+        raw = _with_count(raw, at, beside)
+    else:
+        beside = attempts
+    return Message(raw, _id_before(raw, end) or _named(raw), attempts, tag, at, beside, notes)
+
+
+def _id_before(raw: bytes, end: re.Match[bytes] | None) -> str:
+    """Give the id in front of the end of a payload, "" where there is none."""
+    if end is None:
+        return ""
+    stop = end.start()
+    found = _ID.match(raw, max(0, raw.rfind(b'"id":"', max(0, stop - _LONGEST_END), stop)), stop)
+    return found[1].decode() if found is not None and found.end() == stop else ""
+
+
+def counted(raw: bytes, at: int, attempts: int, tag: bytes) -> bytes:
+    """Put a message together again."""
+    if at < 0:
+        return raw + tag
+    return _with_count(raw, at, attempts) + _COUNTED + tag[len(_COUNTED) :]
+
+
+def noted(beside: int, notes: bytes) -> bytes:
+    """Write what is kept beside a message; b"" where there is nothing to keep."""
+    return b"%d %s" % (beside, notes) if beside or notes else b""
+
+
+def tag_of(stored: bytes) -> bytes:
+    """Give the white space behind a stored message."""
+    pad = _PAD.search(stored)
+    return b"" if pad is None else pad.group()
+
+
+def _with_count(raw: bytes, at: int, count: int) -> bytes:
+    digits = _DIGITS.match(raw, at)
+    return b"%s%d%s" % (raw[:at], count, raw[at if digits is None else digits.end() :])
+
+
+def _named(raw: bytes) -> str:
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def _count_in(raw: bytes) -> tuple[int, int]:
+    """Find the count of attempts in a payload whose keys have any order: where it is, and itself.
+
+    Where it is no place to count in, that is -1; the count is 0 where there is none.
+    """
+    if b'"attempts"' not in raw:
+        return -1, 0
+    text = raw.decode("latin-1")  # a character for each byte; JSON's own are ASCII
+    found: list[tuple[int, Any]] = []
+    try:
+        found += [(at, value) for key, at, value in _items(text) if key == "attempts"]
+    except (ValueError, RecursionError):
+        return -1, 0
+    if not found:
+        return -1, 0
+    at, value = found[-1]  # of several the last counts
+    if type(value) not in (int, float) or not 0 <= value <= _MOST:
+        return -1, 0
+    digits = _DIGITS.match(raw, at)
+    same = type(value) is int and digits is not None and digits.group() == b"%d" % value
+    return at if same else -1, int(value)
+
+
+def _items(text: str) -> Iterator[tuple[str, int, Any]]:
+    """Give each key of a JSON object, where its value begins, and the value."""
+    at = _skip(text, 0)
+    if text[at : at + 1] != "{":
+        return
+    at = _skip(text, at + 1)
+    while text[at : at + 1] == '"':
+        key, at = _DECODER.raw_decode(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        value, end = _DECODER.raw_decode(text, start)
+        yield key, start, value
+        at = _skip(text, _skip(text, end) + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return at if space is None else space.end()
+
+
+_DECODER = json.JSONDecoder()

@@ -1,0 +1,142 @@
+"""The connections of a backend: each thread has its own, a forked child none of its parent's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from redis.exceptions import RedisError
+
+from qframe.drivers import process
+from qframe.drivers.guard import guarded
+from qframe.drivers.redis.commands import Command, command
+from qframe.drivers.redis.connection import Connection, Reply
+from qframe.drivers.redis.endpoint import server_of
+from qframe.drivers.redis.errors import is_elsewhere, meaning
+from qframe.drivers.redis.keys import Keys
+from qframe.drivers.redis.wait import Waiter
+from qframe.drivers.redis.wire import Wire
+
+if TYPE_CHECKING:
+    from qframe.config import RedisSettings
+
+T = TypeVar("T")
+_PAGE = 1000
+
+
+class Pool:
+    """Gives the connection for a key: but on a Cluster it is the same for all."""
+
+    def __init__(self, settings: RedisSettings, keys: Keys) -> None:
+        self.server = server_of(settings)
+        self._keys = keys
+        self._by_key = settings.cluster
+        self._thread = threading.local()
+
+    def of(self, key: str) -> Connection:
+        """Give this thread's connection for a key."""
+        found = self._own()[0]
+        name = key if self._by_key else ""
+        if name not in found:
+            found[name] = Connection(self.server, key, self._keys.markers_beside(key))
+        return found[name]
+
+    @property
+    def waiter(self) -> Waiter:
+        """What this thread waits with."""
+        return self._own()[1]
+
+    def _own(self) -> tuple[dict[str, Connection], Waiter]:
+        """Give what belongs to this thread; the sockets of a parent are closed without a word."""
+        thread = self._thread
+        if getattr(thread, "pid", None) != process.pid():
+            thread.pid = process.pid()
+            thread.own = ({}, Waiter(self.server, apart=self._by_key))
+        own: tuple[dict[str, Connection], Waiter] = thread.own
+        return own
+
+    def close(self) -> None:
+        """Close this thread's connections."""
+        with guarded():
+            connections, waiter = self._own()
+            waiter.close()
+            for connection in connections.values():
+                connection.close()
+            connections.clear()
+
+    def scan(self, pattern: str) -> set[str]:
+        """Name the keys a pattern matches, on all nodes of a Cluster."""
+        if not self._by_key:
+            return _scanned(self.of("").ask, pattern)
+        return self._with_nodes(partial(self._scanned_everywhere, pattern))
+
+    def _scanned_everywhere(self, pattern: str) -> set[str]:
+        found: set[str] = set()
+        for address in self.server.addresses():
+            with self._wire_to(address) as wire:
+                found |= _scanned(partial(_asked, wire), pattern)
+        return found
+
+    def ask_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
+        """Ask about keys of a Cluster, all that are on one node in one go.
+
+        The commands run one script; an error the server answered with is among the replies.
+        """
+        return self._with_nodes(partial(self._asked_each, said))
+
+    def _asked_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
+        on_nodes: dict[tuple[str, int], list[str]] = {}
+        for key in said:
+            on_nodes.setdefault(self.server.address_of(key), []).append(key)
+        found: dict[str, Reply] = {}
+        for address, keys in on_nodes.items():
+            with self._wire_to(address) as wire:
+                first, *others = (said[key] for key in keys)
+                wire.send(first.whole() + b"".join(each.packed for each in others))
+                found.update((key, wire.read()) for key in keys)
+        for reply in found.values():
+            if is_elsewhere(reply):
+                raise reply
+        return found
+
+    @contextmanager
+    def _wire_to(self, address: tuple[str, int]) -> Iterator[Wire]:
+        wire = Wire(self.server.connect_to(*address))
+        try:
+            yield wire
+        finally:
+            wire.disconnect()
+
+    def _with_nodes(self, act: Callable[[], T]) -> T:
+        """Do something with the nodes of a Cluster; once more, for there may be others by now."""
+        with guarded():
+            try:
+                return act()
+            except (RedisError, OSError):
+                self.server.moved()
+            try:
+                return act()
+            except (RedisError, OSError) as error:
+                self.server.moved()
+                raise meaning(error, self.server.shown()) from error
+
+
+def _asked(wire: Wire, said: Command) -> list[Reply]:
+    wire.send(said.packed)
+    reply = wire.read()
+    if isinstance(reply, Exception):
+        raise reply
+    return [reply]
+
+
+def _scanned(ask: Callable[[Command], list[Reply]], pattern: str) -> set[str]:
+    found: set[str] = set()
+    cursor = b"0"
+    while True:
+        ((cursor, keys),) = ask(command("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
+        found.update(key.decode("utf-8", "replace") for key in keys)
+        if cursor == b"0":
+            return found

@@ -1,0 +1,14 @@
+"""All features, in the order in which they add to a step: a chain says first whether it goes on."""
+
+from __future__ import annotations
+
+from qframe.features.batch import BatchFeature
+from qframe.features.chain import ChainFeature
+from qframe.features.debounce import DebounceFeature
+from qframe.features.reserved import Feature
+from qframe.features.status import StatusFeature
+from qframe.features.unique import UniqueFeature
+
+FEATURES: tuple[Feature, ...] = (
+    ChainFeature(), BatchFeature(), UniqueFeature(), DebounceFeature(), StatusFeature(),
+)  # fmt: skip

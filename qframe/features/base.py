@@ -1,0 +1,79 @@
+"""What features speak of: a job to be pushed, the end of a reservation, a step in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from qframe.contracts.status import State
+from qframe.contracts.step import Operation, Reservation, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """A job about to be pushed: its payload, decoded and as bytes, and where it goes."""
+
+    message: dict[str, Any]
+    raw: bytes
+    uuid: str
+    queue: str
+    delay: float
+    retried: bool = False
+    """Whether it had failed and is pushed anew."""
+    follows: str = ""
+    """The uuid of the job in whose step it is pushed: the link before it in a chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a reservation ends: `state` is what the job's status is from then on.
+
+    Final ones (`COMPLETE`, `SKIPPED`, `FAILED`, `CANCELLED`) remove the job; `RELEASED` is another
+    attempt after `delay` seconds, `WAITING` one that is given back uncounted, `BURIED` put aside.
+    """
+
+    state: State
+    delay: float = 0.0
+    remark: str = ""
+    """Why, in a few words."""
+    error: BaseException | str | None = None
+    """What ended the attempt; as text `Type: message`."""
+    how: str = ""
+    """How the attempt ended, for the history: `error`, `released`, `timed out`, `interrupted`,
+    `worker died`."""
+    result: Any = None
+    """What `handle` gave."""
+    refused: bool = False
+    """Whether it is given back because it is unknown here, which the history counts."""
+    ran: bool = True
+    """Whether this attempt ran: else a failure leaves it out of the record."""
+    front: bool = False
+    """Whether it is released to the head of its queue."""
+    priority: int | None = None
+    """Its new priority where it is released, on backends that have priorities."""
+
+
+class Plan:
+    """A step in the making: its operations, and what is done once it has been applied."""
+
+    __slots__ = ("after", "continues", "operations")
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.after: list[Callable[[], None]] = []
+        self.continues = False
+        """Whether the job's chain goes on with the step: its batch does not count it yet."""
+
+    def add(self, *operations: Operation) -> None:
+        """Add operations."""
+        self.operations += operations
+
+    def step(self, reservation: Reservation | None = None) -> Step:
+        """Give the step."""
+        return Step(reservation, *self.operations)
+
+    def applied(self) -> None:
+        """Do what follows the step."""
+        for action in self.after:
+            action()

@@ -1,0 +1,93 @@
+"""Batches: jobs that are counted as they end, by a latch, and what a batch consists of.
+
+A batch is a fact, `batch:ID`, for what was asked for and is decided, and a latch of the same key
+for its members. The latch pushes the job that runs callbacks (`batch_jobs.py`) when the first
+member failed, when progress is to be told, and when all have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from qframe.contracts.status import State
+from qframe.contracts.step import Arrive
+from qframe.features.base import End, Plan
+from qframe.features.chain import ChainPlan, named_id
+from qframe.features.context import Prepared
+from qframe.features.reserved import Feature, ReservedJob
+
+KEY = "batch"
+"""The payload's key: the batch a job is a member of, or follows."""
+_MOST = 2**31
+
+
+class BatchMember(NamedTuple):
+    """A member of a batch: `number` is its place, the same in every link of a chain."""
+
+    batch: str
+    number: int
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> BatchMember | None:
+        """Give the member a payload is; None of a callback, or of what could be none."""
+        identity = batch_of(message)
+        number = message[KEY].get("n") if identity is not None else None
+        if identity is None or type(number) is not int or not 0 <= number < _MOST:
+            return None
+        return cls(identity, number)
+
+    def keys(self) -> dict[str, Any]:
+        """Give what a payload says of it."""
+        return {KEY: {"id": self.batch, "n": self.number}}
+
+    def arrives(self, uuid: str, *, failed: bool) -> Arrive:
+        """Give the operation that counts it, done or failed by the job `uuid`."""
+        label = f"{self.number}:{uuid}" if failed else ""
+        return Arrive(batch_key(self.batch), self.number, failed, label)
+
+
+class BatchFeature(Feature):
+    """Counts a member in the step that ends it; one that is a chain with its last link."""
+
+    key: ClassVar[str] = KEY
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        """Count the member, unless its chain goes on."""
+        member = BatchMember.of(job.payload)
+        if member is not None and end.state.is_final and not plan.continues:
+            failed = end.state in {State.FAILED, State.CANCELLED}
+            plan.add(member.arrives(job.own_uuid, failed=failed))
+
+
+def batch_of(message: Mapping[str, Any]) -> str | None:
+    """Give the id of the batch a payload names, as member or as callback."""
+    return named_id(message, KEY)
+
+
+MakeMember = Callable[[int], ChainPlan]
+"""Makes the member of a batch that has this number."""
+
+
+class BatchPlan(NamedTuple):
+    """A batch about to begin."""
+
+    id: str
+    name: str
+    options: Mapping[str, Any]
+    """What is kept of it besides: the `queue` of its members, the callbacks by their events
+    (`follow`), and of a link of a chain, that (`chain`)."""
+    allows_failures: bool
+    """Else the first failure cancels it."""
+    progress_step: int
+    """Progress is told each time so many members are done; 0: never."""
+    callback_job: Prepared
+    """The job that runs the callbacks."""
+    before: Sequence[Prepared]
+    """What is pushed before the first member."""
+    members: Iterable[MakeMember]
+
+
+def batch_key(identity: str) -> str:
+    """Give the key of a batch: of its fact and of its latch."""
+    return f"batch:{identity}"

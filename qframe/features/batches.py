@@ -1,0 +1,457 @@
+"""Batches: how they begin, take members, are read, cancelled and pruned.
+
+`batch:ID` is what was asked for, and what was decided and dispatched since; the latch `batch:ID`
+knows the members. `batch:ID:size` is how many numbers were given out, `batch:ID:once:WORD` the
+first of those given out for a word. `batches:TIME:ID` lists the batches, the latest first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from qframe.contracts.backend import Latch
+from qframe.contracts.batch import BatchRecord
+from qframe.contracts.step import (
+    Close,
+    Expect,
+    Extend,
+    Open,
+    Operation,
+    Push,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.drivers.store import Store
+from qframe.exceptions import BackendUnavailable, InvalidJob, QframeError, SettleError
+from qframe.features import chain
+from qframe.features.base import Plan
+from qframe.features.batch import BatchMember, BatchPlan, MakeMember, batch_key
+from qframe.features.chain import ChainPlan
+from qframe.features.context import Context
+from qframe.features.reserved import ReservedJob
+from qframe.payload import tracebacks
+
+log = logging.getLogger("qframe")
+
+CHUNK = 500
+"""So many members are counted in and pushed together."""
+KEPT = 365 * 86400.0
+"""Seconds the facts of a batch are kept: more than its latch, which ends 30 days after its last
+change. Without that the batch is gone."""
+_TRIES = 100
+_PAGE = 200
+
+
+class Found(NamedTuple):
+    """What there is of a batch."""
+
+    text: str
+    latch: Latch
+    record: BatchRecord
+
+    def changed(self, **fields: object) -> list[Operation]:
+        """Give what changes its fact, as it was read."""
+        key = batch_key(self.record.id)
+        text = _json({**json.loads(self.text), **fields})
+        return [Expect(key, self.text), Set(key, text, KEPT)]
+
+
+class Batches:
+    """The batches of a connection. Raises `BackendUnavailable`.
+
+    With the `job` that runs, their steps are made in its name.
+    """
+
+    def __init__(self, context: Context, job: ReservedJob | None = None) -> None:
+        self.context = context
+        self._backend = context.backend
+        self._job = job
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def start(self, plan: BatchPlan) -> None:
+        """Keep a batch and push its members, some at a time.
+
+        Where it raises the batch is cancelled, and ends when the members that were pushed have.
+        """
+        self._create(plan)
+        try:
+            for makers in _chunks(plan):
+                self.add(plan.id, makers)
+        except BaseException:
+            with contextlib.suppress(QframeError):
+                self.cancel(plan.id)
+                self.close(plan.id)
+            raise
+        self.close(plan.id)
+
+    def resume(self, plan: BatchPlan) -> None:
+        """Begin a batch in a job, or go on where a worker that died had begun it."""
+        self._create(plan)
+        found = self.find(plan.id)
+        if found is None:
+            return
+        if not found.record.closed:
+            begun = len(Store(self._backend).keys(f"{batch_key(plan.id)}:once:begin "))
+            for number, makers in enumerate(_chunks(plan)):
+                if number >= begun - 1:
+                    self.add(plan.id, makers, f"begin {number}", again=False)
+        self.close(plan.id)  # also once more: perhaps nobody pushed what is due
+
+    def _create(self, plan: BatchPlan) -> None:
+        """Keep a batch without members and push what comes before them, unless it is there."""
+        key, created = batch_key(plan.id), time.time()
+        fields = {
+            "name": plan.name,
+            "connection": self.context.connection,
+            "options": plan.options,
+            "allows_failures": plan.allows_failures,
+            "created_at": created,
+        }
+        runs = plan.callback_job
+        made = Plan()
+        made.add(
+            Expect(key, None),
+            Set(key, _json(fields), KEPT),
+            Set(_size_key(plan.id), "0", KEPT),
+            Set(_index_key(plan.id, created), "", KEPT),
+            Open(key, Push(runs.queue, runs.raw, runs.delay), plan.progress_step),
+        )
+        for job in plan.before:
+            chain.plan_prepared(self.context, job, made)
+        self.apply(made)
+
+    def close(self, identity: str) -> None:
+        """Say that all first members are there; said again, the callbacks are looked at again."""
+        self._backend.apply(Step(None, Close(batch_key(identity))))
+
+    # -- members ----------------------------------------------------------------------------------
+
+    def add(
+        self, identity: str, makers: Sequence[MakeMember], word: str = "", *, again: bool = True
+    ) -> None:
+        """Count members in and push them, in one step, but for those whose locks may be taken.
+
+        Said again with the same word their numbers are the same, and they are pushed once more,
+        if `again` says so. Raises `InvalidJob` where the batch takes none; where they cannot be
+        pushed, they have failed.
+        """
+        first, counted = self._number(identity, word)
+        members = [make(first + place) for place, make in enumerate(makers)]
+        for _ in _tries(identity):
+            plan, apart = self._plan(members)
+            if not counted:
+                plan.add(*_counting(identity, first, len(members), word))
+            with self._giving_up(identity, range(first, first + len(members)), word, wanted=again):
+                if (counted and not again) or self.apply(plan).applied:
+                    self._push_apart(identity, members, first, apart)
+                    return
+            before = first
+            first, counted = self._number(identity, word)
+            if first != before:
+                members = self._renumbered(members, identity, first)
+
+    def _push_apart(
+        self, identity: str, members: Sequence[ChainPlan], first: int, places: Sequence[int]
+    ) -> None:
+        """Push members each in a step of its own; one whose lock another job has is done."""
+        for place in places:
+            if not chain.push_first(self.context, members[place], self.apply):
+                done = BatchMember(identity, first + place).arrives("", failed=False)
+                self._backend.apply(Step(None, done))
+
+    @contextlib.contextmanager
+    def _giving_up(
+        self, identity: str, numbers: range, word: str, *, wanted: bool
+    ) -> Iterator[None]:
+        """Count members as failed that may not have been pushed, for something was raised."""
+        try:
+            yield
+        except SettleError:
+            raise  # it is another worker's turn
+        except BaseException:
+            with contextlib.suppress(QframeError):
+                if wanted:
+                    self._give_up(identity, numbers, word)
+            raise
+
+    def _give_up(self, identity: str, numbers: range, word: str) -> None:
+        (size,) = self._backend.read(_size_key(identity))
+        failed = [BatchMember(identity, number).arrives("", failed=True) for number in numbers]
+        counting = _counting(identity, numbers.start, len(numbers), word)
+        missing = counting if size == str(numbers.start) else []
+        self._backend.apply(Step(None, *missing, *failed))
+
+    def _number(self, identity: str, word: str) -> tuple[int, bool]:
+        """Give the number of the next member, and whether it was given out before, for the word."""
+        found = self.find(identity)
+        size, once = self._backend.read(_size_key(identity), _once_key(identity, word))
+        if word and once is not None:
+            return int(once), True
+        over = found is None or (
+            found.record.closed
+            and (found.record.is_finished or found.record.cancelled_at is not None)
+        )
+        if over or size is None:
+            raise InvalidJob(
+                f"the batch {identity} is finished, cancelled or gone: it takes no jobs"
+            )
+        return int(size), False
+
+    def _plan(self, members: Sequence[ChainPlan]) -> tuple[Plan, list[int]]:
+        """Give the plan that pushes members, and the places of those that need steps of their own.
+
+        These expect something, such as a free lock.
+        """
+        plan, apart = Plan(), list[int]()
+        for place, member in enumerate(members):
+            _, own = chain.plan_first(self.context, member)
+            if any(isinstance(each, Expect) for each in own.operations):
+                apart.append(place)
+            else:
+                plan.add(*own.operations)
+                plan.after += own.after
+        return plan, apart
+
+    def _renumbered(
+        self, members: Sequence[ChainPlan], identity: str, first: int
+    ) -> list[ChainPlan]:
+        made = []
+        for number, member in enumerate(members, first):
+            keys = BatchMember(identity, number).keys()
+            links = [self.context.changed(link, keys) for link in member.links]
+            made.append(member._replace(links=links))
+        return made
+
+    def apply(self, plan: Plan, *, raises: bool = False) -> Result:
+        """Apply a plan.
+
+        Where a job runs in its push, what it raises is logged unless it `raises`: the others are to
+        run all the same.
+        """
+        if self.context.at_once and not raises:
+            return self._apply_at_once(plan)
+        if self._job is None or self._job.is_settled or self.context.at_once:
+            return self.context.apply(plan)
+        return self._job.apply(plan)
+
+    def _apply_at_once(self, plan: Plan) -> Result:
+        pushes = [each for each in plan.operations if isinstance(each, Push)]
+        others = [each for each in plan.operations if not isinstance(each, Push)]
+        (result,) = self._backend.apply(Step(None, *others))
+        for push in pushes if result.applied else ():
+            try:
+                self._backend.apply(Step(None, push))
+            except Exception as error:  # noqa: BLE001 (its failure is counted, the others still run)
+                log.warning("a job of %s failed: %s", push.queue, tracebacks.brief(error))
+        if result.applied:
+            plan.applied()
+        return result
+
+    # -- one batch --------------------------------------------------------------------------------
+
+    def find(self, identity: str) -> Found | None:
+        """Give all there is of a batch; None where it is gone."""
+        if not chain.is_id(identity):
+            return None
+        (text,) = self._backend.read(batch_key(identity))
+        return None if text is None else self._found(identity, text)
+
+    def _found(self, identity: str, text: str) -> Found | None:
+        latch = self._backend.latch(batch_key(identity))
+        return None if latch is None else Found(text, latch, _record(identity, text, latch))
+
+    def read(self, identity: str) -> BatchRecord | None:
+        """Give a batch as it stands."""
+        found = self.find(identity)
+        return None if found is None else found.record
+
+    def failures(self, identity: str, limit: int = 1000) -> list[str]:
+        """Give the uuids of the jobs by which members failed, in the members' order."""
+        return [label.partition(":")[2] for label in self._labels(identity, limit)]
+
+    def first_failure(self, found: Found) -> str:
+        """Give the uuid of the job by which the first member failed: first in time.
+
+        Where that one is done after a retry, it is another's; "" where there is none.
+        """
+        labels = self._labels(found.record.id, 1000)
+        first = f"{found.latch.first_failed}:"
+        known = [*(each for each in labels if each.startswith(first)), *labels, ""]
+        return known[0].partition(":")[2]
+
+    def _labels(self, identity: str, limit: int) -> Sequence[str]:
+        latch = self._backend.latch(batch_key(identity), limit)
+        return () if latch is None else latch.labels
+
+    def cancel(self, identity: str) -> bool:
+        """Note that the batch is cancelled; says whether it was neither that nor finished."""
+
+        def cancelled(found: Found) -> Mapping[str, object] | None:
+            over = found.record.cancelled_at is not None or found.record.is_finished
+            return None if over else {"cancelled_at": time.time()}
+
+        return self._change(identity, cancelled)
+
+    def revive(self, identity: str) -> bool:
+        """Take back that the batch is cancelled; says whether it was.
+
+        A first failure that was by then does not cancel it again.
+        """
+
+        def revived(found: Found) -> Mapping[str, object] | None:
+            if found.record.cancelled_at is None:
+                return None
+            return {"cancelled_at": None, "forgiven": found.latch.failed_at is not None}
+
+        return self._change(identity, revived)
+
+    def _change(
+        self, identity: str, fields: Callable[[Found], Mapping[str, object] | None]
+    ) -> bool:
+        for _ in _tries(identity):
+            found = self.find(identity)
+            wanted = None if found is None else fields(found)
+            if found is None or wanted is None:
+                return False
+            (result,) = self._backend.apply(Step(None, *found.changed(**wanted)))
+            if result.applied:
+                return True
+        return False
+
+    # -- all of them ------------------------------------------------------------------------------
+
+    def page(self, limit: int = 50, after: str | None = None) -> list[BatchRecord]:
+        """List batches, latest first, those that follow the id `after`."""
+        return list(itertools.islice(self.all(after), limit))
+
+    def all(self, after: str | None = None) -> Iterator[BatchRecord]:
+        """List all batches, latest first; what is removed meanwhile is passed over."""
+        begin = ""
+        if after is not None:
+            found = self.find(after)
+            if found is None:
+                return
+            begin = _index_key(after, found.record.created_at)
+        for _, _, record in self._listed(begin):
+            if record is not None:
+                yield record
+
+    def _listed(self, after: str = "") -> Iterator[tuple[str, str, BatchRecord | None]]:
+        """Give the keys, ids and records of what is listed; no record of what is gone."""
+        while page := self._backend.scan("batches:", _PAGE, after):
+            keys = [key for key, _ in page]
+            ids = [key.rpartition(":")[2] for key in keys]
+            texts = self._backend.read(*map(batch_key, ids))
+            for key, identity, text in zip(keys, ids, texts, strict=True):
+                found = None if text is None else self._found(identity, text)
+                yield key, identity, None if found is None else found.record
+            after = keys[-1]
+
+    def prune(
+        self,
+        finished: float,
+        *,
+        unfinished: float | None = None,
+        cancelled: float | None = None,
+    ) -> int:
+        """Remove those that finished before an epoch time, and give how many were removed.
+
+        Not such as have not been told of (`is_notified`): what follows is still to be dispatched.
+        Where it is given, also these and unfinished ones created before a time, and cancelled ones
+        cancelled before one.
+        """
+        count = 0
+        for key, identity, record in self._listed():
+            if record is None or _is_old(record, finished, unfinished, cancelled):
+                kept = Store(self._backend).keys(f"{batch_key(identity)}:")
+                gone = map(Unset, [key, batch_key(identity), *kept])
+                self._backend.apply(Step(None, *gone))
+                count += record is not None
+        return count
+
+
+def _is_old(
+    record: BatchRecord, finished: float, unfinished: float | None, cancelled: float | None
+) -> bool:
+    over = record.finished_at if record.is_notified else None
+    if over is not None and over < finished:
+        return True
+    if over is None and unfinished is not None and record.created_at < unfinished:
+        return True
+    return None not in {cancelled, record.cancelled_at} and record.cancelled_at < cancelled  # type: ignore[operator]
+
+
+def _record(identity: str, text: str, latch: Latch) -> BatchRecord:
+    fields = json.loads(text)
+    cancelled_at = fields.get("cancelled_at")
+    if cancelled_at is None and not fields["allows_failures"] and not fields.get("forgiven"):
+        cancelled_at = latch.failed_at
+    return BatchRecord(
+        id=identity,
+        name=fields["name"],
+        connection=fields["connection"],
+        total=latch.size,
+        done=latch.done,
+        failed=latch.failed,
+        closed=latch.closed,
+        notified=frozenset(fields.get("notified", ())),
+        notified_progress=fields.get("notified_progress", 0),
+        options=fields["options"],
+        created_at=fields["created_at"],
+        cancelled_at=cancelled_at,
+        finished_at=latch.completed_at,
+    )
+
+
+def _chunks(plan: BatchPlan) -> Iterator[list[MakeMember]]:
+    rest = iter(plan.members)
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        yield chunk
+
+
+def _tries(identity: str) -> Iterator[None]:
+    """Let a step be tried often that others come before, some time after the first times."""
+    for number in range(_TRIES):
+        if number > 1:
+            time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (no secret)
+        yield
+    raise BackendUnavailable(f"the batch {identity} is changed again and again")
+
+
+def _counting(identity: str, first: int, count: int, word: str) -> list[Operation]:
+    """Give what counts members in, with numbers that nobody else has."""
+    size = first + count
+    step: list[Operation] = [
+        Expect(_size_key(identity), str(first)),
+        Extend(batch_key(identity), size),
+        Set(_size_key(identity), str(size), KEPT),
+    ]
+    if word:
+        key = _once_key(identity, word)
+        step += [Expect(key, None), Set(key, str(first), KEPT)]
+    return step
+
+
+def _size_key(identity: str) -> str:
+    return f"{batch_key(identity)}:size"
+
+
+def _once_key(identity: str, word: str) -> str:
+    return f"{batch_key(identity)}:once:{word}"
+
+
+def _index_key(identity: str, created: float) -> str:
+    return f"batches:{2**48 - int(created * 1000):012x}:{identity}"
+
+
+_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -1,0 +1,315 @@
+"""Chains: jobs that run one after the other, each pushed in the step that ends the one before.
+
+`chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `next` that of
+the one behind it, `last` that of the last; `delays` are the seconds that all links together wait.
+`chain:ID:UUID` is a link that waits for its turn, with its payload and the uuid of the one behind
+it; `chain:ID:catch` what is pushed when a link fails. Every change of a chain changes `chain:ID`,
+so a step that expects its value as it was read is refused where anything has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from qframe.contracts.backend import Ability
+from qframe.contracts.status import State
+from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
+from qframe.drivers.store import Store
+from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.features.base import End, Plan, Pushing
+from qframe.features.context import Context, Prepared
+from qframe.features.reserved import Feature, ReservedJob
+from qframe.payload import tracebacks
+
+log = logging.getLogger("qframe")
+
+KEY = "chain"
+"""The payload's key: the chain a job is a link of."""
+CAUSE = "cause"
+"""The key of a callback's payload that says which job failed, and how."""
+KEPT = 30 * 86400.0
+"""Seconds a chain is kept after its last step, besides its delays."""
+_TRIES = 100
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ChainPlan(NamedTuple):
+    """A chain about to begin; one without `id` is a single job."""
+
+    id: str
+    jobs: Sequence[Any]
+    """The jobs of the links, for listeners; None where they are not known."""
+    links: Sequence[Prepared]
+    catch: Sequence[Prepared] = ()
+    """What is pushed when a link fails."""
+
+
+class ChainFeature(Feature):
+    """Pushes the next link in the step that ends one, or what catches its failure."""
+
+    key: ClassVar[str] = KEY
+    deferrable: ClassVar[bool] = False
+
+    def needless(self, job: ReservedJob) -> str | None:
+        """Say that the chain has gone on: the link was done before, where a step cannot be one."""
+        chain = named_id(job.payload, KEY)
+        if chain is None or (job.context.joint and not job.attempts()):
+            return None
+        (text,) = job.context.backend.read(_key(chain))
+        if text is None or json.loads(text)["at"] == job.own_uuid:
+            return None
+        return "done before: its chain has gone on"
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        """Go on with the next link, push what catches a failure, or forget the chain."""
+        chain = named_id(job.payload, KEY)
+        if chain is None or not end.state.is_final:
+            return
+        context, uuid = job.context, job.own_uuid
+        if end.state in {State.COMPLETE, State.SKIPPED}:
+            if _waits_for_batch(job):
+                plan.continues = True
+                return
+            goes_on = plan_next(context, chain, uuid, plan)
+            if goes_on is None:
+                log.warning("%s %s: nothing is kept of its chain (any more)", job.name, uuid)
+            plan.continues = bool(goes_on)
+            return
+        (text,) = context.backend.read(_key(chain))
+        if text is not None and json.loads(text)["at"] != uuid:
+            plan.continues = True  # without this one, which comes again
+        elif text is not None and end.state is State.FAILED:
+            plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)))
+        elif text is not None:
+            plan.add(Expect(_key(chain), text), *_forgetting(context, chain))
+
+
+def named_id(message: Mapping[str, Any], key: str) -> str | None:
+    """Give the id of the chain or batch that a payload names."""
+    said = message.get(key)
+    identity = said.get("id") if isinstance(said, dict) else None
+    return identity if isinstance(identity, str) and is_id(identity) else None
+
+
+def is_id(identity: str) -> bool:
+    """Whether this may be the id of a chain or batch."""
+    return _ID.fullmatch(identity) is not None
+
+
+def _waits_for_batch(job: ReservedJob) -> bool:
+    """Whether the chain goes on not with the end of this job but with that of a batch it began."""
+    if job.payload[KEY].get("batch") is not True or not is_id(job.own_uuid):
+        return False
+    (text,) = job.context.backend.read(f"batch:{job.own_uuid}")
+    return text is not None  # one that was skipped has none to wait for
+
+
+def _words(error: BaseException | str | None) -> str:
+    return tracebacks.brief(error, 500) if isinstance(error, BaseException) else str(error or "")
+
+
+# -- its beginning --------------------------------------------------------------------------------
+
+
+def start(context: Context, chain: ChainPlan) -> None:
+    """Keep a chain and push its first link; leaves nothing where that fails."""
+    if Ability.FACTS not in context.backend.abilities:
+        return  # null: nothing is kept
+    try:
+        push_first(context, chain, context.apply)
+    except BaseException as error:
+        if not (context.joint and isinstance(error, BackendUnavailable)):  # else it may be there
+            with contextlib.suppress(QframeError):
+                context.backend.apply(Step(None, *_forgetting(context, chain.id)))
+        raise
+
+
+def push_first(context: Context, chain: ChainPlan, apply: Callable[[Plan], Result]) -> bool:
+    """Keep a chain and push the first link whose lock no other job has; says whether there is one.
+
+    The same of a single job. `apply` applies the plan of a step.
+    """
+    for place, job in enumerate(chain.jobs):
+        left = chain._replace(links=chain.links[place:], jobs=chain.jobs[place:])
+        pushing, plan = plan_first(context, left)
+        holder = context.holder(pushing, apply(plan))
+        if holder in {"", pushing.uuid}:
+            return True
+        context.tell_pushed(pushing, holder, job)
+    return False
+
+
+def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
+    """Give the first link of a chain, and the plan of the step that begins it."""
+    plan, pushing = Plan(), context.pushing(chain.links[0])
+    if chain.id:
+        delays = sum(link.delay for link in chain.links)
+        first, *rest = chain.links
+        for link, behind in itertools.zip_longest(rest, [link.uuid for link in rest[1:]]):
+            key = _link_key(chain.id, link.uuid)
+            plan.add(Set(key, _record(link, behind), KEPT + delays))
+        if chain.catch:
+            catch = _json([each.fields() for each in chain.catch])
+            plan.add(Set(_catch_key(chain.id), catch, KEPT + delays))
+        follows = rest[0].uuid if rest else None
+        head = _head(first.uuid, follows, chain.links[-1].uuid, delays)
+        plan.add(Set(_key(chain.id), head, KEPT + delays))
+    context.plan_push(pushing, plan)
+    plan.after.append(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
+    return pushing, plan
+
+
+# -- its steps ------------------------------------------------------------------------------------
+
+
+def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | None:
+    """Add what follows a link to the plan of its end; says whether the chain goes on.
+
+    Also where it has gone on before; None where nothing of it is kept.
+    """
+    (text,) = context.backend.read(_key(chain))
+    if text is None:
+        return None
+    head = json.loads(text)
+    if head["at"] != uuid:
+        return True
+    plan.add(Expect(_key(chain), text))
+    follows = head["next"]
+    while follows is not None:
+        (record,) = context.backend.read(_link_key(chain, follows))
+        if record is None:
+            log.warning("the chain %s ends early: what is left of it is not kept any more", chain)
+            plan.add(*_forgetting(context, chain))
+            return False
+        fields = json.loads(record)
+        link = Prepared.of(fields)
+        plan.add(Unset(_link_key(chain, follows)))
+        if not plan_prepared(context, link, plan, follows=uuid):
+            at = _head(link.uuid, fields["next"], head["last"], head["delays"])
+            plan.add(Set(_key(chain), at, KEPT + link.delay))
+            return True
+        follows = fields["next"]
+    plan.add(Unset(_key(chain)), Unset(_catch_key(chain)))
+    return False
+
+
+def plan_catch(context: Context, chain: str, plan: Plan, cause: tuple[str, str, str]) -> None:
+    """Add the push of what catches a failure: the uuid, the name and the error of what failed."""
+    (text,) = context.backend.read(_catch_key(chain))
+    for fields in [] if text is None else json.loads(text):
+        plan_prepared(context, caused(context, Prepared.of(fields), *cause), plan)
+
+
+def plan_prepared(
+    context: Context, job: Prepared, plan: Plan, *, follows: str | None = None
+) -> str:
+    """Add the push of a link or callback; gives who has its lock, and adds none where one has.
+
+    The listeners are told: of a link that `follows` another one where it is pushed, and of both
+    where they are not.
+    """
+    pushing, own = context.pushing(job, follows=follows or ""), Plan()
+    context.plan_push(pushing, own)
+    holder = _holder(context, pushing, own, plan)
+    if holder or follows is not None:
+        plan.after.append(partial(context.tell_pushed, pushing, holder))
+    if holder:
+        log.info("%s is passed over: %s has its lock", job.uuid, holder)
+        return holder
+    plan.add(*own.operations)
+    plan.after += own.after
+    return ""
+
+
+def _holder(context: Context, job: Pushing, own: Plan, plan: Plan) -> str:
+    """Give the uuid of the job for which the push would be refused, as the plan would leave it."""
+    written = {each.key: each.value for each in plan.operations if isinstance(each, Set)}
+    for each in own.operations:
+        if isinstance(each, Expect):
+            holds = written.get(each.key) or context.backend.read(each.key)[0]
+            if holds != each.value:
+                return context.holder(job, Result(Outcome.REFUSED, each.key, holds))
+    return ""
+
+
+def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) -> Prepared:
+    """Give a callback that is told which job failed, and how.
+
+    One that leaves no room for it is told less, or nothing: it must not be too large to be pushed.
+    """
+    for words in (error, ""):
+        told = context.changed(job, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
+        if len(told.raw) <= context.max_payload:
+            return told
+    return job
+
+
+def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bool) -> bool:
+    """Put a link at the end of a chain, or right behind the one that runs, which is `uuid`.
+
+    Says whether it did: not where the chain is gone or has gone on.
+    """
+    for _ in range(_TRIES):
+        (text,) = context.backend.read(_key(chain))
+        head = None if text is None else json.loads(text)
+        if head is None or head["at"] != uuid:
+            return False
+        kept = KEPT + head["delays"] + link.delay
+        step: list[Operation] = [Expect(_key(chain), text)]
+        behind = head["next"] if first else None
+        head["delays"] += link.delay
+        if first or head["next"] is None:
+            head["last"] = link.uuid if head["next"] is None else head["last"]
+            head["next"] = link.uuid
+        else:
+            key = _link_key(chain, head["last"])
+            (record,) = context.backend.read(key)
+            if record is None:
+                continue
+            step.append(Set(key, _json({**json.loads(record), "next": link.uuid}), kept))
+            head["last"] = link.uuid
+        step.append(Set(_key(chain), _json(head), kept))
+        step.append(Set(_link_key(chain, link.uuid), _record(link, behind), kept))
+        (result,) = context.backend.apply(Step(None, *step))
+        if result.applied:
+            return True
+    raise BackendUnavailable(f"the chain {chain} is changed again and again")
+
+
+# -- its facts ------------------------------------------------------------------------------------
+
+
+def _forgetting(context: Context, chain: str) -> Iterable[Operation]:
+    """Give what removes everything that is kept of a chain."""
+    kept = Store(context.backend).keys(f"{_key(chain)}:")
+    return [Unset(_key(chain)), *map(Unset, kept)]
+
+
+def _key(chain: str) -> str:
+    return f"chain:{chain}"
+
+
+def _link_key(chain: str, uuid: str) -> str:
+    return f"chain:{chain}:{uuid}"
+
+
+def _catch_key(chain: str) -> str:
+    return f"chain:{chain}:catch"
+
+
+def _head(at: str, follows: str | None, last: str, delays: float) -> str:
+    return _json({"at": at, "next": follows, "last": last, "delays": delays})
+
+
+def _record(link: Prepared, behind: str | None) -> str:
+    return _json({**link.fields(), "next": behind})
+
+
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

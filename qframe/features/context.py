@@ -1,0 +1,227 @@
+"""Context: what steps are made with, and how jobs are pushed by them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from qframe import events
+from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.step import Outcome, Push, Result, Step
+from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
+from qframe.features.base import Plan, Pushing
+from qframe.payload import envelope
+from qframe.payload.encryption import Keyring
+from qframe.payload.signature import Signer, without_signature
+
+
+class Prepared(NamedTuple):
+    """A job whose payload was made, checked and signed before: a link, a member, a callback."""
+
+    uuid: str
+    raw: bytes
+    queue: str
+    delay: float
+    within: Mapping[str, float] | None = None
+    """The seconds from its push to its deadlines, by their keys in the payload."""
+
+    def fields(self) -> dict[str, Any]:
+        """Give what JSON can carry."""
+        fields = {**self._asdict(), "raw": self.raw.decode()}
+        if not self.within:
+            del fields["within"]
+        return fields
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Prepared:
+        """Read what `fields` gave."""
+        uuid, raw, queue, delay = (fields[key] for key in ("uuid", "raw", "queue", "delay"))
+        return cls(uuid, raw.encode(), queue, delay, fields.get("within"))
+
+
+class PushFeature(Protocol):
+    """What pushing asks of a feature (`qframe.features.reserved.Feature`)."""
+
+    key: ClassVar[str]
+
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
+        """Add what belongs to the push of a job."""
+
+    def holder(self, job: Pushing, refused: Result) -> str | None:
+        """Give the uuid of the job that is there instead, where this feature refused the push."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One connection as features see it."""
+
+    connection: str
+    """Its name."""
+    backend: Backend
+    features: Sequence[PushFeature]
+    keyring: Keyring
+    signer: Signer | None
+    retry_after: float
+    max_payload: int
+    owner: Any = None
+    """The `Connection` that has it, for what a running job dispatches by it."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a job runs in its push (the sync connection), which raises what it raised."""
+        return Ability.RESERVE not in self.backend.abilities
+
+    @property
+    def joint(self) -> bool:
+        """Whether a step is one thing here."""
+        return Ability.JOINT in self.backend.abilities
+
+    def features_of(self, message: Mapping[str, Any]) -> list[PushFeature]:
+        """Give the features a payload has."""
+        return [each for each in self.features if each.key in message]
+
+    # -- payloads made before ---------------------------------------------------------------------
+
+    def due(self, job: Prepared) -> bytes:
+        """Give the payload of a prepared job as it is pushed: its deadlines count from now."""
+        if not job.within:
+            return job.raw
+        message, now = envelope.parse(job.raw), time.time()
+        message["createdAt"] = int(now)
+        for key, seconds in job.within.items():
+            whole = isinstance(message.get(key), int)  # as Laravel has it
+            message[key] = math.ceil(now + seconds) if whole else now + seconds
+        return self._anew(job, message).raw
+
+    def changed(self, job: Prepared, more: Mapping[str, Any]) -> Prepared:
+        """Give a prepared job with these keys in its payload."""
+        message = envelope.parse(job.raw)
+        envelope.add(message, more)
+        return self._anew(job, message)
+
+    def _anew(self, job: Prepared, message: dict[str, Any]) -> Prepared:
+        """Give a prepared job with another payload, signed anew where it was signed right.
+
+        One that was signed wrong stays as it is: who requires signatures refuses it.
+        """
+        if self.signer is None:
+            return job._replace(raw=envelope.encode(without_signature(message)))
+        try:
+            return job._replace(
+                raw=self.signer.renewed(job.raw, envelope.encode(message), job.queue)
+            )
+        except InvalidSignature:
+            return job
+
+    # -- pushing ----------------------------------------------------------------------------------
+
+    def plan_push(self, job: Pushing, plan: Plan) -> list[PushFeature]:
+        """Add the push of a job, with its features, to a plan; gives these."""
+        plan.add(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
+        features = self.features_of(job.message)
+        for feature in features:
+            feature.push(self, job, plan)
+        return features
+
+    def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
+        """Give a prepared job as it is pushed now."""
+        raw = self.due(job)
+        return Pushing(_parsed(raw), raw, job.uuid, job.queue, job.delay, follows=follows)
+
+    def push(self, jobs: Iterable[Pushing]) -> dict[str, str]:
+        """Push jobs: those without features together, the others each in a step of its own.
+
+        Gives, by the uuid of each that was not pushed, the uuid of the job that is there instead.
+        """
+        plain, steps = Plan(), []
+        planned: list[tuple[Pushing, Plan]] = []
+        for job in jobs:
+            plan = Plan()
+            self.plan_push(job, plan)
+            if len(plan.operations) == 1:
+                plain.operations += plan.operations
+            else:
+                planned.append((job, plan))
+        if plain.operations:
+            steps.append(plain.step())
+        steps += [plan.step() for _, plan in planned]
+        results = self.backend.apply(*steps)
+        if plain.operations:
+            _check(results[0])
+            results = results[1:]
+        holders = {}
+        for (job, plan), result in zip(planned, results, strict=True):
+            holder = self.holder(job, result)
+            if holder and holder != job.uuid:
+                holders[job.uuid] = holder
+                continue
+            if holder and not self.joint:  # the facts are there; whether the push is, nobody knows
+                self.backend.apply(Step(None, *(p for p in plan.operations if type(p) is Push)))
+            plan.applied()
+        return holders
+
+    def apply(self, plan: Plan) -> Result:
+        """Apply a plan that is about no reservation, and do what follows it."""
+        (result,) = self.backend.apply(plan.step())
+        if result.applied:
+            plan.applied()
+        return result
+
+    def holder(self, job: Pushing, result: Result) -> str:
+        """Give the uuid of the job that is there instead of a refused one, "" where it was pushed.
+
+        It may be its own: then it has been pushed before.
+        """
+        if result.applied:
+            return ""
+        for feature in self.features_of(job.message):
+            holder = feature.holder(job, result)
+            if holder is not None:
+                return holder
+        _check(result)
+        return ""
+
+    def push_prepared(self, jobs: Sequence[Prepared], *, tell: bool = True) -> dict[str, str]:
+        """Push prepared jobs and tell the listeners; gives what `push` gives."""
+        if not jobs:
+            return {}
+        pushings = [self.pushing(job) for job in jobs]
+        holders = self.push(pushings)
+        if tell:
+            for job in pushings:
+                self.tell_pushed(job, holders.get(job.uuid, ""))
+        return holders
+
+    def tell_pushed(self, job: Pushing, holder: str = "", source: object = None) -> None:
+        """Tell the listeners that a prepared job was pushed, or that another is there instead.
+
+        `source` is the job whose payload it is, where it is known.
+        """
+        if holder:
+            events.fire(events.JobDuplicate, self.connection, job.queue, source, holder)
+        elif events.listeners_of(events.JobQueued):
+            events.fire(
+                events.JobQueued, self.connection, job.queue, job.uuid, source, job.message,
+                job.delay,
+            )  # fmt: skip
+
+
+def priority_of(message: Mapping[str, Any]) -> int | None:
+    """Give the priority a payload asks for."""
+    priority = message.get("priority")
+    return priority if type(priority) is int and 0 <= priority < 2**32 else None
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        return envelope.parse(raw)
+    except InvalidPayload:
+        return {}
+
+
+def _check(result: Result) -> None:
+    if result.outcome is not Outcome.APPLIED:
+        raise QframeError(f"a push was refused: {result.key} holds {result.holds!r}")

@@ -1,0 +1,448 @@
+"""ReservedJob: what a job of any driver can do; Feature: what adds to the steps it moves by."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import History, first_start
+from qframe.contracts.job import Job
+from qframe.contracts.status import State
+from qframe.contracts.step import (
+    APPLIED,
+    Bury,
+    Delete,
+    Operation,
+    Outcome,
+    Record,
+    Release,
+    Renew,
+    Reservation,
+    Result,
+    Start,
+    Step,
+)
+from qframe.drivers import process
+from qframe.drivers.guard import guarded
+from qframe.exceptions import (
+    BackendUnavailable,
+    InvalidPayload,
+    InvalidSignature,
+    JobAlreadySettled,
+    JobFailedByHand,
+    LeaseLost,
+    SettleError,
+)
+from qframe.features.base import End, Plan, Pushing
+from qframe.features.context import Context
+from qframe.payload import encryption, envelope, timing, tracebacks
+
+if TYPE_CHECKING:
+    from qframe.jobs.definition import JobDefinition
+
+_TRIES = 20
+_DELETE = Delete()
+
+
+class ReservedJob(Job):
+    """One job, reserved by this process, with the features its payload names.
+
+    A payload that is refused, for its signature or because it is none, has no features: nothing it
+    names is touched.
+    """
+
+    def __init__(self, context: Context, reservation: Reservation) -> None:
+        self.context = context
+        self.reservation = reservation
+        self.connection_name = context.connection
+        self.queue = reservation.queue
+        self.raw_body = reservation.raw_body
+        self.failed_with: BaseException | None = None
+        self.kept: dict[str, Any] = {}
+        """What features keep of the job meanwhile, by their keys."""
+        self._state = ""
+        self._in_doubt = False
+        self._message: dict[str, Any] | None = None
+        self._refusal: InvalidPayload | InvalidSignature | None = None
+        self._history: History | None = None
+        self._features: Sequence[Feature] = ()
+        self._notes: bytes | None = None
+        """What the start has written beside the message."""
+        # A renewal comes from another thread and must not overtake a settle.
+        self._moving = threading.Lock()
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:  # type: ignore[override] # the reservation's
+        return self.reservation.id
+
+    @property
+    def refusal(self) -> InvalidPayload | InvalidSignature | None:
+        """Why the payload is not acted on; None for one that is."""
+        if self._message is None and self._refusal is None:
+            self._read()
+        return self._refusal
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The decoded payload; raises `InvalidPayload` where it is none, or refused."""
+        if self._message is None:
+            if self.refusal is not None:
+                raise InvalidPayload(str(self._refusal))
+            return self.payload
+        return self._message
+
+    def _read(self) -> None:
+        try:
+            if self.context.signer is not None:
+                self.context.signer.check(self.raw_body, self.queue)
+            self._message = envelope.parse(self.raw_body)
+        except (InvalidPayload, InvalidSignature) as error:
+            self._refusal = error
+        else:
+            self._features = cast("list[Feature]", self.context.features_of(self._message))
+
+    @property
+    def features(self) -> Sequence[Feature]:
+        """The features the payload names."""
+        if self._message is None and self._refusal is None:
+            self._read()
+        return self._features
+
+    def data_for(self, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
+        data = self.payload.get("data")
+        if type(data) is dict and encryption.KEY in data and job_class.opens(data):
+            return self.context.keyring.opened(str(self.payload.get("job")), data)
+        return data
+
+    @cached_property
+    def own_uuid(self) -> str:
+        """The uuid in the payload, "" where there is none that could be a name."""
+        named = None if self.refusal is not None else envelope.text(self.payload, "uuid")
+        return named or ""
+
+    @cached_property
+    def uuid(self) -> str:  # type: ignore[override] # made when asked for
+        return self.own_uuid or f"{self.connection_name}:{self.queue}:{self.id}"
+
+    @cached_property
+    def name(self) -> str:  # type: ignore[override] # made when asked for
+        if self.refusal is not None:
+            return "(not a payload)" if isinstance(self.refusal, InvalidPayload) else "(refused)"
+        return envelope.display_name(self.payload)
+
+    def attempts(self) -> int:
+        return self.reservation.attempts()
+
+    @property
+    def history(self) -> History:
+        if self._history is None:
+            notes = self.reservation.notes if self._notes is None else self._notes
+            self._history = History.from_json(notes.decode("utf-8", "replace") or None)
+        return self._history
+
+    # -- its start --------------------------------------------------------------------------------
+
+    def start_plan(self) -> Plan:
+        """Give the plan of the step that starts an attempt."""
+        plan = Plan()
+        for feature in self.features:
+            feature.start(self, plan)
+        plan.operations.append(Start(self.context.retry_after, self._notes_of_start()))
+        return plan
+
+    def _notes_of_start(self) -> bytes:
+        """Add the start to the history; most jobs have none so far."""
+        number, now = self.reservation.attempts() + 1, time.time()
+        if self.reservation.notes:
+            self._history = self.history.started(number, process.NAME, process.pid(), now)
+            self._notes = self._history.to_json().encode()
+        else:
+            self._notes = first_start(number, process.NAME, process.pid(), now)
+            self._history = None
+        return self._notes
+
+    def has_started(self) -> bool:
+        """Whether this reservation was started and not lost."""
+        return self.reservation.started and not self.is_lost
+
+    # -- settling ---------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        self.settle(End(State.COMPLETE))
+
+    def release(self, delay: float = 0, *, priority: int | None = None) -> None:
+        seconds = timing.seconds_until(delay)
+        self.settle(End(State.RELEASED, seconds, how="released", priority=priority))
+
+    def bury(self) -> None:
+        self.settle(End(State.BURIED))
+
+    def fail(self, error: BaseException | None = None) -> None:
+        self.settle(End(State.FAILED, error=error or JobFailedByHand(f"{self.name} failed itself")))
+
+    def settle(self, end: End) -> None:
+        """End the reservation; raises `LeaseLost`, `JobAlreadySettled` or `BackendUnavailable`.
+
+        A step that is refused, for something has changed meanwhile, is made anew.
+        """
+        with guarded(), self._moving:
+            self._check_open()
+            for _ in range(_TRIES):
+                plan = self.plan(end)
+                result = self._applied(plan)
+                if result.outcome is not Outcome.REFUSED:
+                    self._conclude(end, plan, result)
+                    break
+            else:
+                raise BackendUnavailable(f"{self.name} {self.uuid} is changed again and again")
+            if self.is_lost:
+                raise self._unsettleable()
+
+    def _applied(self, plan: Plan) -> Result:
+        """Apply a step; one that may have been applied before, unheard, counts as applied."""
+        try:
+            (result,) = self.context.backend.apply(plan.step(self.reservation))
+        except BackendUnavailable:
+            self._in_doubt = True
+            raise
+        return APPLIED if result.lost and self._in_doubt else result
+
+    def plan(self, end: End) -> Plan:
+        """Give the plan of the step that ends the reservation like this."""
+        plan = Plan()
+        for feature in self.features:
+            feature.end(self, end, plan)
+        if end.state is State.FAILED:
+            plan.add(Record(self.failure(end)), _DELETE)
+        elif end.state.is_final:
+            plan.operations.append(_DELETE)
+        elif end.state is State.BURIED:
+            plan.add(Bury())
+        else:
+            given_back = end.state is State.WAITING
+            front = end.front or given_back
+            notes = self._history_after(end).to_json().encode()
+            plan.add(Release(end.delay, front, not given_back, notes, end.priority))
+        return plan
+
+    def defers(self, end: End) -> bool:
+        """Whether the step that ends it so may wait for the next exchange."""
+        if end.state is not State.COMPLETE:
+            return False
+        return not self.features or all(each.deferrable for each in self.features)
+
+    def defer(self, end: End) -> tuple[Plan, Step]:
+        """Take the job for ended and give the step, to be applied soon: `heard` hears of it."""
+        with self._moving:
+            if self._state:
+                raise self._unsettleable()
+            plan = self.plan(end)
+            self._state = "deleted"
+        return plan, plan.step(self.reservation)
+
+    def heard(self, plan: Plan, result: Result) -> bool:
+        """Hear what became of the deferred step; false where the lease had been lost."""
+        if result.lost:
+            self._state = "lost"
+            return False
+        plan.applied()
+        return True
+
+    def _conclude(self, end: End, plan: Plan, result: Result) -> None:
+        if result.lost:
+            self._state = "lost"
+            return
+        self._state = _STATES[end.state]
+        if end.state is State.FAILED and isinstance(end.error, BaseException):
+            self.failed_with = end.error
+        plan.applied()
+
+    def _history_after(self, end: End) -> History:
+        if end.state is State.WAITING:
+            history = self.history.without_last() if self.reservation.started else self.history
+            return history.refused() if end.refused else history
+        if end.state is State.RELEASED:
+            words = end.error if isinstance(end.error, str) else ""
+            if isinstance(end.error, BaseException):
+                words = tracebacks.brief(end.error, 500)
+            return self.history.ended(end.how, words)
+        return self.history
+
+    def failure(self, end: End) -> FailedJob:
+        """Give what the failed store keeps of the job."""
+        error = end.error if isinstance(end.error, BaseException) else JobFailedByHand(end.error)
+        history, attempts = self.history, self.attempts()
+        if self.reservation.started and not end.ran:
+            history, attempts = history.without_last(), attempts - 1
+        elif self.reservation.started:
+            history = history.ended("error", tracebacks.brief(error, 500))
+        return FailedJob(
+            uuid=self.record_uuid,
+            connection=self.connection_name,
+            queue=self.queue,
+            payload=self.raw_body,
+            exception=tracebacks.full(error),
+            name=self.name,
+            attempts=attempts,
+            history=history,
+            failed_at=time.time(),
+        )
+
+    @cached_property
+    def record_uuid(self) -> str:
+        """What its failure is recorded as: a name made up may be that of another job's record."""
+        return self.own_uuid or f"{self.uuid}@{secrets.token_hex(4)}"
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        lease = self.reservation.lease or self.context.retry_after
+        self.say(Step(self.reservation, Renew(lease)))
+
+    def say(self, *steps: Step) -> list[Result]:
+        """Apply steps, the last of them about this job, unless it is settled; from any thread.
+
+        Raises `LeaseLost` where the last one finds it so.
+        """
+        with guarded(), self._moving:
+            self._check_open()
+            results = self.context.backend.apply(*steps)
+            if results[-1].lost:
+                self._state = "lost"
+                raise self._unsettleable()
+            return results
+
+    def recall(self) -> None:
+        """Renew the lease of a held job and learn what has been noted of it meanwhile."""
+        self.renew()
+        self._history = self._notes = None
+
+    def apply(self, plan: Plan) -> Result:
+        """Apply a plan in the name of the job, which runs on; raises `LeaseLost`.
+
+        Where a step cannot be one, and the worker dies in it, who gets the job next pushes what it
+        was to push.
+        """
+        (result,) = self.say(plan.step(self.reservation))
+        if result.applied:
+            plan.applied()
+        return result
+
+    def look(self) -> None:
+        """Do what its features ask for while it runs on; from another thread."""
+        with guarded(), self._moving:
+            if not self._state:
+                steps = [Step(None, *made) for each in self.features if (made := each.look(self))]
+                if steps:
+                    self.context.backend.apply(*steps)
+
+    def progress(self, done: float, text: str = "") -> None:
+        for feature in self.features:
+            feature.progress(self, done, text)
+
+    def needless(self) -> str | None:
+        """Say why the job need not be run; None where it is to be."""
+        for feature in self.features:
+            reason = feature.needless(self)
+            if reason is not None:
+                return reason
+        return None
+
+    def mark_lost(self) -> None:
+        """Note that the lease was found lost."""
+        self._state = "lost"
+
+    # -- how it stands ----------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._state:
+            raise self._unsettleable()
+
+    def _unsettleable(self) -> SettleError:
+        if self._state == "lost":
+            return LeaseLost(f"{self.name} {self.uuid}: its lease had passed to another worker")
+        return JobAlreadySettled(f"{self.name} {self.uuid} was already {self._state}")
+
+    @property
+    def state(self) -> str:
+        """How it was settled, in a word or two; "" while it is not."""
+        return self._state
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._state in {"deleted", "failed"}
+
+    @property
+    def is_released(self) -> bool:
+        return self._state in {"released", "given back"}
+
+    @property
+    def has_failed(self) -> bool:
+        return self._state == "failed"
+
+    @property
+    def is_lost(self) -> bool:
+        return self._state == "lost"
+
+    @property
+    def is_settled(self) -> bool:
+        return bool(self._state)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.uuid} {self._state or 'reserved'}>"
+
+
+_STATES = {
+    State.COMPLETE: "deleted",
+    State.SKIPPED: "deleted",
+    State.CANCELLED: "deleted",
+    State.FAILED: "failed",
+    State.RELEASED: "released",
+    State.WAITING: "given back",
+    State.BURIED: "buried",
+}
+
+
+class Feature:
+    """One feature. A payload has it if it holds `key`; every method may add to the plan of a move.
+
+    What a payload says comes from outside: a feature ignores what it could not have written
+    itself. Methods must not fail for any payload.
+    """
+
+    key: ClassVar[str]
+    waits: ClassVar[bool] = False
+    """Whether it is only about jobs that wait: on the sync connection none do."""
+    deferrable: ClassVar[bool] = True
+    """Whether the step that ends the job may wait for the next exchange: it expects nothing."""
+
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
+        """Add what belongs to the push of a job."""
+
+    def holder(self, job: Pushing, refused: Result) -> str | None:
+        """Give the uuid of the job that is there instead, where this feature refused the push."""
+        return None
+
+    def needless(self, job: ReservedJob) -> str | None:
+        """Say why a held job need not be run; None where it is to be."""
+        return None
+
+    def start(self, job: ReservedJob, plan: Plan) -> None:
+        """Add what belongs to the start of an attempt."""
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        """Add what belongs to the end of a reservation."""
+
+    def progress(self, job: ReservedJob, done: float, text: str) -> None:
+        """Hear how far a running job is."""
+
+    def look(self, job: ReservedJob) -> Sequence[Operation]:
+        """Give what is to be done for a job that runs on, about once a second."""
+        return ()

@@ -1,0 +1,88 @@
+"""Unique jobs: while one waits or runs, another dispatch of the same pushes nothing.
+
+A lock is a fact whose value is the uuid of the job that has it. The payload names it, for how long
+it lasts, and until when in the job's life: its final end, or its first start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
+from qframe.features.base import End, Plan, Pushing
+from qframe.features.context import Context
+from qframe.features.reserved import Feature, ReservedJob
+from qframe.payload import envelope
+
+
+class Lock(NamedTuple):
+    """The lock that a payload names."""
+
+    key: str
+    uuid: str
+    seconds: float
+    until: str
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Lock | None:
+        """Read it; None where the payload names none that could be a job's."""
+        said = message.get("unique")
+        uuid = envelope.text(message, "uuid")
+        if not isinstance(said, dict) or uuid is None:
+            return None
+        key, until = envelope.text(said, "key"), envelope.text(said, "until")
+        seconds = envelope.number(said, "for")
+        if key is None or until is None or not key.startswith("unique:"):
+            return None
+        if until not in {"handled", "started"} or not seconds or seconds < 0:
+            return None
+        return cls(key, uuid, seconds, until)
+
+
+class UniqueFeature(Feature):
+    """Takes the lock in the step that pushes the job, frees it in the one that ends it."""
+
+    key: ClassVar[str] = "unique"
+
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
+        """Take the lock; the step is refused where another job has it."""
+        lock = Lock.of(job.message)
+        if lock is None:
+            return
+        if job.retried or job.follows:  # it may be its own, or that of the link before it
+            (holder,) = context.backend.read(lock.key)
+            free = holder in {None, lock.uuid, job.follows}
+            plan.add(Expect(lock.key, holder if free else None))
+        else:
+            plan.add(Expect(lock.key, None))
+        plan.add(Set(lock.key, lock.uuid, lock.seconds + job.delay))
+
+    def holder(self, job: Pushing, refused: Result) -> str | None:
+        """Give the uuid of the job that has the lock."""
+        lock = Lock.of(job.message)
+        if lock is None or refused.outcome is not Outcome.REFUSED or refused.key != lock.key:
+            return None
+        return refused.holds
+
+    def start(self, job: ReservedJob, plan: Plan) -> None:
+        """Free a lock that lasts until the start."""
+        lock = Lock.of(job.payload)
+        if lock is not None and lock.until == "started":
+            plan.add(Unset(lock.key, lock.uuid))
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        """Free the lock at a final end."""
+        lock = Lock.of(job.payload)
+        if lock is not None and end.state.is_final:
+            plan.add(Unset(lock.key, lock.uuid))
+
+    def look(self, job: ReservedJob) -> Sequence[Operation]:
+        """Let the lock of a job that runs on not end before the job."""
+        lock = Lock.of(job.payload)
+        now = time.monotonic()
+        if lock is None or lock.until != "handled" or now < job.kept.get("unique", 0.0):
+            return ()
+        job.kept["unique"] = now + lock.seconds / 3
+        return Expect(lock.key, lock.uuid), Set(lock.key, lock.uuid, lock.seconds)

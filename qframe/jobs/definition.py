@@ -1,0 +1,480 @@
+"""JobDefinition: what job classes declare, their options, their fields and what may travel."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
+
+from qframe.exceptions import (
+    InvalidArguments,
+    InvalidJob,
+    JobDefinitionError,
+    QframeError,
+)
+from qframe.jobs import project, tracking
+from qframe.jobs.options import annotations_of, check_declaration
+from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
+from qframe.jobs.uniqueness import DEFAULT_FOR, Rule, rule_of
+from qframe.payload import encryption, secret, timing
+from qframe.payload.text import one_line
+
+if TYPE_CHECKING:
+    from qframe.contracts.job import Job
+
+log = logging.getLogger("qframe")
+
+Seconds = int | float
+Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
+Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
+
+Middleware = Callable[..., Any]
+"""What is called in a job's place, with the job and what calls on (`qframe.middleware`)."""
+
+index: dict[str, type[JobDefinition]] = {}
+"""The job classes defined in this process, by their name on the wire."""
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
+class JobDefinition:
+    """What a job class declares: its options, its fields, its hooks, and what may travel.
+
+    `Queueable`, which users derive from, adds the calls that dispatch (`qframe/dispatch`).
+    """
+
+    connection: ClassVar[str | None] = None
+    queue: ClassVar[str | None] = None
+    delay: ClassVar[timing.When] = 0
+    priority: ClassVar[int | None] = None
+    tries: ClassVar[int | None] = None
+    max_exceptions: ClassVar[int | None] = None
+    backoff: ClassVar[Backoff | None] = None
+    timeout: ClassVar[Seconds | None] = None
+    fail_on_timeout: ClassVar[bool] = False
+    retry_until: ClassVar[Deadline | None] = None
+    expires: ClassVar[Seconds | timedelta | datetime | None] = None
+    track: ClassVar[bool | Seconds | timedelta] = False
+    unique: ClassVar[bool] = False
+    unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
+    unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
+    unique_until: ClassVar[Literal["handled", "started"]] = "handled"
+    debounce: ClassVar[Seconds | timedelta | None] = None
+    encrypted: ClassVar[bool] = False
+    job_name: ClassVar[str | None] = None
+    display_name: ClassVar[str | Callable[..., str] | None] = None
+    tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
+    middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
+
+    unique_rule: ClassVar[Rule | None] = None
+    """What the options say of a lock."""
+    secret_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that are or hold a `Secret`."""
+    in_clear: ClassVar[bool] = False
+    """Whether it has such fields and says nothing of `encrypted`."""
+    _base: ClassVar[type[JobDefinition]]
+    """The class whose members no field may be named as."""
+    _incomplete: ClassVar[bool] = False
+    _adapter: ClassVar[TypeAdapter[Any]]
+    _reserved: Job | None = None
+    _growths: int = 0
+    """How often this attempt has added to its batch."""
+    _own_backoff: Backoff | None = None
+    """What a middleware wants instead of the class's, for this attempt."""
+
+    def __init_subclass__(cls, *, base: bool = False, **options: object) -> None:
+        """Check the declaration and make the class a pydantic dataclass; not of a mere base."""
+        super().__init_subclass__(**options)
+        if base:
+            cls._base = cls
+            return
+        check_declaration(cls, cls._base)
+        _copy_mutable_defaults(cls)
+        cls.__pydantic_config__ = _config(cls)  # type: ignore[attr-defined] # pydantic's own name
+        if cls.encrypted and "__repr__" not in vars(cls):
+            cls.__repr__ = _hiding_repr  # type: ignore[assignment, method-assign] # the dataclass keeps it
+        pydantic.dataclasses.dataclass(cls, kw_only=True)
+        cls._adapter = TypeAdapter(cls)
+        _find_secrets(cls)
+        cls.unique_rule = rule_of(cls)
+        if cls.is_runnable():
+            _refuse_taken_name(cls)
+            index[cls.own_name()] = cls
+
+    if TYPE_CHECKING:
+        # Each subclass has its own; here so that every job is known to have one.
+        def handle(self) -> Any:  # noqa: ANN401 (what a job returns is its own affair)
+            """Do the work."""
+
+    def set_up(self) -> Awaitable[None] | None:
+        """Prepare; called before `handle`, in every attempt."""
+        return None
+
+    def tear_down(self) -> Awaitable[None] | None:
+        """Clean up; called after `handle`, also when that or `set_up` failed."""
+        return None
+
+    def succeeded(self) -> Awaitable[None] | None:
+        """Follow a success; what it raises is logged and changes nothing."""
+        return None
+
+    def failed(self, error: BaseException) -> Awaitable[None] | None:  # noqa: ARG002 (a hook)
+        """Follow the final failure, once; what it raises is logged and changes nothing."""
+        return None
+
+    # -- inside a running job -------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The reserved job this runs for; raises `QframeError` outside of a worker."""
+        if self._reserved is None:
+            raise QframeError(f"{type(self).__name__} is not being run by a worker")
+        return self._reserved
+
+    @property
+    def attempts(self) -> int:
+        """How often the job was started, this attempt included; 1 outside of a worker."""
+        return self._reserved.attempts() if self._reserved is not None else 1
+
+    def release(self, delay: timing.When = 0, *, priority: int | None = None) -> None:
+        """Put the job back, ready after `delay`; this attempt does not count against `tries`.
+
+        On beanstalkd it keeps its priority unless it is given another one.
+        """
+        self.job.release(timing.seconds_until(delay), priority=priority)
+
+    def delete(self) -> None:
+        """End the job as done."""
+        self.job.delete()
+
+    def fail(self, error: BaseException | str | None = None) -> None:
+        """End the job as failed, whatever tries are left."""
+        self.job.fail(QframeError(error) if isinstance(error, str) else error)
+
+    def progress(self, done: float, text: str = "") -> None:
+        """Say how far a tracked job is, from 0 to 1, with a few words.
+
+        It is kept about ten times a second, and the last one in any case. Nothing happens where the
+        job is not tracked. Raises `ValueError` or `TypeError` for what is no such number.
+        """
+        tracking.checked_progress(done, text)
+        if self._reserved is not None:
+            self._reserved.progress(done, text)
+
+    # -- for qframe itself ----------------------------------------------------------------------
+
+    @classmethod
+    def is_runnable(cls) -> bool:
+        """Whether the class has a `handle`."""
+        return callable(getattr(cls, "handle", None))
+
+    @classmethod
+    def own_name(cls) -> str:
+        """Give the name on the wire as declared: `job_name`, or module and class."""
+        return cls.job_name or f"{cls.__module__}.{cls.__qualname__}"
+
+    @classmethod
+    def wire_name(cls) -> str:
+        """Give the name another process can find the class by; raises `InvalidJob` if none can."""
+        if cls.job_name:
+            return cls.job_name
+        if not cls.is_runnable():
+            raise InvalidJob(f"{cls.__name__} has no handle method")
+        if cls.__module__ != "__main__":
+            return cls.own_name()
+        module, trouble = project.main_module()
+        if trouble:
+            raise InvalidJob(f"{cls.__name__} {trouble}")
+        return f"{module}.{cls.__qualname__}"
+
+    @classmethod
+    def check_reachable(cls) -> None:
+        """Refuse a class a worker could not find: one defined inside a function or class."""
+        cls._complete()
+        if not cls.job_name and "." in cls.__qualname__:
+            raise InvalidJob(
+                f"{cls.__qualname__} is not at the top level of its module, so no worker could "
+                "find it; move it there"
+            )
+
+    @classmethod
+    def _complete(cls) -> None:
+        """Look again at types that were not defined when the class was."""
+        if cls._incomplete:
+            cls._adapter.rebuild(raise_errors=False)
+            _find_secrets(cls)
+
+    @classmethod
+    def wire_backoff(cls) -> str | None:
+        """Give the backoff as Laravel writes it; a method is asked when the attempt fails."""
+        backoff = cls.backoff
+        if backoff is None or callable(backoff):
+            return None
+        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
+        return ",".join(str(value).removesuffix(".0") for value in seconds)
+
+    def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
+        """Give the backoff seconds as the class is deployed now; None where it says nothing."""
+        backoff = type(self).backoff if self._own_backoff is None else self._own_backoff
+        if callable(backoff):
+            backoff = backoff(self, *_wanted(backoff, attempt, error))
+        if backoff is None:
+            return None
+        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
+        return [timing.seconds_until(value, "backoff") for value in seconds]
+
+    def retry_deadline(self) -> float | None:
+        """Give `retry_until` as an epoch time."""
+        until = self._retry_until()
+        return None if until is None else timing.moment(until, "retry_until")
+
+    def _retry_until(self) -> Seconds | timedelta | datetime | None:
+        until = type(self).retry_until
+        return until(self) if callable(until) else until
+
+    def expiry(self) -> float | None:
+        """Give `expires` as an epoch time."""
+        expires = type(self).expires
+        return None if expires is None else timing.moment(expires, "expires")
+
+    def relative_deadlines(self) -> dict[str, float]:
+        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        said = {"retryUntil": self._retry_until(), "expiresAt": type(self).expires}
+        return {
+            key: timing.seconds_until(value)
+            for key, value in said.items()
+            if value is not None and not isinstance(value, datetime)
+        }
+
+    def kept_for(self) -> float:
+        """Give the seconds the status of a tracked job is kept."""
+        return tracking.seconds(type(self).track)
+
+    def shown_name(self) -> str:
+        """Give the display name."""
+        shown = type(self).display_name
+        if callable(shown):
+            shown = shown(self)
+        return shown or type(self).wire_name()
+
+    def wire_tags(self) -> list[str]:
+        """Give the tags, as Laravel's Horizon writes them."""
+        tags = type(self).tags
+        return [str(tag) for tag in (tags(self) if callable(tags) else tags)]
+
+    def to_data(self) -> dict[str, Any]:
+        """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
+        if not self.field_names():
+            return {}
+        name = type(self).__name__
+        try:
+            data: dict[str, Any] = self._adapter.serializer.to_python(
+                self, mode="json", warnings="error", context=secret.TRAVELS
+            )
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            why = type(error).__name__ if self._hides() else one_line(str(error), 500)
+            raise InvalidJob(f"{_unsendable(self)}: {why}") from None
+        try:
+            back = self._validated(data)
+        except (ValidationError, RecursionError) as error:
+            raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
+        for key in data:
+            sent = getattr(self, key)
+            if not same(sent, getattr(back, key)):
+                what = "validating it again changes" if plain(sent) else "JSON would change"
+                shown = "it" if self._hides() else one_line(repr(sent), 80)
+                raise InvalidJob(
+                    f"{name}.{key} would not arrive as it is: {what} {shown}; "
+                    "give the field a type that pydantic can restore"
+                )
+        return data
+
+    @classmethod
+    def _hides(cls) -> bool:
+        """Whether messages about the class's values must not show them."""
+        return cls.encrypted or bool(cls.secret_fields)
+
+    @classmethod
+    def _first_fault(cls, error: ValidationError | RecursionError) -> str:
+        if cls._hides() and isinstance(error, ValidationError):
+            error = without_values(error)
+        return first_fault(error)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Have pydantic's own errors hide keys as well where they are to hide what was given."""
+        schema = handler(source)
+        config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
+        if not config.get("hide_input_in_errors"):
+            return schema
+        return core_schema.no_info_wrap_validator_function(_hiding_keys, schema)
+
+    @classmethod
+    def opens(cls, data: dict[str, Any]) -> bool:
+        """Whether this data is to be decrypted: the one key it then has is no field's.
+
+        A class that is encrypted takes what is not as it is: jobs that were dispatched before it
+        was. One that no longer is takes the encrypted ones that still wait.
+        """
+        return data.keys() == {encryption.KEY} and (
+            cls.encrypted or encryption.KEY not in cls.field_names()
+        )
+
+    @classmethod
+    def field_names(cls) -> AbstractSet[str]:
+        """Name the fields."""
+        fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made in __init_subclass__
+        return fields.keys()
+
+    @classmethod
+    def from_data(cls, data: object) -> Self:
+        """Make the job from a payload's data; raises `InvalidArguments` naming the field.
+
+        Keys that are no field are left out, with a warning once per key, so that a field can be
+        removed while jobs that have it wait. PHP writes no fields as `[]` or `""`, and an empty
+        array of any kind as `[]`.
+        """
+        if data is None or data in ([], ""):
+            data = {}
+        if not isinstance(data, dict):
+            raise InvalidArguments(
+                f"{cls.__name__}: the payload's data is a {type(data).__name__}, not named fields"
+            )
+        cls._complete()
+        fields = cls.field_names()
+        if not data.keys() <= fields:
+            for key in data.keys() - fields:
+                _warn_once(cls, key)
+            data = {key: value for key, value in data.items() if key in fields}
+        try:
+            return cls._validated(data)
+        except ValidationError as error:
+            other = with_other_empties(data, error)
+            if other is not None:
+                with contextlib.suppress(ValidationError):
+                    return cls._validated(other)
+            raise InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}") from None
+
+    @classmethod
+    def _validated(cls, data: dict[str, Any]) -> Self:
+        job: Self = cls._adapter.validator.validate_python(data)
+        return job
+
+
+JobDefinition._base = JobDefinition  # noqa: SLF001 (its own)
+
+
+# -- declarations -------------------------------------------------------------------------------
+
+
+J = TypeVar("J", bound="JobDefinition")
+
+
+def made(job_class: type[J], fields: dict[str, Any]) -> J:
+    """Make a job to dispatch; raises `InvalidJob`, in one line, where a field does not fit."""
+    try:
+        return job_class(**fields)
+    except ValidationError as error:
+        raise InvalidJob(f"{job_class.__name__}: {first_fault(error)}") from None
+
+
+def _refuse_taken_name(cls: type[JobDefinition]) -> None:
+    """Refuse the `job_name` of another class, be it inherited: jobs of one would run as the other.
+
+    The same class defined again, by a reload or by a script and its import, is no other.
+    """
+    taken = index.get(cls.own_name())
+    if taken is None or not cls.job_name or "__main__" in {taken.__module__, cls.__module__}:
+        return
+    if (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise JobDefinitionError(
+            f"{cls.__name__}.job_name: {cls.job_name!r} is already the name of "
+            f"{taken.__module__}.{taken.__qualname__}; give each class its own"
+        )
+
+
+def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
+    """Let a field default to `[]` or a model, each job getting its own, as in a pydantic model."""
+    for name, annotation in annotations_of(cls).items():
+        default = None if "ClassVar" in str(annotation) else vars(cls).get(name)
+        if type(default).__hash__ is None and not isinstance(default, FieldInfo):
+            setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
+
+
+def _config(cls: type[JobDefinition]) -> ConfigDict:
+    own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
+    ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
+    if cls.encrypted or "Secret" in str(annotations_of(cls)):
+        ours["hide_input_in_errors"] = True
+    return ConfigDict(**{**ours, **own})
+
+
+def _find_secrets(cls: type[JobDefinition]) -> None:
+    """Note which fields hold secrets; pydantic's errors then never show what was given."""
+    schema = cls._adapter.core_schema
+    cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
+    cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
+    said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not JobDefinition)
+    cls.in_clear = bool(cls.secret_fields) and not said
+    config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
+    if (cls.secret_fields or cls._incomplete) and "hide_input_in_errors" not in config:
+        config["hide_input_in_errors"] = True
+        if not cls._incomplete:
+            pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), force=True)
+            cls._adapter = TypeAdapter(cls)
+
+
+def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:
+    """Make a job; of the data of a payload, the whole error is looked into before it is shown."""
+    if isinstance(given, dict):
+        return validate(given)
+    try:
+        return validate(given)
+    except ValidationError as error:
+        raise without_values(error) from None
+
+
+def _hiding_repr(job: JobDefinition) -> str:
+    """Show an encrypted job without its fields."""
+    return f"{type(job).__qualname__}({', '.join(f'{name}=...' for name in job.field_names())})"
+
+
+def _unsendable(job: JobDefinition) -> str:
+    """Name the field that cannot be encoded."""
+    for key, field in type(job).__dataclass_fields__.items():  # type: ignore[attr-defined] # made in __init_subclass__
+        try:
+            TypeAdapter(field.type).dump_json(getattr(job, key), warnings="error")
+        except Exception:  # noqa: BLE001 (whichever way it fails, it is this field)
+            return f"{type(job).__name__}.{key}"
+    return type(job).__name__
+
+
+_warned: set[tuple[type, str]] = set()
+
+
+def _warn_once(cls: type[JobDefinition], key: str) -> None:
+    if (cls, key) not in _warned:
+        _warned.add((cls, key))
+        log.warning("%s has no field %r: it is left out", cls.__name__, one_line(key, 60))
+
+
+def _wanted(method: Callable[..., object], *offered: object) -> tuple[object, ...]:
+    """Give as many of the offered arguments as the method takes beside `self`."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return offered
+    taken = sum(p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} for p in parameters)
+    return offered[: max(0, taken - 1)]

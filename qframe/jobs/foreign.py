@@ -1,0 +1,273 @@
+"""foreign: a job that a Laravel application runs, dispatched from Python."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.options import check_option
+from qframe.jobs.roundtrip import plain
+from qframe.payload import timing
+from qframe.payload.text import nearest, one_line
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import TypedDict
+
+    class ForeignOptions(TypedDict, total=False):
+        """The options of a foreign job."""
+
+        connection: str | None
+        queue: str | None
+        delay: timing.When
+        priority: int | None
+        tries: int | None
+        max_exceptions: int | None
+        backoff: int | Sequence[int] | None
+        timeout: int | None
+        fail_on_timeout: bool
+        retry_until: float | timedelta | datetime | None
+        display_name: str | None
+        tags: Sequence[str]
+
+
+log = logging.getLogger("qframe")
+
+_OPTIONS = (
+    "connection",
+    "queue",
+    "delay",
+    "priority",
+    "tries",
+    "max_exceptions",
+    "backoff",
+    "timeout",
+    "fail_on_timeout",
+    "retry_until",
+    "display_name",
+    "tags",
+)
+_DEEPEST = 510
+"""How many lists and dicts may be inside each other: PHP reads 511, the payload is the first."""
+_INTEGERS = range(-(2**63), 2**63)
+
+
+class Foreign:
+    """A job of another program, made by `foreign`; `dispatch` and `bulk` take it like any other.
+
+    Listeners of `JobQueueing` and `JobQueued` get it as `event.job`, with its `name` and `data`.
+    """
+
+    expires = None
+    track = False  # who runs it keeps no status
+    encrypted = False  # ... and has no key
+    secret_fields = ()
+    in_clear = False
+    unique_rule = None  # ... and would free no lock
+
+    def __init__(self, name: str, data: object, options: ForeignOptions) -> None:
+        self.name = _checked_name(name)
+        for option, value in options.items():
+            self._check(option, value)
+        self.connection = options.get("connection")
+        self.queue = options.get("queue")
+        self.delay = options.get("delay", 0)
+        self.priority = options.get("priority")
+        self.tries = options.get("tries")
+        self.max_exceptions = options.get("max_exceptions")
+        self.timeout = _whole(options.get("timeout"), f"{self.name}: timeout")
+        self.fail_on_timeout = options.get("fail_on_timeout", False)
+        self.tags = options.get("tags", ())
+        self._backoff = self._backoffs(options.get("backoff"))
+        self._retry_until = options.get("retry_until")
+        self._display_name = options.get("display_name")
+        self._rounded = ""
+        self.data = self._checked(data, "data")
+        self._warn_of_rounding()
+
+    def __repr__(self) -> str:
+        return f"<foreign {self.name}>"
+
+    # -- what `payload.create` asks of a job ----------------------------------------------------
+
+    def check_reachable(self) -> None:
+        """Who can run it is not known here."""
+
+    def wire_name(self) -> str:
+        """Give the name as it was given, `@method` included."""
+        return self.name
+
+    def shown_name(self) -> str:
+        """Give the display name: the part before `@`, as Laravel does."""
+        return self._display_name or self.name.partition("@")[0]
+
+    def wire_backoff(self) -> str | None:
+        """Give the backoff as Laravel writes it."""
+        return ",".join(map(str, self._backoff)) or None
+
+    def retry_deadline(self) -> int | None:
+        """Give `retry_until` as an epoch time in whole seconds, rounded up."""
+        if self._retry_until is None:
+            return None
+        return math.ceil(timing.moment(self._retry_until, "retry_until"))
+
+    def relative_deadlines(self) -> dict[str, float]:
+        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        until = self._retry_until
+        if until is None or isinstance(until, datetime):
+            return {}
+        return {"retryUntil": timing.seconds_until(until)}
+
+    def expiry(self) -> None:
+        """Laravel has no such thing."""
+
+    def kept_for(self) -> float:
+        """Laravel keeps no status."""
+        return 0
+
+    def wire_tags(self) -> list[str]:
+        """Give the tags, as Laravel's Horizon writes them."""
+        return list(self.tags)
+
+    def to_data(self) -> Any:  # noqa: ANN401 (any JSON value)
+        """Give the data, checked when the job was made."""
+        return self.data
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def _check(self, option: str, value: object) -> None:
+        if option == "debounce" or option.startswith("unique"):
+            raise InvalidJob(
+                f"{self.name}: {option} is for jobs that qframe runs: Laravel would not free the "
+                "lock; let the Laravel job be unique"
+            )
+        if option not in _OPTIONS:
+            raise InvalidJob(
+                f"{self.name}: Laravel's jobs have no option {one_line(option, 60)!r}"
+                f"{nearest(option, _OPTIONS)}"
+            )
+        if callable(value):
+            raise InvalidJob(f"{self.name}: {option} cannot be a function: PHP could not call it")
+        try:
+            check_option(self.name, option, value)
+        except JobDefinitionError as error:
+            raise InvalidJob(str(error)) from None
+
+    def _backoffs(self, backoff: int | Sequence[int] | None) -> list[int | None]:
+        if backoff is None:
+            return []
+        seconds = backoff if isinstance(backoff, Sequence) else [backoff]
+        return [_whole(each, f"{self.name}: backoff") for each in seconds]
+
+    def _checked(self, value: Any, place: str, depth: int = 1) -> Any:  # noqa: ANN401 (any JSON value)
+        """Copy data; raises `InvalidJob` naming the place of what would not arrive as it is."""
+        if isinstance(value, dict | list | tuple) and depth > _DEEPEST:
+            raise InvalidJob(f"{self.name}: the data is nested deeper than PHP reads")
+        if isinstance(value, dict):
+            named: dict[str, Any] = {}
+            for key, each in value.items():
+                if type(key) is not str:
+                    kind = type(key).__name__
+                    raise self._refused(place, f"has a key that is a {kind}; JSON's are text")
+                self._check_text(key, place)
+                named[key] = self._checked(each, f"{place}.{key}", depth + 1)
+            return named
+        if isinstance(value, list | tuple):
+            items = []
+            for number, each in enumerate(value):
+                items.append(self._checked(each, f"{place}.{number}", depth + 1))
+            return items
+        self._check_scalar(value, place)
+        return value
+
+    def _check_scalar(self, value: object, place: str) -> None:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._refused(place, f"is {value}, which is no number in JSON")
+        if not plain(value):
+            kind = type(value).__name__
+            raise self._refused(
+                place, f"is a {kind}; give what JSON has: text, a number, a list, a dict"
+            )
+        if isinstance(value, str):
+            self._check_text(value, place)
+        elif isinstance(value, int) and value not in _INTEGERS:
+            raise self._refused(place, "is an integer beyond the 64 bits PHP has; give text")
+        elif isinstance(value, int | float) and _rounded_by_lua(value):
+            self._rounded = self._rounded or place
+
+    def _check_text(self, text: str, place: str) -> None:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise self._refused(place, "holds a lone surrogate, which UTF-8 cannot carry") from None
+
+    def _refused(self, place: str, why: str) -> InvalidJob:
+        return InvalidJob(f"{self.name}: {one_line(place, 200)} {why}")
+
+    def _warn_of_rounding(self) -> None:
+        if self._rounded and self.name not in _warned:
+            _warned.add(self.name)
+            log.warning(
+                "%s: %s has more digits than the 14 that Laravel's Redis driver keeps when it "
+                "tries a job again; send it as text",
+                self.name,
+                one_line(self._rounded, 200),
+            )
+
+
+Dispatchable = JobDefinition | Foreign
+"""What can be dispatched and pushed."""
+
+_warned: set[str] = set()
+
+
+def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> Foreign:  # noqa: ANN401 (any JSON value)
+    r"""Make a job that Laravel's worker runs: `dispatch(foreign("App\\Import@handle", {"id": 7}))`.
+
+    `name` is what Laravel resolves from its container, with the method after `@` (Laravel's
+    default is `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
+
+    The options are Laravel's, in whole seconds where they are times, and none is the rule of the
+    Laravel worker: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
+    `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
+    `display_name` (default: the part before `@`), `tags`; and where it goes: `connection`,
+    `queue`, `delay`, `priority` (beanstalkd's).
+
+    Raises `InvalidJob` for what JSON or PHP would change, naming the place: NaN, infinities, keys
+    that are no text, lone surrogates, integers beyond 64 bits, objects of any other type.
+    """
+    return Foreign(name, data, options)
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidJob(f"a foreign job's name is text, not {type(name).__name__}")
+    shown = one_line(repr(name), 120)
+    if not name.isprintable() or " " in name:
+        raise InvalidJob(
+            f"{shown} is no name of a job; write its backslashes as \\\\, or the text as r'...'"
+        )
+    class_name, at, method = name.partition("@")
+    if not class_name or (at and not method.isidentifier()):
+        raise InvalidJob(f"{shown} is no name of a job: give Class@method")
+    return name
+
+
+def _rounded_by_lua(value: float) -> bool:
+    """Whether Lua's JSON, which has only floats and writes 14 digits, would change a number."""
+    if isinstance(value, int):
+        return abs(value) >= 10**14
+    return float(f"{value:.14g}") != value
+
+
+def _whole(seconds: float | None, what: str) -> int | None:
+    if seconds is None:
+        return None
+    if seconds != int(seconds):
+        raise InvalidJob(f"{what} must be whole seconds for PHP, not {seconds}")
+    return int(seconds)

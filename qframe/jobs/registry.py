@@ -1,0 +1,162 @@
+"""Which code a payload may run: from a job's name to its class, importing only what may be."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
+from qframe.jobs import definition, project
+from qframe.jobs.definition import JobDefinition
+from qframe.payload import tracebacks
+from qframe.payload.text import nearest, one_line
+
+_OWN = "qframe.features.batch_jobs."
+"""How the names of qframe's own jobs begin, which every worker runs."""
+
+_importing = False
+
+
+class Registry:
+    """The jobs a worker may run.
+
+    With `modules` given, those in these modules and below them, and no other. Without, a job
+    whose module is a file of the project (under its root, outside libraries and hidden folders)
+    that defines it at its top level; the file is read before it is imported.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = tuple(modules)
+        self._is_loaded = not modules
+        self._found: dict[str, type[JobDefinition]] = {}
+
+    def load(self) -> None:
+        """Import the modules of `jobs`; raises `ConfigurationError` naming one that fails."""
+        project.put_on_path()
+        for name in self._modules:
+            try:
+                module = _imported(name)
+                for each in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+                    if not each.name.endswith(".__main__"):  # a program, not a module of jobs
+                        _imported(each.name)
+            except (Exception, SystemExit) as error:
+                raise ConfigurationError(
+                    f"jobs: {name!r} cannot be imported: {tracebacks.brief(error)}"
+                ) from error
+        self._is_loaded = True
+
+    def known(self, name: str) -> type[JobDefinition] | None:
+        """Give the class of a job whose module is already imported; None where it is not."""
+        found = self._found.get(name)
+        if found is None and name.startswith(_OWN):
+            return own_job(name)
+        if found is None:
+            found = definition.index.get(name) or defined_in_main(name)
+            if found is None or not self._allowed(found):
+                return None
+            self._found[name] = found
+        return found
+
+    def find(self, name: str) -> type[JobDefinition]:
+        """Give the class of a job, importing its module; raises `UnknownJob` where none may run.
+
+        Where `load` was not called, it is for a name that no module can be told by.
+        """
+        found = self.known(name)
+        if found is not None:
+            return found
+        try:
+            return self._by_module(name)
+        except UnknownJob:
+            if self._is_loaded:
+                raise
+        try:
+            self.load()
+        except ConfigurationError as error:
+            raise UnknownJob(str(error)) from error
+        return self.known(name) or self._by_module(name)
+
+    def _by_module(self, name: str) -> type[JobDefinition]:
+        """Import the module that the name begins with."""
+        module_name, _, attribute = name.rpartition(".")
+        file = project.source_of(module_name) if module_name else None
+        if not self._may_import(module_name):
+            raise UnknownJob(f"{self._shown(name)} is not in the modules listed under `jobs`")
+        if file is None or not project.defines_job(file, attribute):
+            raise UnknownJob(
+                f"{self._shown(name)} is not a job of this project"
+                f"{nearest(name, definition.index)}: no module under {project.root()} defines it"
+            )
+        value = getattr(_loaded(module_name, name), attribute, None)
+        value = getattr(value, "job_class", value)  # of a function under @queueable
+        if not (isinstance(value, type) and issubclass(value, JobDefinition)):
+            raise UnknownJob(f"{self._shown(name)} is not a Queueable")
+        if not value.is_runnable():
+            raise UnknownJob(f"{self._shown(name)} has no handle method")
+        if not self._allowed(value):
+            raise UnknownJob(f"{self._shown(name)} was imported from another file than {file}")
+        self._found[name] = value
+        return value
+
+    def _allowed(self, job_class: type[JobDefinition]) -> bool:
+        module = job_class.__module__
+        if self._modules:
+            return self._may_import(project.main_module()[0] if module == "__main__" else module)
+        return project.holds(getattr(sys.modules.get(module), "__file__", None))
+
+    def _may_import(self, module: str) -> bool:
+        return not self._modules or any(
+            module == each or module.startswith(f"{each}.") for each in self._modules
+        )
+
+    def _shown(self, name: str) -> str:
+        return one_line(name, 200)
+
+
+def defined_in_main(name: str) -> type[JobDefinition] | None:
+    """Find a job of the script this process was started with, which is not importable."""
+    module, _, attribute = name.rpartition(".")
+    main = definition.index.get(f"__main__.{attribute}")
+    return main if main is not None and project.main_module()[0] == module else None
+
+
+def own_job(name: str) -> type[JobDefinition] | None:
+    """Give one of qframe's own jobs."""
+    module, _, attribute = name.rpartition(".")
+    found = (
+        getattr(importlib.import_module(module), attribute, None) if module == _OWN[:-1] else None
+    )
+    return found if isinstance(found, type) and issubclass(found, JobDefinition) else None
+
+
+def refuse_while_importing() -> None:
+    """Refuse a dispatch made by a job module while a worker imports it.
+
+    It would be made again by every worker that imports the module.
+    """
+    if _importing:
+        raise InvalidJob(
+            "a job was dispatched while a worker imports the module: "
+            'put that line under `if __name__ == "__main__":` or into a function'
+        )
+
+
+def _loaded(module: str, job: str) -> ModuleType:
+    try:
+        return _imported(module)
+    except (Exception, SystemExit) as error:
+        raise UnknownJob(
+            f"{one_line(job, 200)}: its module cannot be imported: {tracebacks.brief(error)}"
+        ) from error
+
+
+def _imported(name: str) -> ModuleType:
+    global _importing  # noqa: PLW0603 (an import is a matter of the whole process)
+    before, _importing = _importing, True
+    try:
+        return importlib.import_module(name)
+    finally:
+        _importing = before

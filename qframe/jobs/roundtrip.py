@@ -1,0 +1,89 @@
+"""Whether a value arrives as it was sent: what JSON carries without changing it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from qframe.payload.secret import Secret
+from qframe.payload.text import one_line
+
+
+def plain(value: object) -> bool:
+    """Whether JSON carries a value of this very type as it is."""
+    kind = type(value)
+    return (
+        kind is int
+        or kind is str
+        or kind is bool
+        or value is None
+        or (kind is float and math.isfinite(value))  # type: ignore[arg-type] # it is a float
+    )
+
+
+def same(sent: object, back: object) -> bool:
+    """Whether what came back is what was sent, types included."""
+    if type(sent) is not type(back):
+        return type(sent) is int and isinstance(back, float) and sent == back
+    if isinstance(sent, dict) and isinstance(back, dict):
+        return sent.keys() == back.keys() and all(same(v, back[k]) for k, v in sent.items())
+    if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
+        return len(sent) == len(back) and all(map(same, sent, back))
+    if isinstance(sent, float) and not math.isfinite(sent):
+        return False
+    if isinstance(sent, Secret) and isinstance(back, Secret):
+        return same(sent.reveal(), back.reveal())
+    return sent == back or type(sent).__eq__ is object.__eq__
+
+
+def first_fault(error: ValidationError | RecursionError) -> str:
+    """Put the first fault of a validation into one line that names the field."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
+
+
+def without_values(error: ValidationError) -> ValidationError:
+    """Give a validation's error without what may be of the values: the places within a field.
+
+    These are the keys of a dict as well, and nothing tells them from the names of a model's fields.
+    """
+    lines: list[InitErrorDetails] = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        kind, said, loc = fault["type"], fault["msg"], fault["loc"]
+        if kind == "union_tag_invalid":  # it quotes what was given
+            said = "Input tag is none of those expected"
+        place = (loc[0], "*") if len(loc) > 1 else loc
+        lines.append({"type": PydanticCustomError(kind, said), "loc": place, "input": None})
+    return ValidationError.from_exception_data(error.title, lines, hide_input=True)
+
+
+def with_other_empties(data: dict[str, Any], error: ValidationError) -> dict[str, Any] | None:
+    """Give data with `[]` for `{}`, and the other way round, where the error is about those.
+
+    PHP writes both as `[]`, Laravel's Lua both as `{}`. None where the error is about others.
+    """
+    changed = copy.deepcopy(data)
+    seen: set[tuple[str | int, ...]] = set()
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        place, value = _reached(changed, fault["loc"])
+        if place and place not in seen and isinstance(value, list | dict) and not value:
+            seen.add(place)
+            *outer, last = place
+            _reached(changed, tuple(outer))[1][last] = [] if isinstance(value, dict) else {}
+    return changed if seen else None
+
+
+def _reached(data: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:  # noqa: ANN401 (any JSON value)
+    """Follow an error's place as far as there is data, which ends where a union's part is named."""
+    for number, part in enumerate(loc):
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
+            return loc[:number], data
+    return loc, data

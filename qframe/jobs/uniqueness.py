@@ -1,0 +1,80 @@
+"""What makes a job unique or debounced: the rule of its class, and what its payload says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any
+
+from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.payload import timing
+from qframe.payload.text import one_line
+
+DEFAULT_FOR = 3600
+"""Seconds a lock lasts where nothing else was asked for."""
+_LONGEST_NAME = 80
+
+
+class Rule:
+    """What a job class declares, looked up once."""
+
+    __slots__ = ("delay", "key", "seconds", "until")
+
+    def __init__(self, seconds: float, until: str, delay: float = 0.0) -> None:
+        self.key = "debounce" if delay else "unique"
+        """The payload's key for it, and the beginning of its fact's."""
+        self.seconds = seconds
+        self.until = until
+        self.delay = delay
+        """How long a dispatch waits for a later one; 0 where it does not."""
+
+    def wire(self, job: object, name: str, data: object) -> dict[str, Any]:
+        """Give what the payload of a job says of it; raises `InvalidJob` for an id that is none."""
+        named = f"{name}\n{_identity(job, data)}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(named, digest_size=16).hexdigest()
+        said: dict[str, Any] = {
+            "key": f"{self.key}:{name[-_LONGEST_NAME:]}:{digest}",
+            "for": self.seconds,
+        }
+        return {**said, "until": self.until} if self.until else said
+
+
+def _identity(job: object, data: object) -> str:
+    """Say which job it is among those of its class."""
+    given: Any = type(job).unique_id  # type: ignore[attr-defined] # of a job class
+    if given is None:
+        return "=" + json.dumps(data, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    if callable(given):
+        given = given(job)
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise InvalidJob(
+            f"{type(job).__name__}.unique_id must give a text or a whole number, not "
+            f"{one_line(repr(given), 60)}"
+        )
+    return f":{given}"
+
+
+def rule_of(cls: Any) -> Rule | None:  # noqa: ANN401 (a job class, which is made from this)
+    """Give what a class declares; raises `JobDefinitionError` for what does not go together."""
+    if cls.unique and cls.debounce is not None:
+        raise JobDefinitionError(
+            f"{cls.__name__}: unique and debounce do not go together: of unique jobs the first "
+            "dispatch wins, of debounced ones the last"
+        )
+    if cls.debounce is not None:
+        delay = _seconds(cls.debounce)
+        return Rule(max(10 * delay, DEFAULT_FOR), "", delay)
+    if cls.unique:
+        return Rule(_seconds(cls.unique_for), cls.unique_until)
+    for option in ("unique_id", "unique_for", "unique_until"):
+        if option in vars(cls) and cls.is_runnable():
+            raise JobDefinitionError(
+                f"{cls.__name__}.{option} does nothing without unique = True, or debounce"
+            )
+    return None
+
+
+def _seconds(value: float | timedelta) -> float:
+    seconds = timing.seconds_until(value)
+    return int(seconds) if seconds == int(seconds) else seconds

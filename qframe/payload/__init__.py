@@ -1,0 +1,1 @@
+"""The envelope on the wire, and what is done to its bytes."""

@@ -1,0 +1,100 @@
+"""Encryption of a job's arguments: the configured keys, and `data` as it travels."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qframe.exceptions import CannotDecrypt, ConfigurationError
+from qframe.payload.text import one_line
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+KEY = "encrypted"
+"""The one key of the payload's data where that is encrypted."""
+_BYTES = 32
+
+
+def new_key() -> str:
+    """Make a key for `encryption_keys`; it serves as a signing key too."""
+    return base64.urlsafe_b64encode(os.urandom(_BYTES)).decode()
+
+
+def is_key(text: str) -> bool:
+    """Whether this is a key as Fernet takes it: 32 bytes in URL-safe base64."""
+    try:
+        return len(base64.b64decode(text.encode("ascii"), b"-_", validate=True)) == _BYTES
+    except (binascii.Error, ValueError):
+        return False
+
+
+class Keyring:
+    """The encryption keys of a process: the first one encrypts, all of them decrypt.
+
+    What is encrypted names its job, so that it is of no use in the payload of another class.
+    """
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self._keys = tuple(keys)
+        self._fernet: MultiFernet | None = None
+
+    def prepare(self) -> None:
+        """Make ready what the first encrypted job would wait for; raises `ConfigurationError`."""
+        if self._keys:
+            self._made("encryption_keys")
+
+    def sealed(self, job: str, message: bytes) -> dict[str, str]:
+        """Give what travels as data instead of a message, JSON with `job` and the real `data`.
+
+        Raises `ConfigurationError` without keys.
+        """
+        return {KEY: self._made(job).encrypt(message).decode()}
+
+    def opened(self, job: str, data: object) -> Any:  # noqa: ANN401 (any JSON value)
+        """Give the data of the message that was sealed for this job; raises `CannotDecrypt`."""
+        shown = one_line(job, 200)
+        token = data.get(KEY) if isinstance(data, dict) else None
+        if not isinstance(token, str):
+            raise CannotDecrypt(f"{shown}: its encrypted data is no text")
+        try:
+            fernet = self._made(job)
+        except ConfigurationError as error:
+            raise CannotDecrypt(str(error)) from None
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415 (it is there: _made found it)
+
+        try:
+            text = fernet.decrypt(token.encode())
+            found = json.loads(text)
+        except (InvalidToken, ValueError, RecursionError):
+            raise CannotDecrypt(
+                f"{shown}: its data was encrypted with none of the {len(self._keys)} "
+                "encryption_keys configured here, or was changed"
+            ) from None
+        if not isinstance(found, dict) or found.get("job") != job:
+            raise CannotDecrypt(f"{shown}: its data was encrypted for another job")
+        return found.get("data")
+
+    def _made(self, job: str) -> MultiFernet:
+        if self._fernet is None:
+            if not self._keys:
+                raise ConfigurationError(
+                    f"{one_line(job, 200)} is encrypted, and no encryption_keys are configured "
+                    "here: qframe key prints one"
+                )
+            try:
+                from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415 (an extra)
+            except ImportError:
+                raise ConfigurationError(
+                    f"{one_line(job, 200)} needs the package cryptography: "
+                    "pip install 'qframe[crypto]'"
+                ) from None
+            self._fernet = MultiFernet([Fernet(key) for key in self._keys])
+        return self._fernet
+
+    def __repr__(self) -> str:
+        return f"<Keyring of {len(self._keys)}>"

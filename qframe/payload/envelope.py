@@ -1,0 +1,287 @@
+"""The payload: Laravel's JSON envelope around a job, made at dispatch and read by the worker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qframe.exceptions import InvalidJob, InvalidPayload
+from qframe.payload import secret
+from qframe.payload.text import one_line
+
+if TYPE_CHECKING:
+    from qframe.payload.encryption import Keyring
+
+log = logging.getLogger("qframe")
+
+PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
+_METHODS = {"", "handle", "fire"}
+
+
+def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: ANN401 (a job, whose types are above this)
+    """Build the payload of a job; raises `InvalidJob` naming what cannot be sent.
+
+    The data of an encrypted job is encrypted with `keys`; raises `ConfigurationError` without.
+    """
+    identity = str(uuid.uuid4())
+    payload: dict[str, Any] = {
+        "uuid": identity,
+        "displayName": job.shown_name(),
+        "job": job.wire_name(),
+        "maxTries": job.tries,
+        "maxExceptions": job.max_exceptions,
+        "failOnTimeout": bool(job.fail_on_timeout),
+        "backoff": job.wire_backoff(),
+        "timeout": job.timeout,
+        "retryUntil": job.retry_deadline(),
+        "data": job.to_data(),
+        "createdAt": int(time.time()),
+        "id": identity,
+        "attempts": 0,
+        "delay": None,
+    }
+    if job.unique_rule is not None:
+        rule = job.unique_rule
+        add(payload, {rule.key: rule.wire(job, payload["job"], payload["data"])})
+    if job.track:
+        track(payload, job.kept_for())
+    if job.priority is not None:
+        payload["priority"] = job.priority
+    if job.expires is not None:
+        payload["expiresAt"] = job.expiry()
+    if job.tags:
+        payload["tags"] = job.wire_tags()
+    if job.secret_fields:
+        add(payload, {secret.KEY: list(job.secret_fields)})
+        if job.in_clear and payload["job"] not in _warned:
+            _warned.add(payload["job"])
+            log.warning(
+                "%s has secrets (%s) that can be read in the backend: set encrypted = True, or "
+                "False to say that this is meant",
+                payload["job"],
+                ", ".join(job.secret_fields),
+            )
+    if job.encrypted:
+        payload["data"] = _sealed(payload, keys)
+    return payload
+
+
+_warned: set[str] = set()
+
+
+def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
+    name = payload["job"]
+    if keys is None:
+        raise InvalidJob(f"{name} is encrypted: only a connection can build its payload")
+    inside = {"displayName": payload["displayName"], "job": name, "data": payload["data"]}
+    return keys.sealed(name, encode(inside))
+
+
+def track(payload: dict[str, Any], seconds: float) -> None:
+    """Have the status of a job kept, for so long after it was last written."""
+    add(payload, {"track": seconds, "trackedSince": round(time.time(), 6)})
+
+
+def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add keys, before those that drivers look for at the end."""
+    at_the_end = ("attempts", "delay")  # where drivers look for them
+    last = {key: payload.pop(key) for key in at_the_end if key in payload}
+    payload.update(more)
+    payload.update(last)
+
+
+class Envelope:
+    """A payload about to be pushed, and its bytes."""
+
+    __slots__ = ("payload", "raw", "uuid")
+
+    lock: object = None
+
+    def __init__(self, payload: dict[str, Any]) -> None:
+        self.payload = payload
+        """What is changed in it is sent once it is encoded anew."""
+        self.uuid = str(payload["uuid"])
+        self.raw = encode(payload)
+
+    @classmethod
+    def of(cls, job: Any, keys: Keyring | None = None) -> Envelope:  # noqa: ANN401 (as `create`)
+        """Build the payload of a job as `create` does; raises `InvalidJob`."""
+        return cls(create(job, keys))
+
+    def add(self, more: Mapping[str, Any]) -> None:
+        """Add keys to the payload and its bytes."""
+        add(self.payload, more)
+        self.encode()
+
+    def encode(self) -> None:
+        """Make the bytes anew, after the payload has changed."""
+        self.raw = encode(self.payload)
+
+
+def encode(payload: dict[str, Any]) -> bytes:
+    """Encode a payload as JSON bytes; raises `InvalidJob` where JSON or UTF-8 cannot carry it."""
+    try:
+        return _ENCODER.encode(payload).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJob(
+            f"{_unencodable_field(payload)} holds a lone surrogate "
+            f"({error.object[error.start]!r}), which UTF-8 cannot carry"
+        ) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(
+            f"{_unencodable_field(payload)} cannot be JSON: {one_line(str(error))}"
+        ) from None
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""Refuses what JSON cannot carry; `pydantic_core.to_json` would change sets, dates and NaN."""
+
+
+def _unencodable_field(payload: dict[str, Any]) -> str:
+    data = payload.get("data")
+    for name, value in data.items() if isinstance(data, dict) else ():
+        try:
+            _ENCODER.encode({name: value}).encode()
+        except (TypeError, ValueError, RecursionError):
+            return f"{payload['displayName']}.{name}"
+    return "the payload"
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Decode payload bytes; raises `InvalidPayload` saying what they are instead.
+
+    What is given can be encoded again: it holds no lone surrogate, NaN or infinity, and is not
+    nested too deeply.
+    """
+    try:
+        text = raw.decode()
+        # 1 us less a job than `decode`, which looks for white space around it.
+        payload, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
+        if end != len(text):
+            payload = _DECODER.decode(text)
+        if b"\\ud" in raw or b"\\uD" in raw:  # perhaps half a character, written as an escape
+            _ENCODER.encode(payload).encode()
+        if len(raw) > _DEEPEST and raw.count(b"[") + raw.count(b"{") > _DEEPEST:
+            _check_depth(payload)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"the payload is not UTF-8 (byte {error.start})") from None
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(
+            f"the payload holds a lone surrogate ({error.object[error.start]!r}), which is no text"
+        ) from None
+    except RecursionError:
+        raise InvalidPayload("the payload is nested too deeply to be read") from None
+    except ValueError as error:
+        raise InvalidPayload(f"the payload is not JSON: {one_line(str(error))}") from None
+    if not isinstance(payload, dict):
+        raise InvalidPayload(f"the payload is not a JSON object but {type(payload).__name__}")
+    return payload
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refused)
+_DEEPEST = 512
+"""How deep payloads may be nested: as deep as PHP reads JSON."""
+
+
+def _check_depth(payload: object) -> None:
+    level: list[Any] = [payload]
+    for _ in range(_DEEPEST):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for values in inner for value in values if type(value) in {dict, list}]
+        if not level:
+            return
+    raise RecursionError
+
+
+def job_name(payload: Mapping[str, Any]) -> str:
+    """Give the name of the job to run; raises `InvalidPayload` when there is none to run here.
+
+    Laravel's `Class@method` form is accepted for the methods `handle` and `fire`.
+    """
+    name = payload.get("job")
+    if not isinstance(name, str) or not name:
+        raise InvalidPayload("the payload has no job name under `job`")
+    name, _, method = name.partition("@")
+    if name == PHP_SERIALIZED:
+        raise InvalidPayload(
+            "the payload holds a PHP-serialized command, which only Laravel can run; dispatch it "
+            "from PHP as Queue::push('app.jobs.SendWelcome', ['user_id' => 7], 'queue')"
+        )
+    if method not in _METHODS:
+        raise InvalidPayload(
+            f"the payload asks for {one_line(name)}@{one_line(method)}; use @handle"
+        )
+    return name
+
+
+def display_name(payload: Mapping[str, Any]) -> str:
+    """Give what people call the job."""
+    for key in ("displayName", "job"):
+        said = payload.get(key)
+        if isinstance(said, str) and (shown := one_line(said, 200)):
+            return shown
+    return "(no name)"
+
+
+def text(payload: Mapping[str, Any], key: str, longest: int = 200) -> str | None:
+    """Give a text of the payload that may name something: a key, an id, a record.
+
+    None where there is none of 1 to `longest` characters, or one that no backend takes for a key
+    (a NUL, a lone surrogate).
+    """
+    value = payload.get(key)
+    if type(value) is not str or not 0 < len(value) <= longest or "\0" in value:
+        return None
+    return value if value.isascii() or _is_encodable(value) else None
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_GREATEST = 1e12
+
+
+def number(payload: Mapping[str, Any], key: str) -> float | None:
+    """Give a number of the payload; None where there is none or something else.
+
+    NaN, infinities and what is beyond any time or count are something else.
+    """
+    value = payload.get(key)
+    if value is None:
+        return None
+    if type(value) is not int and type(value) is not float:
+        return None
+    return value if abs(value) <= _GREATEST else None
+
+
+def backoffs(payload: Mapping[str, Any]) -> list[float] | None:
+    """Give the payload's backoff seconds (`"1,5,10"`, or a number); None where it has none."""
+    value = payload.get("backoff")
+    if value is None or value == "" or isinstance(value, bool):
+        return None
+    try:
+        seconds = [max(0.0, float(part)) for part in str(value).split(",")]
+    except ValueError:
+        return None
+    return seconds if max(seconds) <= _GREATEST else None

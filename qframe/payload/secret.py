@@ -1,0 +1,170 @@
+"""Secret: a field whose value is redacted wherever it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, get_args
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+T = TypeVar("T")
+
+SHOWN = "**********"
+"""What is shown instead of a secret."""
+TRAVELS: dict[str, bool] = {}
+"""The context of pydantic's serialization in which the value itself is given: that of a payload."""
+KEY = "secrets"
+"""The payload's key: the fields of `data` that are not to be shown."""
+_MARK = "qframe_secret"
+_KEEPER = "qframe.features.batch_jobs.StartBatch"
+"""The job whose data holds the payloads of others, each as the text `raw`."""
+
+
+class Secret(Generic[T]):
+    """A value that is redacted in every repr, text and log; `reveal()` gives it.
+
+    ```python
+    class SendToken(Queueable):
+        token: Secret[str]
+        encrypted = True
+
+        def handle(self) -> None:
+            send(self.token.reveal())
+    ```
+
+    A plain value given for the field becomes one. pydantic serializes it as `**********`, except in
+    a job's own payload.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def reveal(self) -> T:
+        """Give the value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret({SHOWN!r})"
+
+    def __str__(self) -> str:
+        return SHOWN
+
+    def __format__(self, spec: str) -> str:
+        return format(SHOWN, spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and bool(self._value == other._value)
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Validate and serialize as the type inside does."""
+        inside = get_args(source)
+        inner = handler.generate_schema(inside[0]) if inside else core_schema.any_schema()
+        return core_schema.no_info_wrap_validator_function(
+            cls._validated,
+            inner,
+            metadata={_MARK: True},
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                _serialized, schema=inner, info_arg=True
+            ),
+        )
+
+    @classmethod
+    def _validated(cls, value: object, validate: Callable[[object], T]) -> Secret[T]:
+        return cls(validate(value.reveal() if isinstance(value, Secret) else value))
+
+
+def _serialized(value: object, serialize: Callable[[object], object], info: Any) -> object:  # noqa: ANN401 (pydantic's)
+    if info.context is TRAVELS and isinstance(value, Secret):
+        return serialize(value.reveal())
+    return SHOWN if info.mode_is_json() else value
+
+
+def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the fields of a dataclass, by its core schema, that are or hold a `Secret`."""
+    known: dict[str, Any] = {}
+    for each in _inside(schema, {}):
+        if "ref" in each:
+            known[each["ref"]] = each
+    while schema["type"] != "dataclass-args":
+        schema = (
+            known[schema["schema_ref"]] if schema["type"] == "definition-ref" else schema["schema"]
+        )
+    return tuple(
+        field["name"]
+        for field in schema["fields"]
+        if any((part.get("metadata") or {}).get(_MARK) for part in _inside(field, known))
+    )
+
+
+def _inside(schema: Any, known: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: ANN401 (what pydantic builds)
+    """Give every part of a core schema, what it refers to included."""
+    parts: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict | list | tuple) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            parts.append(part)
+            if part.get("type") == "definition-ref":
+                waiting.append(known.get(part["schema_ref"]))
+            waiting.extend(part.values())
+        else:
+            waiting.extend(part)
+    return parts
+
+
+def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Give a payload with its secrets as stars; None where there are none to hide."""
+    names, data = payload.get(KEY), payload.get("data")
+    if not isinstance(data, dict):
+        return None
+    if payload.get("job") == _KEEPER:
+        shown = _redacted_within(data)
+        return None if shown == data else {**payload, "data": shown}
+    if not isinstance(names, list):
+        return None
+    hidden = {name for name in names if isinstance(name, str)} & data.keys()
+    if not hidden:
+        return None
+    shown = {key: SHOWN if key in hidden else value for key, value in data.items()}
+    return {**payload, "data": shown}
+
+
+def _redacted_within(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    if isinstance(value, list):
+        return [_redacted_within(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _redacted_text(each) if key == "raw" else _redacted_within(each)
+        for key, each in value.items()
+    }
+
+
+def _redacted_text(raw: object) -> object:
+    try:
+        payload = json.loads(raw) if isinstance(raw, str) else None
+    except (ValueError, RecursionError):  # it is no payload
+        return raw
+    hidden = redacted(payload) if isinstance(payload, dict) else None
+    return raw if hidden is None else json.dumps(hidden, separators=(",", ":"))
+
+
+def shown(value: object) -> str:
+    """Give what JSON shows of a secret; raises `TypeError` for anything else."""
+    if isinstance(value, Secret):
+        return SHOWN
+    raise TypeError(f"{type(value).__name__} is not JSON")

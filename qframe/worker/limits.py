@@ -1,0 +1,216 @@
+"""Limits: how often a job may be started, for how long an attempt may run, and what follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from qframe.contracts.history import KEPT, Attempt, History
+from qframe.contracts.job import Job
+from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
+from qframe.payload import envelope
+from qframe.payload.timing import iso
+from qframe.worker.options import WorkerOptions
+
+TIMED_OUT = "timed out"
+DIED = "worker died"
+"""How an attempt ended, in the history."""
+
+
+class Declared(Protocol):
+    """What a job's class, as deployed, says of its limits: the class itself, or its `Own`."""
+
+    @property
+    def tries(self) -> int | None:
+        """How often a job may be started."""
+
+    @property
+    def timeout(self) -> float | None:
+        """How many seconds an attempt may take."""
+
+    @property
+    def max_exceptions(self) -> int | None:
+        """How many attempts may raise."""
+
+    @property
+    def fail_on_timeout(self) -> bool:
+        """Whether the first timeout is the end."""
+
+
+class Own(NamedTuple):
+    """The same as values, for a process that does not have the class."""
+
+    tries: int | None
+    timeout: float | None
+    max_exceptions: int | None
+    fail_on_timeout: bool
+
+    @classmethod
+    def of(cls, declared: Declared) -> Own:
+        """Take it from a class."""
+        return cls(
+            declared.tries, declared.timeout, declared.max_exceptions, declared.fail_on_timeout
+        )
+
+
+class Facts(NamedTuple):
+    """What is known of a job when it is decided what becomes of it."""
+
+    name: str
+    attempts: int
+    """How often it was started."""
+    history: History
+
+    @classmethod
+    def of(cls, job: Job) -> Facts:
+        """Look at a job."""
+        return cls(job.name, job.attempts(), job.history)
+
+    def before(self) -> Facts:
+        """Leave out the last start."""
+        return Facts(self.name, self.attempts - 1, self.history.without_last())
+
+
+class Limits:
+    """The limits of one job: of the class as deployed, else the payload's, else the worker's."""
+
+    def __init__(
+        self, declared: Declared | None, message: Mapping[str, Any], options: WorkerOptions
+    ) -> None:
+        self._declared = declared
+        self._message = message
+        self._options = options
+
+        timeout = None if declared is None else declared.timeout
+        if timeout is None:
+            timeout = self._sent("timeout", options.timeout)
+        self.timeout = timeout
+        """How many seconds an attempt may take; 0 is without limit."""
+
+    @property
+    def tries(self) -> int:
+        """How often the job may be started; 0 is without limit."""
+        tries = None if self._declared is None else self._declared.tries
+        return int(self._sent("maxTries", self._options.tries)) if tries is None else tries
+
+    @property
+    def retry_until(self) -> float | None:
+        """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
+        return envelope.number(self._message, "retryUntil")
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the job, not started by then, is skipped; fixed at dispatch."""
+        return envelope.number(self._message, "expiresAt")
+
+    @property
+    def end_at_a_moment(self) -> bool:
+        """Whether the job may be too old for its first attempt."""
+        return self._message.get("retryUntil") is not None or "expiresAt" in self._message
+
+    @property
+    def max_exceptions(self) -> int:
+        """How many attempts may raise; 0 is without limit."""
+        own = self._declared.max_exceptions if self._declared is not None else None
+        return int(own if own is not None else self._sent("maxExceptions", 0))
+
+    @property
+    def fails_on_timeout(self) -> bool:
+        """Whether the first timeout is the end."""
+        if self._declared is not None:
+            return self._declared.fail_on_timeout
+        return self._message.get("failOnTimeout") is True
+
+    def _sent(self, key: str, otherwise: float) -> float:
+        if self._message.get(key) is None:
+            return otherwise
+        value = envelope.number(self._message, key)
+        return otherwise if value is None or value < 0 else value
+
+    def exhausted(self, attempts: int, history: History) -> bool:
+        """Whether a job started this often may not be started once more.
+
+        Attempts that the job ended by releasing itself are not counted.
+        """
+        if self.retry_until is not None:
+            return time.time() > self.retry_until
+        return self.tries > 0 and attempts - history.releases >= self.tries
+
+    def timed_out_for_good(self, history: History) -> bool:
+        """Whether the last attempt, ended from outside, was the one timeout the job may have."""
+        ran = history.attempts
+        return bool(ran) and ran[-1].ended == TIMED_OUT and self.fails_on_timeout
+
+    def forbids(self, job: Facts) -> bool:
+        """Whether a job with these attempts behind it may not be started."""
+        return self.exhausted(job.attempts, job.history) or (
+            job.attempts > 0 and self.timed_out_for_good(job.history)
+        )
+
+    def expired(self, job: Facts) -> bool:
+        """Whether a job that was never started is too old for it."""
+        return self.expires_at is not None and not job.attempts and time.time() > self.expires_at
+
+    def end_with(self, error: BaseException, job: Facts) -> bool:
+        """Whether this failed attempt was the last."""
+        if isinstance(error, JobTimedOut) and self.fails_on_timeout:
+            return True
+        raised = job.history.exceptions + (ending(error) == "error")
+        if 0 < self.max_exceptions <= raised:
+            return True
+        return self.exhausted(job.attempts, job.history)
+
+    def backoffs(self) -> list[float]:
+        """Give the seconds before the next attempts where the class says nothing."""
+        return envelope.backoffs(self._message) or list(self._options.backoff)
+
+
+def exceeded(job: Facts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut:
+    """Say why a job that was started as often as it may be is failed, and what became of each."""
+    ran = job.history.attempts
+    if limits.timed_out_for_good(job.history):
+        last = _told(ran[-1])
+        return JobTimedOut(f"{job.name} fails at its first timeout (fail_on_timeout): {last}")
+    if limits.retry_until is not None:
+        why = f"may be tried until {iso(limits.retry_until)} UTC"
+    else:
+        why = f"may be started {_times(limits.tries)}"
+    told = "; ".join([*_untold(job), *map(_told, ran)])
+    return MaxAttemptsExceeded(
+        f"{job.name} {why} and was started {_times(job.attempts)}" + (f": {told}" if told else "")
+    )
+
+
+_VANISHED = "its worker died, was killed, lost the backend, or was ended at the hard timeout"
+
+
+def _untold(job: Facts) -> list[str]:
+    """Say what must have become of the attempts that a backend could not take down."""
+    known = {attempt.number for attempt in job.history.attempts}
+    missing = [number for number in range(1, job.attempts + 1) if number not in known]
+    if not missing or len(known) >= KEPT:
+        return []
+    which = ", ".join(map(str, missing))
+    return [f"attempt {which}: nothing on record, so {_VANISHED}"]
+
+
+def _told(attempt: Attempt) -> str:
+    where = (
+        f"attempt {attempt.number} on {attempt.host}, pid {attempt.pid}, "
+        f"started {iso(attempt.started_at)} UTC"
+    )
+    if not attempt.ended:
+        return f"{where}, never ended: {_VANISHED}"
+    return f"{where}, {attempt.ended}" + (f" ({attempt.error})" if attempt.error else "")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def ending(error: BaseException) -> str:
+    """Say in the history how an attempt that raised `error` ended."""
+    if isinstance(error, JobTimedOut):
+        return TIMED_OUT
+    return "interrupted" if isinstance(error, JobInterrupted) else "error"

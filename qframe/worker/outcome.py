@@ -1,0 +1,132 @@
+"""What becomes of a job: decided in one place, from the error, what is known of it, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from qframe.contracts.status import State
+from qframe.exceptions import CannotDecrypt, DontHandle, JobCancelled, JobGivenBack
+from qframe.features.base import End
+from qframe.worker.limits import Facts, Limits, ending, exceeded
+
+
+class Outcome(StrEnum):
+    """How one reservation ended."""
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    RELEASED = "released"
+    RETRIED = "retried"
+    FAILED = "failed"
+    GIVEN_BACK = "given back"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+class Verdict(NamedTuple):
+    """The outcome a job is to have, and the end that brings it about."""
+
+    outcome: Outcome
+    end: End
+
+
+class Unrunnable(Exception):
+    """The job's class or arguments do not exist here, for the cause this was raised from."""
+
+
+class Exhausted(Exception):
+    """The job had been started as often as it may be before this start."""
+
+
+class Expired(Exception):
+    """The job was too old to be started."""
+
+
+Backoff = Callable[[int, BaseException], Sequence[float] | None]
+"""Asks the job's class for the seconds after so many failures; None where it says nothing."""
+
+
+def unasked(_failures: int, _error: BaseException) -> None:
+    """Say nothing, for a job whose class is not there."""
+
+
+def refuse(job: Facts, limits: Limits) -> Verdict | None:
+    """Decide on a job before its start: None where it is to be started."""
+    if limits.forbids(job):
+        return failed(exceeded(job, limits))
+    if limits.expired(job):
+        return skipped("it had expired")
+    return None
+
+
+def is_early(error: BaseException | None) -> bool:
+    """Whether an attempt ended so that it counts neither as done nor as an exception of the job."""
+    kinds = (JobGivenBack, JobCancelled, Unrunnable, Exhausted, Expired, DontHandle)
+    return isinstance(error, kinds)
+
+
+def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)
+    """End a job well."""
+    return _DONE if result is None else Verdict(Outcome.DONE, End(State.COMPLETE, result=result))
+
+
+_DONE = Verdict(Outcome.DONE, End(State.COMPLETE))
+
+
+def decide(
+    error: BaseException,
+    job: Facts,
+    limits: Limits,
+    backoff: Backoff = unasked,
+    unknown_delays: Sequence[float] = (),
+) -> Verdict:
+    """Decide on a job after an attempt that raised `error`.
+
+    `unknown_delays` are the seconds after which a job that is unknown here is tried again: it may
+    be newer than this worker.
+    """
+    if is_early(error):
+        return _early(error, job, limits, unknown_delays)
+    if limits.end_with(error, job):
+        return failed(error)
+    failures = max(1, job.attempts - job.history.releases)
+    seconds = backoff(failures, error) or limits.backoffs()
+    delay = seconds[min(failures, len(seconds)) - 1]
+    return Verdict(Outcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))
+
+
+def _early(error: BaseException, job: Facts, limits: Limits, delays: Sequence[float]) -> Verdict:
+    match error:
+        case JobGivenBack():
+            return given_back(str(error))
+        case JobCancelled():
+            return Verdict(Outcome.CANCELLED, End(State.CANCELLED, remark=str(error)))
+        case Unrunnable():
+            return _unrunnable(error.__cause__ or error, job, delays)
+        case Exhausted():
+            return failed(exceeded(job.before(), limits), ran=False)
+    return skipped(str(error) or "DontHandle")
+
+
+def _unrunnable(cause: BaseException, job: Facts, delays: Sequence[float]) -> Verdict:
+    refusals = job.history.refusals
+    if refusals >= len(delays) or isinstance(cause, CannotDecrypt):
+        return failed(cause, ran=False)
+    return given_back(str(cause), delays[refusals], refused=True)
+
+
+def failed(error: BaseException, *, ran: bool = True) -> Verdict:
+    """Fail a job."""
+    return Verdict(Outcome.FAILED, End(State.FAILED, error=error, ran=ran))
+
+
+def skipped(reason: str) -> Verdict:
+    """End a job neither done nor failed."""
+    return Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark=reason))
+
+
+def given_back(reason: str, delay: float = 0.0, *, refused: bool = False) -> Verdict:
+    """Give a job back to its queue, uncounted."""
+    return Verdict(Outcome.GIVEN_BACK, End(State.WAITING, delay, remark=reason, refused=refused))

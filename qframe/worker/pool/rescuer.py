@@ -1,0 +1,203 @@
+"""Settles the jobs that dead workers of a pool had begun.
+
+In a thread of its own, so that a backend that does not answer holds nothing up. The connection is
+made shortly after the pool's start: at a death that would take longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue as queues
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Ability
+from qframe.contracts.status import State
+from qframe.drivers.heartbeat import start_thread
+from qframe.exceptions import BackendUnavailable, InvalidPayload, JobTimedOut, SettleError
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.payload import tracebacks
+from qframe.worker import outcome
+from qframe.worker.limits import DIED, TIMED_OUT, Facts, Limits
+from qframe.worker.options import WorkerOptions
+from qframe.worker.pool.scoreboard import JobState, LastJob
+
+log = logging.getLogger("qframe")
+
+_LOOKS = (0.02, 0.05, 0.1, 0.2)
+"""Pauses before a job is looked for again: its start may be on its way still."""
+_STARTING = 1.0
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+_PARTING = 5.0
+"""Seconds the end of a pool waits for a backend that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """The job a dead worker was in, and what became of the worker, in words.
+
+    `late`: the job had reached its hard timeout. `stopping`: the pool itself ended the worker on
+    its way to its own end, so the attempt is not to count.
+    """
+
+    job: LastJob
+    worker: int
+    words: str
+    late: bool = False
+    stopping: bool = False
+
+
+class Fate(StrEnum):
+    """What became of an orphan."""
+
+    READY = "ready again"
+    RETRIED = "tried again"
+    GIVEN_BACK = "given back"
+    DELETED = "done"
+    BACK = "back by itself"
+    GONE = "gone"
+    """Settled by its worker before it died, or passed to another."""
+    LEFT = "left to its lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """How it ended: `name` and `uuid` are the job's where it was found, `delay` in seconds."""
+
+    orphan: Orphan
+    fate: Fate
+    name: str = ""
+    uuid: str = ""
+    delay: float = 0.0
+
+
+class Rescuer:
+    """Settles the orphans it is given, one after the other, and tells of each.
+
+    `connect` makes the connection; `tell` is called in the thread.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        options: WorkerOptions,
+        tell: Callable[[Rescue], None],
+    ) -> None:
+        self._connect = connect
+        self._options = options
+        self._tell = tell
+        self._orphans: queues.SimpleQueue[Orphan | None] = queues.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._needed = threading.Event()
+        self._ended = threading.Event()
+
+    def begin(self) -> None:
+        """Get ready, if that has not been begun."""
+        if self._thread is None:
+            self._thread = start_thread("qframe-rescuer", self._run)
+
+    def rescue(self, orphan: Orphan) -> None:
+        """Settle a job soon."""
+        self.begin()
+        self._orphans.put(orphan)
+        self._needed.set()
+
+    def end(self) -> None:
+        """Settle what there still is, as far as the backend answers."""
+        if self._thread is not None:
+            self._ended.set()
+            self._needed.set()
+            self._orphans.put(None)
+            self._thread.join(_PARTING + 1)
+
+    def _run(self) -> None:
+        connection = self._made()
+        while (orphan := self._orphans.get()) is not None:
+            try:
+                connection = connection or self._connect()
+                rescue = self._rescued(connection, orphan)
+            except Exception as error:  # noqa: BLE001 (a driver's own bug must not end the thread)
+                log.warning("the job of worker %d: %s", orphan.worker, tracebacks.brief(error))
+                rescue = Rescue(orphan, Fate.LEFT)
+            self._tell(rescue)
+        if connection is not None:
+            connection.close()
+
+    def _made(self) -> Connection | None:
+        """Make the connection once the workers had time to start, or as soon as there is need."""
+        self._needed.wait(_STARTING)
+        if not self._ended.is_set():
+            with contextlib.suppress(Exception):  # said when it is needed
+                return self._connect()
+        return None
+
+    def _rescued(self, connection: Connection, orphan: Orphan) -> Rescue:
+        """Settle, trying again while the backend does not answer and the lease may still hold."""
+        if Ability.ADOPT not in connection.abilities:
+            return Rescue(orphan, Fate.LEFT)
+        give_up = time.monotonic() + connection.retry_after
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return self._settled(connection, orphan)
+            except SettleError:
+                return Rescue(orphan, Fate.GONE)
+            except BackendUnavailable as error:
+                if self._ended.is_set():
+                    give_up = min(give_up, time.monotonic() + _PARTING)
+                if time.monotonic() + pause > give_up:
+                    log.warning("the job of worker %d: %s", orphan.worker, error)
+                    return Rescue(orphan, Fate.LEFT)
+                time.sleep(pause)
+                pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _settled(self, connection: Connection, orphan: Orphan) -> Rescue:
+        job = _adopted(connection, orphan.job)
+        if job is None:
+            return Rescue(orphan, Fate.GONE)
+        fate, end = self._end(connection, job, orphan)
+        job.settle(end)
+        if Ability.AHEAD not in connection.abilities:  # it went with its worker's connection
+            return Rescue(orphan, Fate.BACK, job.name, job.uuid)
+        return Rescue(orphan, fate, job.name, job.uuid, end.delay)
+
+    def _end(self, connection: Connection, job: ReservedJob, orphan: Orphan) -> tuple[Fate, End]:
+        """Say how the job is to end: the next worker decides whether it may be tried again."""
+        if orphan.job.state is JobState.DEFERRED:
+            return Fate.DELETED, End(State.COMPLETE)
+        if orphan.stopping and not orphan.late and Ability.UNCOUNT in connection.abilities:
+            return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
+        how = TIMED_OUT if orphan.late else DIED
+        delay = self._backoff(job, orphan.words) if orphan.late else 0.0
+        end = End(State.RELEASED, delay, error=orphan.words, how=how, front=not delay)
+        return Fate.RETRIED if delay else Fate.READY, end
+
+    def _backoff(self, job: ReservedJob, words: str) -> float:
+        """Give the backoff of a job that timed out; none where its payload says it was the last.
+
+        Whoever takes it next then fails it, where its class is known and listeners hear of it.
+        """
+        try:
+            limits = Limits(None, job.payload, self._options)
+        except InvalidPayload:
+            return 0.0
+        verdict = outcome.decide(JobTimedOut(words), Facts.of(job), limits)
+        return verdict.end.delay
+
+
+def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:
+    """Adopt the job; its worker's last words to the backend may come a moment after ours."""
+    reservation = connection.backend.adopt(last.fence)
+    for pause in _LOOKS if last.state is JobState.RUNNING else ():
+        if reservation is not None:
+            break
+        time.sleep(pause)
+        reservation = connection.backend.adopt(last.fence)
+    return None if reservation is None else ReservedJob(connection.context, reservation)

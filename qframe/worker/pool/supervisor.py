@@ -1,0 +1,242 @@
+"""Keeps a number of workers running, and has settled what a dead one had begun.
+
+It imports nothing of the application. Each worker is a program of its own, in a session of its own,
+and outlives the parent by no more than its job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from qframe.worker import process_tree
+from qframe.worker.options import USAGE, StopReason, WorkerOptions
+from qframe.worker.pool.rescuer import Orphan, Rescuer
+from qframe.worker.pool.scoreboard import LastJob
+from qframe.worker.pool.signal_queue import PASSED_ON, STOPS, SignalQueue
+from qframe.worker.pool.slot import WorkerExit, WorkerSlot
+
+_LOOK = 1.0
+"""Seconds between two looks at the deadlines of the jobs."""
+_START_LOOK = 0.02
+_FIRST_ALONE = 10.0
+"""Seconds the first worker has to show that it can work, before the others are started."""
+_MARGIN = 2.0
+"""Seconds after its hard timeout in which a worker ends itself, writing its stacks."""
+_WORST = (USAGE, StopReason.LOST_BACKEND.exit_code, StopReason.MEMORY.exit_code, 1)
+_FINAL = {StopReason.EMPTY, StopReason.ONCE}
+
+
+class PoolReporter(Protocol):
+    """Who tells people what happens; may be called while a job is settled, from that thread."""
+
+    def started(self, number: int, pid: int) -> None:
+        """A worker was started."""
+
+    def ended(self, exit_: WorkerExit, delay: float | None) -> None:
+        """A worker has ended; another takes its slot after `delay` seconds, None: none does."""
+
+    def not_started(self, number: int, error: OSError, delay: float) -> None:
+        """The system did not let a worker be started; tried again after `delay` seconds."""
+
+    def told(self, what: str) -> None:
+        """Something is done to all workers."""
+
+
+class Supervisor:
+    """Keeps `size` workers running until told to stop, or until all have ended for good.
+
+    `command` starts a worker. `stop_timeout` is how many seconds running jobs have to end when
+    the pool stops, 0 without limit; `options.grace` how many follow for what was told to end.
+    `changes`, called with a function, calls that whenever the workers are to be replaced.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        size: int,
+        options: WorkerOptions,
+        rescuer: Rescuer,
+        report: PoolReporter,
+        *,
+        stop_timeout: float = 0,
+        changes: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self.totals: Counter[str] = Counter()
+        self._options = options
+        self._rescuer = rescuer
+        self._report = report
+        self._stop_timeout = stop_timeout
+        self._changes = changes
+        self._lifeline, self._lifeline_end = os.pipe()
+        self._slots = [WorkerSlot(n + 1, command, self._lifeline) for n in range(size)]
+        self._proven = False
+        self._paused = False
+        self._codes: list[int] = []
+        self._stopping = 0
+        """How often it was told to stop: running jobs end, are given back, are killed."""
+        self._next_step = 0.0
+        self._signals = SignalQueue()
+
+    def run(self) -> int:
+        """Keep the workers running and give the exit code."""
+        process_tree.adopt_orphans()
+        with self._signals:
+            if self._changes is not None:
+                self._changes(self._signals.tell_of_changes)
+            while True:
+                self._heed_signals()
+                self._reap()
+                self._end_late_jobs()
+                self._step_to_the_end()
+                self._fill()
+                if self._is_over():
+                    break
+                self._signals.wait(self._seconds_to_wait())
+            self._rescuer.end()
+            process_tree.end_children()
+        os.close(self._lifeline_end)
+        os.close(self._lifeline)
+        if self._stopping:
+            return 0
+        return next((code for code in _WORST if code in self._codes), int(any(self._codes)))
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping > 0
+
+    def _is_over(self) -> bool:
+        return all(not slot.runs for slot in self._slots) and (
+            bool(self._stopping) or all(slot.closed for slot in self._slots)
+        )
+
+    def _seconds_to_wait(self) -> float:
+        now = time.monotonic()
+        moments = [now + _LOOK]
+        if not self._proven and self._slots[0].runs:
+            moments.append(now + _START_LOOK)
+        if not self._stopping:
+            moments += [slot.due for slot in self._slots if slot.waits]
+        elif self._next_step:
+            moments.append(self._next_step)
+        return max(0.0, min(moments) - now)
+
+    # -- what it is told ------------------------------------------------------------------------
+
+    def _heed_signals(self) -> None:
+        for number in self._signals.heard():
+            if number in STOPS:
+                self._stop(number)
+            elif number in PASSED_ON:
+                if number != signal.SIGUSR1:
+                    self._paused = number == signal.SIGUSR2
+                self._tell(number)
+        if self._signals.changed():
+            self._report.told("source files have changed: workers are replaced after their jobs")
+            for slot in self._slots:
+                slot.tell_to_leave()
+
+    def _tell(self, number: int) -> None:
+        for slot in self._slots:
+            slot.pause(paused=self._paused)
+            if slot.hears:
+                slot.signal(number)
+
+    def _stop(self, number: int) -> None:
+        """Go one step further to the end: finish the jobs, give them back, kill what is left."""
+        self._stopping += 1
+        if self._stopping <= 2:  # noqa: PLR2004 (finish, and give back)
+            for slot in self._slots:
+                # One that cannot hear yet holds no job, and would say of an INT where it was.
+                slot.signal(number if slot.hears else signal.SIGTERM)
+                slot.signal(signal.SIGCONT)  # or one that is stopped would not hear it
+            wait = self._stop_timeout if self._stopping == 1 else max(self._options.grace, 1)
+            self._next_step = time.monotonic() + wait if wait else 0.0
+        else:
+            self._next_step = 0.0
+            for slot in self._slots:
+                slot.kill()
+
+    def _step_to_the_end(self) -> None:
+        if self._stopping and self._next_step and time.monotonic() >= self._next_step:
+            if self._stopping == 1:
+                self._report.told("stop-timeout is over: running jobs are given back")
+            else:
+                self._report.told("workers that do not end are killed")
+            self._stop(signal.SIGTERM)
+
+    # -- workers that end -----------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        for pid, status in process_tree.dead_children():
+            for slot in self._slots:
+                if slot.pid == pid:
+                    self._ended(slot, slot.reap(status))
+
+    def _ended(self, slot: WorkerSlot, exit_: WorkerExit) -> None:
+        self.totals.update(exit_.totals)
+        self._proven = self._proven or exit_.was_ready
+        delay = self._delay(slot, exit_)
+        self._report.ended(exit_, delay)
+        if exit_.left is not None and exit_.left.fence:
+            self._rescuer.rescue(self._orphan(exit_, exit_.left))
+        if delay is None:
+            slot.closed = True
+            self._codes.append(exit_.code)
+        else:
+            slot.replace_in(delay)
+
+    def _orphan(self, exit_: WorkerExit, left: LastJob) -> Orphan:
+        words = exit_.words
+        if exit_.late:
+            words = f"{words} {time.monotonic() - left.began:.1f} s after its start"
+        stopping = bool(self._stopping) and exit_.killed_by_pool
+        return Orphan(left, exit_.number, words, late=exit_.late, stopping=stopping)
+
+    def _delay(self, slot: WorkerSlot, exit_: WorkerExit) -> float | None:
+        """Give the seconds until another worker takes the slot; None where none is to."""
+        if self._stopping or exit_.reason in _FINAL or self._options.once:
+            return None
+        if exit_.code == USAGE and not self._proven:
+            for other in self._slots:  # what is wrong with one is wrong with all
+                other.closed = True
+            return None
+        return slot.next_delay(exit_)
+
+    def _end_late_jobs(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            deadline = slot.deadline()
+            if deadline and now > deadline + _MARGIN:
+                slot.kill(late=True)
+
+    # -- workers that begin ---------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        if self._stopping:
+            return
+        now = time.monotonic()
+        first, *others = self._slots
+        self._start(first, now)
+        if not self._proven:
+            self._proven = first.hears
+            if self._proven:
+                self._rescuer.begin()
+            elif not (first.runs and now - first.began > _FIRST_ALONE):
+                return
+        for slot in others:
+            self._start(slot, now)
+
+    def _start(self, slot: WorkerSlot, now: float) -> None:
+        if slot.waits and now >= slot.due:
+            try:
+                slot.start(paused=self._paused)
+            except OSError as error:
+                self._report.not_started(slot.number, error, slot.not_started())
+            else:
+                self._report.started(slot.number, slot.pid)

@@ -1,0 +1,26 @@
+"""How many jobs are reserved ahead: about as many as the last ones would finish in 20 ms."""
+
+from __future__ import annotations
+
+_SPAN = 0.02
+_MOST = 50
+_WEIGHT = 0.2
+
+
+class Prefetch:
+    """One while jobs are slow or unknown, more while they are short; never a hoard."""
+
+    def __init__(self) -> None:
+        self._seconds = _SPAN
+
+    def ran(self, seconds: float) -> None:
+        """Learn from a job that took `seconds`; a slow one counts at once and in full."""
+        if seconds >= _SPAN:
+            self._seconds = seconds
+        else:
+            before = min(self._seconds, _SPAN)
+            self._seconds = before + _WEIGHT * (seconds - before)
+
+    def limit(self) -> int:
+        """Give how many to reserve."""
+        return max(1, min(_MOST, int(_SPAN / max(self._seconds, 1e-6))))

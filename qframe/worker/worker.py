@@ -1,0 +1,152 @@
+"""Worker: what `qframe work` calls, and programs that work in a process of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ClassVar
+
+from qframe import events, manager
+from qframe.contracts.backend import Ability
+from qframe.drivers.heartbeat import Heartbeat
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.middleware import execution
+from qframe.worker import roster
+from qframe.worker.loop import Loop
+from qframe.worker.options import StopReason, WorkerOptions
+from qframe.worker.pool.child import PoolMember
+from qframe.worker.queues import Queues
+from qframe.worker.runner import Runner
+from qframe.worker.signals import Signals
+
+log = logging.getLogger("qframe")
+
+
+class Worker:
+    """Works the queues of one connection until there is a reason to stop.
+
+    `run()` is what `qframe work` calls; it gives the exit code. Off the main thread it runs
+    without signals, and so without timeouts, and says so; `stop()` ends it from any thread.
+    Raises `ConfigurationError` for a connection that is unknown, holds no jobs, or cannot list its
+    queues where one is to be matched by a pattern.
+    """
+
+    heeds_signals: ClassVar[bool] = True
+    """False in a program, such as a test, whose signals are its own; then there are no timeouts."""
+    loop: ClassVar[type[Loop]] = Loop
+
+    def __init__(
+        self, queues: QueueManager | None = None, options: WorkerOptions | None = None
+    ) -> None:
+        self.manager = queues or manager.default()
+        self.options = options or WorkerOptions()
+        self.connection = self.manager.connection(self.options.connection)
+        self.queues = self.options.queues or (self.connection.default_queue,)
+        self._needs(Ability.RESERVE, "holds no jobs to work on")
+        selected = self._selected()
+        if selected.patterns:
+            first = repr(selected.patterns[0])
+            self._needs(Ability.LIST, f"cannot list its queues: name them instead of {first}")
+        for name in selected.names:
+            self.connection.backend.check_queue(name)
+        self.stop_reason: StopReason | None = None
+        self.told: Callable[[roster.Entry], None] | None = None
+        """Hears, from another thread and within about a second, what the worker is doing."""
+        self.member: PoolMember | None = None
+        """The pool this worker belongs to."""
+        self._loop: Loop | None = None
+        self._signals: Signals | None = None
+        self._stop_asked = False
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs this run, or the last one, has brought to an outcome so far."""
+        return 0 if self._loop is None else self._loop.jobs
+
+    def _needs(self, ability: Ability, or_else: str) -> None:
+        if ability not in self.connection.abilities:
+            raise ConfigurationError(
+                f"the connection {self.connection.name!r} ({self.connection.settings.driver}) "
+                f"{or_else}"
+            )
+
+    def _selected(self) -> Queues:
+        return Queues(self.queues, self.connection.queues)
+
+    def stop(self) -> None:
+        """Ask the worker, from any thread, to stop after its job."""
+        self._stop_asked = True
+        if self._signals is not None:
+            self._signals.tell_to_stop()
+
+    def load(self) -> None:
+        """Import the modules of `jobs`, in this process unless each job has one of its own.
+
+        Raises `ConfigurationError` naming one that cannot be.
+        """
+        if self.options.isolate:
+            from qframe.worker.isolation import runner  # noqa: PLC0415 (only a worker that forks needs it)
+
+            runner.preload(self.manager, self.options)
+        else:
+            self.manager.registry.load()
+
+    def run(self) -> int:
+        """Work, and give the exit code that says why it stopped."""
+        manager.use(self.manager)
+        self.load()
+        isolate = self.options.isolate
+        with Signals(raising=not isolate, heard=self.heeds_signals) as signals:
+            if self.heeds_signals and not signals.on_main_thread:
+                log.warning("the worker is not on the main thread: no signals, no timeouts")
+            loop = self._loop = self._made(signals)
+            self._signals = signals
+            if self._stop_asked:  # before it ran
+                signals.tell_to_stop()
+            try:
+                loop.begin()
+                if self.member is not None:
+                    self._join(self.member, signals)
+                with execution.kept_event_loop():
+                    reason = self.stop_reason = loop.run()
+            finally:
+                loop.end()
+                self._signals = None
+                self._stop_asked = False
+        name = self.connection.name
+        events.fire(events.WorkerStopping, name, self.queues, reason, reason.exit_code, self.jobs)
+        return reason.exit_code
+
+    def _made(self, signals: Signals) -> Loop:
+        """Make what this run is made of."""
+        self.manager.keyring.prepare()
+        beats = Heartbeat(threaded=not self.options.isolate, close=self.manager.close)
+        runner = self._runner(signals)(
+            self.connection,
+            self.manager.registry,
+            self.options,
+            signals,
+            self.manager.settings.unknown_job_delays,
+            heartbeat=beats,
+            scoreboard=None if self.member is None else self.member.scoreboard,
+        )
+        return self.loop(
+            self.connection, self._selected(), self.options, signals, runner, beats, self.told
+        )
+
+    def _runner(self, signals: Signals) -> type[Runner]:
+        if not self.options.isolate:
+            return Runner
+        if not signals.on_main_thread:
+            raise ConfigurationError("isolate forks, which only the main thread may: run it there")
+        from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
+
+        return IsolatingRunner
+
+    def _join(self, member: PoolMember, signals: Signals) -> None:
+        """Tell the pool that signals are heard; one for a pause may have come too early for it."""
+        signals.heed_hang_up()
+        member.follow(self.stop)
+        member.scoreboard.ready()
+        signals.paused = signals.paused or member.scoreboard.paused

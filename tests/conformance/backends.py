@@ -1,0 +1,236 @@
+"""The backends under test: one class each, and one line in `BACKENDS`.
+
+A backend of a third party derives `Bench`, enters itself in `BACKENDS`, and runs this folder and
+`tests/histories`; its abilities say what it is tested for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from qframe.contracts.backend import Backend, Timing
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.ordered import OrderedBackend
+from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.proxy import Mode, Proxy
+from tests.support.redis_server import RedisCluster, RedisServer
+
+NAME = "here"
+"""The name of the connection under test."""
+
+
+class Bench(ABC):
+    """An empty place for messages, that any number of backends can be opened on."""
+
+    skews: ClassVar[bool] = True
+    """Whether time passes by `timing.skew`; else only by waiting."""
+    shared: ClassVar[bool] = True
+    """Whether another process can open it, too."""
+    by_readiness: ClassVar[bool] = True
+    """Whether messages come in the order in which they became ready."""
+    slow: ClassVar[bool] = False
+    """Whether only `make test-all` tests it."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self.timing = Timing()
+        self.opened: list[Backend] = []
+        self.prepare(request, folder)
+
+    @abstractmethod
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        """Start what it needs, and empty it."""
+
+    @abstractmethod
+    def make(self) -> Backend:
+        """Give a backend on it, with the timing of this bench."""
+
+    def open(self) -> Backend:
+        """Give a backend on it as another worker has it."""
+        backend = self.make()
+        self.opened.append(backend)
+        return backend
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the clock of every backend of it be so much later."""
+        self.timing.skew += seconds
+
+    def lose_answer(self) -> bool:
+        """Lose the next answer of a server on its way; says whether there is a way."""
+        return False
+
+    def keep_answers(self) -> None:  # noqa: B027 (most lose none)
+        """Lose none any more."""
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for backend in self.opened:
+            backend.close()
+
+
+class MemoryBench(Bench):
+    shared = False
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._backend = MemoryBackend(self.timing)
+
+    def make(self) -> Backend:
+        return self._backend
+
+
+class SqliteBench(Bench):
+    _files = itertools.count()
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._kind = _kind("database", "DatabaseBackend")
+        self._url = f"sqlite:///{folder}/{next(self._files)}.sqlite3"
+
+    def make(self) -> Backend:
+        from qframe.config import DatabaseSettings
+
+        backend: Backend = self._kind(NAME, DatabaseSettings(url=self._url), self.timing)
+        return backend
+
+
+class RedisBench(Bench):
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._kind = _kind("redis", "RedisBackend")
+        server: RedisServer = request.getfixturevalue("redis_running")
+        server.command("FLUSHALL")
+        self.url = server.url
+
+    def make(self) -> Backend:
+        from qframe.config import RedisSettings
+
+        backend: Backend = self._kind(NAME, RedisSettings(url=self.url), self.timing)
+        return backend
+
+
+class LossyRedisBench(RedisBench):
+    """Redis behind a proxy that can lose answers."""
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        super().prepare(request, folder)
+        server: RedisServer = request.getfixturevalue("redis_running")
+        self._proxy = Proxy("127.0.0.1", server.port)
+        self.url = server.url_at(self._proxy.port)
+
+    @property
+    def losses(self) -> int:
+        """How many answers were lost."""
+        return self._proxy.faults
+
+    def lose_answer(self) -> bool:
+        self._proxy.switch(Mode.CUT_AFTER_REQUEST, only=b"EVAL", times=1)
+        return True
+
+    def keep_answers(self) -> None:
+        self._proxy.switch(Mode.PASS)
+
+    def close(self) -> None:
+        super().close()
+        self._proxy.close()
+
+
+class ClusterBench(Bench):
+    """A Cluster, on which messages are in other slots than facts."""
+
+    slow = True
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        cluster: RedisCluster = request.getfixturevalue("redis_cluster")
+        cluster.empty()
+        self._url = cluster.url
+
+    def make(self) -> Backend:
+        from qframe.config import RedisSettings
+        from qframe.drivers.redis.backend import RedisBackend
+
+        redis = RedisBackend(NAME, RedisSettings(url=self._url, cluster=True), self.timing)
+        return OrderedBackend(redis, redis, redis)
+
+
+class OrderedBench(Bench):
+    """Messages, facts and failed records each in a backend of its own."""
+
+    kind: ClassVar[type[Bench]] = MemoryBench
+    shared = False
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._messages = self.kind(request, folder)
+        self._messages.timing = self.timing
+        self._facts = MemoryBackend(self.timing)
+        self._failed = MemoryBackend(self.timing)
+
+    def make(self) -> Backend:
+        if isinstance(self._messages, MemoryBench):
+            self._messages.make().timing = self.timing
+        return OrderedBackend(self._messages.make(), self._facts, self._failed)
+
+
+class OrderedSqliteBench(OrderedBench):
+    kind = SqliteBench
+
+
+class OrderedRedisBench(OrderedBench):
+    kind = RedisBench
+
+
+class BeanstalkdBench(Bench):
+    """Beanstalkd with facts in memory."""
+
+    skews = False
+    shared = False
+    by_readiness = False
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._kind = _kind("beanstalkd", "BeanstalkdBackend")
+        server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
+        server.empty()
+        self._port = server.port
+        self._facts = MemoryBackend(self.timing)
+        self._attempts = MemoryBackend(self.timing)
+
+    def make(self) -> Backend:
+        from qframe.config import BeanstalkdSettings
+
+        settings = BeanstalkdSettings(port=self._port)
+        messages: Backend = self._kind(NAME, settings, lambda: self._attempts, self.timing)
+        return OrderedBackend(messages, self._facts, self._facts)
+
+
+BACKENDS: dict[str, type[Bench]] = {
+    "memory": MemoryBench,
+    "sqlite": SqliteBench,
+    "redis": RedisBench,
+    "beanstalkd": BeanstalkdBench,
+    "ordered memory": OrderedBench,
+    "ordered sqlite": OrderedSqliteBench,
+    "ordered redis": OrderedRedisBench,
+    "redis cluster": ClusterBench,
+}
+
+
+def named(backends: Mapping[str, type[Bench]]) -> list[Any]:
+    """Give backends as the parameters of a test."""
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(kind, id=name, marks=marks[kind.slow]) for name, kind in backends.items()]
+
+
+def _kind(driver: str, name: str) -> Any:
+    """Give a backend's class; without it the test is skipped."""
+    for folder in (f"new_{driver}", driver):
+        try:
+            module = importlib.import_module(f"qframe.drivers.{folder}.backend")
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("qframe.drivers."):
+                raise
+            continue
+        return getattr(module, name)
+    pytest.skip(f"there is no {name} yet")

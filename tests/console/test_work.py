@@ -1,0 +1,77 @@
+"""`qframe work` used wrongly: one line on stderr, exit 2, and nothing was made."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.conftest import Shop
+
+WRONG = [
+    (["nosuch"], ["unknown connection 'nosuch'", "configured are database"]),
+    (["databse"], ["did you mean 'database'?"]),
+    (["sync"], ["'sync'", "holds no jobs to work on"]),
+    (["null"], ["'null'", "holds no jobs to work on"]),
+    (["--timeout", "-1"], ["timeout", "0 or more", "-1"]),
+    (["--timeout", "nan"], ["timeout", "nan"]),
+    (["--grace", "inf"], ["grace", "inf"]),
+    (["--memory", "banana"], ["--memory", "number"]),
+    (["--tries", "1.5"], ["--tries", "integer"]),
+    (["--tries", "-1"], ["tries", "-1"]),
+    (["--max-jobs", "-1"], ["max_jobs", "-1"]),
+    (["--backoff", "1,x"], ["--backoff", "1,x"]),
+    (["--backoff", "1,-5"], ["backoff", "-5"]),
+    (["--backoff", ""], ["--backoff"]),
+    (["--queue", "two words"], ["'two words' is not a queue name"]),
+    (["--queue", "a\nb"], [r"'a\nb'", "is not a queue name"]),
+    (["--queue", "x" * 300], ["is not a queue name"]),
+    (["--queue", "a,,b"], ["is not a queue name"]),
+    (["--queue", "ünïcode"], ["is not a queue name"]),
+    (["--nosuch"], ["nosuch"]),
+    (["--config", "nosuch.toml"], ["nosuch.toml", "No such file"]),
+    (["database", "second"], ["second"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=lambda value: str(value)[:30])
+def test_wrong_usage_is_one_line_and_exit_2(
+    shop: Shop, arguments: list[str], words: list[str]
+) -> None:
+    said = shop.run("work", *arguments)
+    assert said.code == 2, said
+    line = said.only()
+    assert len(line) < 400
+    for word in words:
+        assert word in line
+
+
+TOML = [
+    ("defualt = 'database'\n", ["qframe.toml", "unknown key 'defualt'", "did you mean 'default'?"]),
+    ("[connections.database]\nretry_afer = 5\n", ["retry_afer", "did you mean 'retry_after'?"]),
+    ("[connections.database]\nretry_after = 0.5\n", ["connections.database", "retry_after"]),
+    ("[connections.database]\nqueue = 'a b'\n", ["connections.database", "queue", "'a b'"]),
+    ("[connections.database]\ndriver = 'redys'\n", ["unknown driver 'redys'"]),
+    ("[connections.database]\nurl = 'sqlite://'\n", ["in memory"]),
+    ("[connections.database]\nurl = 'what is this'\n", ["url"]),
+    ("jobs = ['nosuch']\n", ["jobs: 'nosuch' cannot be imported", "nosuch"]),
+    ("jobs = ['broken']\n", ["jobs: 'broken' cannot be imported", "ZeroDivisionError"]),
+    ("jobs = ['exits']\n", ["jobs: 'exits' cannot be imported", "SystemExit"]),
+    ("[listeners]\nJobFaild = ['shop:hear']\n", ["JobFaild", "did you mean 'JobFailed'?"]),
+    ("[listeners]\nJobFailed = ['shop:nosuch']\n", ["shop:nosuch", "cannot be loaded"]),
+    ("[listeners]\nJobFailed = ['shop:note.x']\n", ["shop:note.x", "cannot be loaded"]),
+    ("this is not toml\n", ["qframe.toml"]),
+]
+
+
+@pytest.mark.parametrize(("toml", "words"), TOML, ids=lambda value: str(value)[:40])
+def test_a_wrong_configuration_is_one_line_and_exit_2(
+    shop: Shop, toml: str, words: list[str]
+) -> None:
+    shop.write("qframe.toml", toml)
+    shop.write("broken.py", "1 / 0\n")
+    shop.write("exits.py", "import sys\nsys.exit(0)\n")
+    said = shop.run("work", "--once", "--sleep", "0")
+    assert said.code == 2, said
+    (line,) = said.err.splitlines()
+    for word in words:
+        assert word in line
+    assert not (shop.root / "qframe.sqlite3").exists()

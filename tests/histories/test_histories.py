@@ -1,0 +1,43 @@
+"""Every backend does, whatever is done to it, what the memory backend does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.backends import BACKENDS, Bench, LossyRedisBench, named
+from tests.histories.history import Author, Event, shrunk
+from tests.histories.run import Run
+
+SEEDS = range(int(os.environ.get("HISTORIES", "25")))
+"""The histories of each backend; `make test-all` asks for more."""
+
+KINDS: dict[str, type[Bench]] = {**BACKENDS, "redis that loses answers": LossyRedisBench}
+
+
+@pytest.mark.parametrize("kind", named(KINDS))
+def test_it_does_what_the_memory_backend_does(
+    kind: type[Bench], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    def run(history: Sequence[Event]) -> None:
+        bench = kind(request, tmp_path)
+        try:
+            Run(bench).all(history)
+        finally:
+            bench.close()
+
+    def fails(history: Sequence[Event]) -> bool:
+        try:
+            run(history)
+        except Exception:  # noqa: BLE001 (whatever it is, less of it may do)
+            return True
+        return False
+
+    for seed in SEEDS:
+        history = Author(seed).history()
+        if fails(history):
+            run(shrunk(history, fails))
+            pytest.fail(f"seed {seed} fails at times")

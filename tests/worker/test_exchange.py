@@ -1,0 +1,217 @@
+"""What the worker says between two jobs: in how many exchanges, and what if no answer comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from qframe.contracts.status import State
+from qframe.exceptions import BackendUnavailable, LeaseLost
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.worker.exchange import Exchange
+from tests.worker.bench import Bench
+
+DONE = End(State.COMPLETE)
+
+
+class Talk:
+    """An exchange, and whom it found to run twice."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.backend = self.bench.backend
+        self.twice: list[str] = []
+        self.exchange = Exchange(self.bench.connection, lambda job: self.twice.append(job.uuid))
+
+    def held(self, *names: str) -> list[ReservedJob]:
+        for name in names:
+            self.bench.push(name)
+        jobs = self.exchange.reserve(["q"], len(names))
+        self.backend.said.clear()
+        return jobs
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk()
+
+
+def test_a_deletion_travels_with_the_next_start_and_neither_is_waited_for(talk: Talk) -> None:
+    a, b = talk.held("A", "B")
+    assert talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    assert talk.exchange.defers(a)
+    assert talk.exchange.start(b)
+    assert talk.backend.said == ["tell Start", "tell Delete Start"]
+    assert not talk.exchange.defers(a)
+    assert talk.bench.left == 1
+    assert b.attempts() == 1
+
+
+def test_it_travels_with_a_reservation_where_nothing_is_held(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    assert talk.exchange.reserve(["q"], 1) == []
+    assert talk.backend.said == ["tell Start", "reserve Delete"]
+    assert talk.bench.left == 0
+
+
+def test_it_is_said_at_once_by_flush(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    talk.exchange.flush()
+    talk.exchange.flush()
+    assert talk.backend.said == ["tell Start", "apply Delete"]
+    assert talk.bench.left == 0
+
+
+def test_a_start_is_asked_where_the_lease_is_not_certain(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    a.reservation.sure_until = 0
+    assert talk.exchange.start(a)
+    assert talk.backend.said == ["apply Start"]
+
+
+def test_it_is_asked_where_that_of_the_job_before_is_not(talk: Talk) -> None:
+    a, b = talk.held("A", "B")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    a.reservation.sure_until = 0
+    assert talk.exchange.start(b)
+    assert talk.backend.said[-1] == "apply Delete Start"
+
+
+def test_a_job_held_too_long_is_not_run(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    other = talk.backend.lose(a)
+    a.reservation.sure_until = 0
+    assert not talk.exchange.start(a)
+    assert a.is_lost
+    assert other.attempts() == 0, "not counted"
+
+
+def test_a_late_job_that_nobody_has_taken_is_started(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.backend.timing.skew += 100
+    assert talk.exchange.start(a)
+
+
+def test_a_start_that_was_lost_after_all_is_found_later(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.backend.lose(a)
+    assert talk.exchange.start(a), "nobody knows better so far"
+    assert not talk.exchange.reserve(["q"], 1)
+    assert a.is_lost
+    with pytest.raises(LeaseLost):
+        talk.exchange.defer(a, DONE)
+
+
+def test_a_job_done_whose_lease_was_lost_is_told(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.backend.lose(a)
+    talk.exchange.defer(a, DONE)
+    talk.exchange.flush()
+    assert talk.twice == ["a"]
+    assert a.is_lost
+
+
+@pytest.mark.parametrize("how", ["down", "cut"])
+def test_what_was_not_heard_is_said_again_and_counts_once(talk: Talk, how: str) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    setattr(talk.backend, how, 1)
+    with pytest.raises(BackendUnavailable):
+        talk.exchange.reserve(["q"], 1)
+    assert talk.exchange.defers(a)
+    setattr(talk.backend, how, 1)
+    with pytest.raises(BackendUnavailable):
+        talk.exchange.flush()
+    talk.exchange.flush()
+    assert talk.bench.left == 0
+    assert talk.twice == []
+
+
+def test_a_start_that_cannot_be_told_leaves_the_deletion(talk: Talk) -> None:
+    a, b = talk.held("A", "B")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    talk.backend.down = 1
+    with pytest.raises(BackendUnavailable):
+        talk.exchange.start(b)
+    assert talk.exchange.defers(a)
+    talk.exchange.flush()
+    assert talk.bench.left == 1
+
+
+# -- a job that runs on ---------------------------------------------------------------------------
+
+
+def test_a_start_without_an_answer_is_said_again_by_another_thread(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.backend.unsent = True
+    talk.exchange.start(a)
+    assert not talk.exchange.confirm(a), "a moment is not long"
+    talk.backend.timing.skew += 0.5
+    with talk.backend.elsewhere():
+        assert talk.exchange.confirm(a)
+    assert talk.backend.said == ["tell Start", "apply Start"]
+    assert a.attempts() == 1
+    talk.backend.apply()
+    assert a.attempts() == 1
+    assert not talk.exchange.confirm(a)
+    a.settle(DONE)
+    assert talk.bench.left == 0
+
+
+def test_the_deletion_that_was_told_with_it_is_said_again_too(talk: Talk) -> None:
+    a, b = talk.held("A", "B")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    talk.backend.said.clear()
+    talk.exchange.start(b)
+    talk.backend.timing.skew += 0.5
+    with talk.backend.elsewhere():
+        assert talk.exchange.confirm(b)
+    assert talk.backend.said == ["tell Delete Start", "apply Delete Start"]
+    talk.backend.apply()  # and hears the first answer, after all
+    assert talk.twice == [], "of two deletions one finds nothing"
+    assert talk.bench.left == 1
+    assert b.attempts() == 1
+
+
+def test_a_deletion_that_was_lost_is_told_once_both_times_say_so(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.backend.lose(a)
+    (b,) = talk.held("B")
+    talk.exchange.defer(a, DONE)
+    talk.exchange.start(b)
+    talk.backend.timing.skew += 0.5
+    with talk.backend.elsewhere():
+        assert talk.exchange.confirm(b)
+    assert talk.twice == []
+    talk.backend.apply()
+    assert talk.twice == ["a"]
+
+
+def test_a_loss_found_so_is_the_jobs(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.backend.unsent = True
+    talk.exchange.start(a)
+    talk.backend.lose(a)
+    talk.backend.timing.skew += 0.5
+    with pytest.raises(LeaseLost), talk.backend.elsewhere():
+        talk.exchange.confirm(a)
+    assert a.is_lost
+
+
+def test_an_answered_start_is_not_said_again(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.backend.apply()
+    talk.backend.timing.skew += 5
+    assert not talk.exchange.confirm(a)

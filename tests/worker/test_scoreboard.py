@@ -1,0 +1,212 @@
+"""What a worker says of itself in shared memory, and what its pool makes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qframe.contracts.backend import Ability
+from qframe.contracts.status import State
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.worker import Worker, WorkerOptions, process_tree
+from qframe.worker.limits import DIED, TIMED_OUT
+from qframe.worker.pool.child import VARIABLE, PoolMember
+from qframe.worker.pool.rescuer import Fate, Orphan, Rescue, Rescuer
+from qframe.worker.pool.scoreboard import SIZE, JobState, WorkerScore
+from tests.support.process import Project, wait_for
+
+
+@pytest.fixture
+def score() -> Iterator[WorkerScore]:
+    made = WorkerScore.create()
+    yield made
+    made.close()
+
+
+def reserved(project: Project) -> ReservedJob:
+    """Hold the one job there is."""
+    (job,) = project.queue.reserve(["default"])
+    return job
+
+
+def started(project: Project, **envelope: Any) -> ReservedJob:
+    """Push a job and start it."""
+    project.push("Note", **envelope)
+    job = reserved(project)
+    (result,) = project.queue.backend.apply(job.start_plan().step(job.reservation))
+    assert result.applied
+    return job
+
+
+class TestScoreboard:
+    def test_another_process_reads_what_was_written(self, score: WorkerScore) -> None:
+        writer = WorkerScore(score.descriptor)
+        assert score.last_job().state is JobState.IDLE
+        before = time.monotonic()
+        writer.running(b"fence\0\xff", 5.0)
+        last = score.last_job()
+        assert (last.state, last.number, last.fence) == (JobState.RUNNING, 1, b"fence\0\xff")
+        assert before + 5 <= last.deadline <= time.monotonic() + 5
+        assert score.deadline() == last.deadline
+        writer.settling()
+        assert score.deadline() == 0, "what has ended is not late"
+        assert score.last_job().fence
+        writer.settled(deferred=True)
+        assert score.last_job().state is JobState.DEFERRED
+        writer.settled(deferred=False)
+        assert score.last_job().state is JobState.IDLE
+        writer.running(b"next", 0)
+        assert (score.last_job().number, score.deadline()) == (2, 0)
+
+    def test_a_job_is_counted_once_however_often_its_limits_change(
+        self, score: WorkerScore
+    ) -> None:
+        score.running(b"fence", 5.0)
+        score.running(b"fence", 0)
+        assert (score.last_job().number, score.last_job().deadline) == (1, 0.0)
+
+    def test_a_job_too_large_is_not_named(self, score: WorkerScore) -> None:
+        score.running(b"x" * SIZE, 5.0)
+        assert score.last_job().fence == b""
+        assert score.last_job().state is JobState.RUNNING
+
+    def test_last_words(self, score: WorkerScore) -> None:
+        assert score.last_words() == ("", {})
+        score.ready()
+        assert score.is_ready
+        score.farewell("memory", {"done": 3})
+        assert score.last_words() == ("memory", {"done": 3})
+        assert score.was_ready
+        assert not score.is_ready
+
+    def test_it_works_without_memory_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "memfd_create")
+        other = WorkerScore.create()
+        other.running(b"fence", 2.0)
+        assert WorkerScore(other.descriptor).last_job().number == 1
+        other.close()
+
+    def test_a_worker_says_what_it_runs_until_it_is_settled(
+        self, project: Project, score: WorkerScore
+    ) -> None:
+        project.push("Note")
+        worker = Worker(project.manager, WorkerOptions(stop_when_empty=True))
+        worker.member = PoolMember(score, os.getppid(), 0)
+        worker.run()
+        assert (score.last_job().state, score.last_job().number) == (JobState.DEFERRED, 1)
+        assert score.was_ready
+
+
+class TestMember:
+    def test_no_variable_no_member(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+        assert PoolMember.joined() is None
+
+    def test_where_the_system_signals_no_death_a_thread_waits_for_it(
+        self, score: WorkerScore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process_tree, "prctl", None)
+        reader, writer = os.pipe()
+        monkeypatch.setenv(VARIABLE, f"{score.descriptor}:{reader}:{os.getppid()}")
+        member = PoolMember.joined()
+        assert member is not None
+        assert VARIABLE not in os.environ
+        told: list[bool] = []
+        member.follow(lambda: told.append(True))
+        assert not told
+        os.close(writer)
+        wait_for(lambda: told, "the news")
+        os.close(reader)
+
+
+def rescue(project: Project, fence: bytes, *, done: bool = False, **about: bool) -> Rescue:
+    """Settle what a worker left that died in this job, and give what became of it."""
+    score = WorkerScore.create()
+    score.running(fence, 0)
+    if done:
+        score.settled(deferred=True)
+    told: list[Rescue] = []
+    rescuer = Rescuer(lambda: project.queue, WorkerOptions(tries=2, backoff=(3,)), told.append)
+    rescuer.rescue(Orphan(score.last_job(), 1, "killed by SIGKILL", **about))
+    rescuer.end()
+    score.close()
+    (rescued,) = told
+    return rescued
+
+
+def rescue_of(project: Project, job: ReservedJob, **about: bool) -> Rescue:
+    """Do so with a job that its worker has not settled."""
+    return rescue(project, job.reservation.fence, **about)
+
+
+@pytest.mark.on_redis_too
+class TestRescuer:
+    def test_it_is_ready_again_at_the_head_with_its_attempt_counted(self, project: Project) -> None:
+        job = started(project)
+        project.push("Note")
+        rescued = rescue_of(project, job)
+        assert (rescued.fate, rescued.name, rescued.uuid) == (Fate.READY, "Note", job.uuid)
+        first, _ = project.queue.reserve(["default"], 2)
+        assert (first.uuid, first.attempts()) == (job.uuid, 1)
+        attempt = first.history.attempts[-1]
+        assert (attempt.ended, attempt.error, attempt.pid) == (
+            DIED, "killed by SIGKILL", os.getpid()
+        )  # fmt: skip
+        assert first.history.exceptions == 0
+
+    def test_what_was_done_is_deleted(self, project: Project) -> None:
+        assert rescue_of(project, started(project), done=True).fate is Fate.DELETED
+        assert project.empty()
+
+    def test_what_the_pool_stopped_is_given_back_uncounted(self, project: Project) -> None:
+        assert rescue_of(project, started(project), stopping=True).fate is Fate.GIVEN_BACK
+        job = reserved(project)
+        assert (job.attempts(), job.history.attempts) == (0, ())
+
+    def test_what_timed_out_waits_for_its_backoff(self, project: Project) -> None:
+        rescued = rescue_of(project, started(project), late=True)
+        assert (rescued.fate, rescued.delay) == (Fate.RETRIED, 3)
+        assert project.sizes().delayed == 1
+        rescued = rescue_of(project, started(project, backoff="5"), late=True)
+        assert rescued.delay == 5
+
+    @pytest.mark.parametrize("limits", [{"maxTries": 5, "failOnTimeout": True}, {"maxTries": 1}])
+    def test_what_timed_out_for_good_is_there_at_once_to_be_failed(
+        self, project: Project, limits: dict[str, object]
+    ) -> None:
+        assert rescue_of(project, started(project, **limits), late=True).fate is Fate.READY
+        assert reserved(project).history.attempts[-1].ended == TIMED_OUT
+
+    @pytest.mark.parametrize("state", [State.COMPLETE, State.RELEASED, State.WAITING])
+    def test_what_was_settled_is_left_alone(self, project: Project, state: State) -> None:
+        job = started(project)
+        fence = job.reservation.fence
+        job.settle(End(state))
+        before = project.sizes()
+        assert rescue(project, fence).fate is Fate.GONE
+        assert project.sizes() == before
+
+    def test_what_another_has_taken_is_left_alone(self, project: Project) -> None:
+        job = started(project)
+        fence = job.reservation.fence
+        job.release()
+        again = reserved(project)
+        assert rescue(project, fence).fate is Fate.GONE
+        project.queue.backend.apply(again.start_plan().step(again.reservation))
+        assert rescue(project, fence).fate is Fate.GONE
+        again.delete()
+        assert project.empty()
+
+    def test_where_none_can_be_adopted_the_lease_brings_it_back(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = started(project)
+        queue = project.queue
+        monkeypatch.setattr(queue, "abilities", queue.abilities & ~Ability.ADOPT)
+        assert rescue_of(project, job).fate is Fate.LEFT
+        assert project.sizes().reserved == 1
