@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -257,11 +255,3 @@ def test_the_failed_command_shows_hostile_names_harmlessly(project: Project) -> 
         told = project.qframe(*command)
         assert told.code == 0, told.err
         assert not {"\x1b", "\x07", "\u202e"} & set(told.out)
-
-
-def _everything() -> dict[str, Any]:
-    return {name: module for name, module in sys.modules.items() if name.startswith("jobs")}
-
-
-def test_the_test_process_itself_never_imports_the_jobs(project: Project) -> None:
-    assert _everything() == {}
