@@ -7,7 +7,7 @@ from typing import Any
 
 from qframe import events
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Ability, Backend, Found, Place
+from qframe.contracts.backend import Backend, Capability, Found, Place
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
@@ -49,7 +49,7 @@ class Connection:
         self.default_queue = settings.queue
         self.retry_after = settings.retry_after
         self.max_payload = settings.max_payload
-        self.abilities = self.backend.abilities
+        self.capabilities = self.backend.capabilities
         self.store = Store(self.backend)
         """The small shared state that goes with the connection."""
         self.failed = FailedStore(self.backend)
@@ -220,13 +220,13 @@ class Connection:
     def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
         """Put a link behind the one that runs, or at the end; false where the chain is gone."""
         identity = chain.named_id(running.payload, chain.KEY)
-        if identity is None or Ability.FACTS not in self.abilities:
+        if identity is None or Capability.FACTS not in self.capabilities:
             return False
         return chain.extend(self.context, identity, running.uuid, link, first=first)
 
     def start_batch(self, plan: BatchPlan) -> None:
         """Keep a batch and push its members."""
-        if Ability.FACTS in self.abilities:
+        if Capability.FACTS in self.capabilities:
             Batches(self.context).start(plan)
 
     def extend_batch(
@@ -238,7 +238,7 @@ class Connection:
 
     def batches(self) -> Batches | None:
         """Give the batches of this connection; None where none are kept."""
-        return Batches(self.context) if Ability.FACTS in self.abilities else None
+        return Batches(self.context) if Capability.FACTS in self.capabilities else None
 
     # -- working ----------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Connection:
         self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
     ) -> tuple[list[ReservedJob], list[Result]]:
         """Apply steps, then hold up to `limit` jobs, in one exchange; gives jobs and results."""
-        self.need(Ability.RESERVE)
+        self.need(Capability.RESERVE)
         found, results = self.backend.reserve(queues, limit, first=first)
         return [ReservedJob(self.context, each) for each in found], results
 
@@ -258,7 +258,7 @@ class Connection:
 
     def sizes(self, queue: str | None = None) -> Sizes:
         """Count the jobs of a queue by state."""
-        self.need(Ability.SIZE)
+        self.need(Capability.SIZE)
         return self.backend.sizes(queue_name(queue or self.default_queue))
 
     def size(self, queue: str | None = None) -> int:
@@ -267,7 +267,7 @@ class Connection:
 
     def queues(self) -> list[str]:
         """Name the queues that hold jobs, sorted."""
-        self.need(Ability.LIST)
+        self.need(Capability.LIST)
         return self.backend.queues()
 
     def clear(self, queue: str | None = None) -> int:
@@ -275,10 +275,10 @@ class Connection:
 
         Those that have features are taken one by one, so that their locks are freed.
         """
-        self.need(Ability.PURGE)
+        self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
         count = 0
-        if Ability.SEARCH in self.abilities:
+        if Capability.SEARCH in self.capabilities:
             for feature in self.context.features:
                 for found in self._waiting_with(name, feature.key):
                     count += self._remove(found)
@@ -308,7 +308,7 @@ class Connection:
 
     def kick(self, queue: str | None = None) -> int:
         """Make the buried jobs of a queue ready; gives how many there were."""
-        self.need(Ability.BURY)
+        self.need(Capability.BURY)
         return self.backend.kick(queue_name(queue or self.default_queue))
 
     def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
@@ -328,7 +328,7 @@ class Connection:
 
     def find(self, uuid: str, queue: str | None = None) -> Found | None:
         """Find a job that waits or runs, in `queue` or else everywhere."""
-        self.need(Ability.SEARCH)
+        self.need(Capability.SEARCH)
         for name in [queue] if queue else self.queues():
             for found in self.backend.search(name, uuid.encode("utf-8", "surrogatepass")):
                 if _uuid_of(found.raw_body) == uuid:
@@ -337,14 +337,14 @@ class Connection:
 
     # -- what it is -------------------------------------------------------------------------------
 
-    def need(self, ability: Ability) -> None:
-        """Raise `Unsupported` where the backend lacks an ability."""
-        if ability not in self.abilities:
-            raise self.cannot(ability)
+    def need(self, capability: Capability) -> None:
+        """Raise `Unsupported` where the backend lacks a capability."""
+        if capability not in self.capabilities:
+            raise self.cannot(capability)
 
-    def cannot(self, ability: Ability) -> Unsupported:
+    def cannot(self, capability: Capability) -> Unsupported:
         """Give the error for something this backend cannot do."""
-        what = _VERBS.get(ability) or (ability.name or "").lower()
+        what = _VERBS.get(capability) or (capability.name or "").lower()
         return Unsupported(f"the connection {self.name!r} ({self.settings.driver}) cannot {what}")
 
     def described(self) -> str:
@@ -365,7 +365,7 @@ def substitute(connection: Connection, what: Dispatchable | str | bytes) -> Conn
     return None if stand_in is None else stand_in(connection, what)
 
 
-_VERBS = {Ability.PURGE: "clear", Ability.SEARCH: "cancel"}
+_VERBS = {Capability.PURGE: "clear", Capability.SEARCH: "cancel"}
 
 
 def _uuid_of(raw: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from qframe import config, events
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
@@ -121,7 +121,7 @@ class QueueManager:
     def failed_store(self, connection: str | None = None) -> FailedStore:
         """Give where the failed jobs of a connection are kept."""
         found = self.connection(connection)
-        if Ability.RESERVE not in found.abilities and self.settings.failed.driver != "null":
+        if Capability.RESERVE not in found.capabilities and self.settings.failed.driver != "null":
             raise ConfigurationError(f"the connection {found.name!r} keeps no failed jobs")
         return found.failed
 
@@ -166,9 +166,9 @@ class QueueManager:
             return own
         facts = self._keeper("store", "a store", self.settings.store.driver, own)
         failed: Opened = NullBackend()
-        if self.settings.failed.driver != "null" and Ability.RESERVE in own.abilities:
+        if self.settings.failed.driver != "null" and Capability.RESERVE in own.capabilities:
             failed = self._keeper("failed", "failed jobs", self.settings.failed.driver, own)
-        if facts is failed is own and Ability.JOINT in own.abilities:
+        if facts is failed is own and Capability.JOINT in own.capabilities:
             return own
         return OrderedBackend(own, facts, failed)
 
@@ -181,13 +181,13 @@ class QueueManager:
         """Give the backend that keeps something of a connection, or what opens it."""
         if place != "auto":
             return self._able(key, what, place)
-        if Ability.FACTS in own.abilities:
+        if Capability.FACTS in own.capabilities:
             return own
         return partial(self._able, key, what, "database")
 
     def _able(self, key: str, what: str, place: str) -> Backend:
         found = self._own(place).backend
-        if Ability.FACTS not in found.abilities:
+        if Capability.FACTS not in found.capabilities:
             raise ConfigurationError(f"{key}: the connection {place!r} cannot hold {what}")
         return found
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from qframe import ConfigurationError, Queueable, QueueManager, dispatch, manager
 from qframe.config import ConnectionSettings
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Push, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.null import NullBackend
@@ -46,7 +46,7 @@ class ListBackend(NullBackend):
 class Forgetful(MemoryBackend):
     """Keeps messages, and facts elsewhere."""
 
-    abilities = MemoryBackend.abilities & ~(Ability.FACTS | Ability.JOINT)
+    capabilities = MemoryBackend.capabilities & ~(Capability.FACTS | Capability.JOINT)
     needs_facts = True
 
     def __init__(

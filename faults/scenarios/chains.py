@@ -9,7 +9,7 @@ from faults import jobs
 from faults.scenario import scenario
 from faults.site import Site
 from qframe import Queueable, chain, manager
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from tests.support.ledger import Account
 
 _LENGTH = 5
@@ -79,7 +79,7 @@ def at_least_once(site: Site) -> None:
 
 def pushed_apart(site: Site) -> bool:
     """Whether the next link is pushed apart from the removal of the one before."""
-    return Ability.JOINT not in site.queue.abilities
+    return Capability.JOINT not in site.queue.capabilities
 
 
 def worked(site: Site, longest: float | None = None) -> jobs.Work:

@@ -11,7 +11,7 @@ import typer
 from qframe import config, manager
 from qframe.connection import Connection
 from qframe.console.text import say_error
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable
 from qframe.manager import QueueManager
 
@@ -43,7 +43,7 @@ def working(queues: QueueManager, only: str | None = None) -> Iterator[Connectio
     names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
     for name in [only] if only else names:
         queue = queues.connection(name)
-        if Ability.RESERVE in queue.abilities or only:
+        if Capability.RESERVE in queue.capabilities or only:
             yield queue
 
 

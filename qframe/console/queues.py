@@ -17,7 +17,7 @@ from qframe.console.common import (
     each_answering,
 )
 from qframe.console.text import say, say_json, say_rows
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import queue_name
 from qframe.payload.timing import seconds_until
@@ -170,7 +170,7 @@ def kick(
       qframe kick database --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
     found = configured(config).connection(connection)
-    if Ability.BURY not in found.abilities:
+    if Capability.BURY not in found.capabilities:
         raise ConfigurationError(
             f"the connection {found.name!r} ({found.settings.driver}) buries no jobs"
         )
@@ -185,7 +185,7 @@ def kick(
 def _sizes(queues: Any, connection: str | None, only: str | None) -> list[dict[str, Any]]:  # noqa: ANN401
     def count(queue: Connection) -> list[dict[str, Any]]:
         names = [only] if only else [queue.default_queue]
-        if not only and Ability.LIST in queue.abilities:
+        if not only and Capability.LIST in queue.capabilities:
             names = sorted({*names, *queue.queues()})
         return [_row(queue, name) for name in names]
 

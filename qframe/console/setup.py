@@ -12,7 +12,7 @@ from qframe import config as configuration
 from qframe.connection import Connection
 from qframe.console.common import Config, Json, configured
 from qframe.console.text import say, say_error, say_json
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.payload import encryption
@@ -153,7 +153,7 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
 
 
 def _lease_warnings(queue: Connection) -> list[str]:
-    if Ability.RESERVE in queue.abilities and queue.retry_after < _SHORT_LEASE:
+    if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
         warning = (
             f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter for "
             "as long keeps its lease from being renewed, and runs twice"

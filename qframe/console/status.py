@@ -11,7 +11,7 @@ import typer
 
 from qframe.console.common import Config, ConnectionOption, Json, configured, each_answering
 from qframe.console.text import say, say_error, say_json
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.dispatch import status as statuses
@@ -140,7 +140,7 @@ def _nothing_to_cancel(queues: QueueManager, connection: str | None, uuid: str) 
     unable = [
         queue.name
         for queue in statuses.connections(queues, connection)
-        if Ability.SEARCH not in queue.abilities
+        if Capability.SEARCH not in queue.capabilities
     ]
     more = f" ({', '.join(unable)} cannot be searched)" if unable else ""
     return f"no job {one_line(uuid, 100)!r} waits or runs{more}"
@@ -160,7 +160,7 @@ def _was_ended(queues: QueueManager, connection: str, uuid: str) -> bool:
     deadline, look_at, missed = time.monotonic() + _PATIENCE, time.monotonic() + _LOOK, 0
     while store.get(key) != [None]:
         known, now = facts.read(queue.backend, uuid), time.monotonic()
-        if known is None and now > look_at and Ability.SEARCH in queue.abilities:
+        if known is None and now > look_at and Capability.SEARCH in queue.capabilities:
             look_at = now + _LOOK
             missed += queue.find(uuid) is None
         by_itself = known is not None and known.is_final and known.state is not State.CANCELLED

@@ -1,6 +1,6 @@
 """What a backend implements. Nothing here imports from the rest of qframe."""
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import Attempt, History
@@ -9,11 +9,11 @@ from qframe.contracts.queue import Cancelling, Queue, Sizes
 from qframe.contracts.status import JobStatus, State
 
 __all__ = [
-    "Ability",
     "Attempt",
     "Backend",
     "BatchRecord",
     "Cancelling",
+    "Capability",
     "FailedJob",
     "History",
     "Job",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qframe.contracts.failed import FailedJob
 
 
-class Ability(Flag):
+class Capability(Flag):
     """One thing a backend may be able to do; the rest of qframe works without it."""
 
     NONE = 0
@@ -127,7 +127,7 @@ class Backend(ABC):
       a caller says again is another step.
     """
 
-    abilities: Ability = Ability.NONE
+    capabilities: Capability = Capability.NONE
     timing: Timing
     look_every: float = 1.0
     """Seconds an idle worker waits at most before it looks whether it is to pause or restart."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from qframe import manager
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
@@ -80,7 +80,7 @@ def connections(queues: QueueManager, only: str | None = None) -> Iterator[Conne
     names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
     for name in [only] if only else names:
         queue = queues.connection(name)
-        if Ability.RESERVE in queue.abilities:
+        if Capability.RESERVE in queue.capabilities:
             yield queue
 
 
@@ -124,7 +124,7 @@ def _waiting(
 def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | None:
     """Cancel on one connection; None where it has no such job."""
     known = status.read(queue.backend, uuid)
-    if Ability.SEARCH not in queue.abilities:
+    if Capability.SEARCH not in queue.capabilities:
         return _without_search(queue, known, running=running)
     deadline = time.monotonic() + _HELD
     pause = _FIRST_PAUSE
@@ -152,7 +152,7 @@ def _without_search(
     if known is None or known.is_final or known.connection != queue.name:
         return None
     if known.state is not State.RUNNING:
-        raise queue.cannot(Ability.SEARCH)
+        raise queue.cannot(Capability.SEARCH)
     if running:
         _tell_worker(queue, known.uuid)
     return Cancelling.RUNNING

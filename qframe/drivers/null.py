@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Ability, Backend, Health, Latch, Timing
+from qframe.contracts.backend import Backend, Capability, Health, Latch, Timing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.step import APPLIED, Expect, Forget, Outcome, Reservation, Result, Step
 
@@ -13,7 +13,7 @@ from qframe.contracts.step import APPLIED, Expect, Forget, Outcome, Reservation,
 class NullBackend(Backend):
     """Drops everything, for tests and for switching a feature off. It promises nothing."""
 
-    abilities = Ability.NONE
+    capabilities = Capability.NONE
 
     def __init__(self, name: str = "null", settings: ConnectionSettings | None = None) -> None:
         del name, settings

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 
-from qframe.contracts.backend import Ability, Backend, Found, Health, Latch
+from qframe.contracts.backend import Backend, Capability, Found, Health, Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
@@ -64,7 +64,7 @@ class OrderedBackend(Backend):
         self.messages = messages
         self._facts = facts
         self._failed = failed
-        self.abilities = (messages.abilities | Ability.FACTS) & ~Ability.JOINT
+        self.capabilities = (messages.capabilities | Capability.FACTS) & ~Capability.JOINT
         self.timing = messages.timing
         self.look_every = messages.look_every
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Ability, Backend, Health, Timing
+from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.step import APPLIED, Bury, Push, Release, Reservation, Result, Start, Step
 from qframe.exceptions import Unsupported
 
@@ -17,7 +17,7 @@ class SyncBackend(Backend):
     Nothing waits and nothing is kept; a delay is ignored.
     """
 
-    abilities = Ability.NONE
+    capabilities = Capability.NONE
 
     def __init__(self, name: str = "sync", settings: ConnectionSettings | None = None) -> None:
         del name, settings

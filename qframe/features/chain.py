@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
 from qframe.drivers.store import Store
@@ -120,7 +120,7 @@ def _words(error: BaseException | str | None) -> str:
 
 def start(context: Context, chain: ChainPlan) -> None:
     """Keep a chain and push its first link; leaves nothing where that fails."""
-    if Ability.FACTS not in context.backend.abilities:
+    if Capability.FACTS not in context.backend.capabilities:
         return  # null: nothing is kept
     try:
         push_first(context, chain, context.apply)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from qframe import events
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Outcome, Push, Result, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
@@ -72,12 +72,12 @@ class Context:
     @property
     def at_once(self) -> bool:
         """Whether a job runs in its push (the sync connection), which raises what it raised."""
-        return Ability.RESERVE not in self.backend.abilities
+        return Capability.RESERVE not in self.backend.capabilities
 
     @property
     def joint(self) -> bool:
         """Whether a step is one thing here."""
-        return Ability.JOINT in self.backend.abilities
+        return Capability.JOINT in self.backend.capabilities
 
     def features_of(self, message: Mapping[str, Any]) -> list[PushFeature]:
         """Give the features a payload has."""

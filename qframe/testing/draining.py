@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qframe import manager
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
@@ -71,7 +71,7 @@ def drain(
     queues_of = manager.default()
     queue = queues_of.connection(connection)
     if queues is None:
-        lists = Ability.LIST in queue.abilities
+        lists = Capability.LIST in queue.capabilities
         queues = (queue.default_queue, "*") if lists else (queue.default_queue,)
     names = tuple(each.strip() for each in queues.split(",")) if isinstance(queues, str) else queues
     worker = _Worker(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
@@ -212,7 +212,7 @@ class Loop:
         """Give how many to reserve: never more than will be run."""
         options = self.options
         limit = self._prefetch.limit()
-        if options.once or options.rest or Ability.AHEAD not in self.connection.abilities:
+        if options.once or options.rest or Capability.AHEAD not in self.connection.capabilities:
             limit = 1
         if options.max_jobs:
             limit = min(limit, max(1, options.max_jobs - self.jobs))
@@ -251,7 +251,7 @@ class Loop:
 
     def _seconds_to_wait(self) -> float:
         """Give the seconds until there is something to look at, whether or not a job comes."""
-        can_wait = Ability.WAIT in self.connection.abilities
+        can_wait = Capability.WAIT in self.connection.capabilities
         timeout = max(self._control.every, self._look_every) if can_wait else self.options.sleep
         now = time.monotonic()
         if self.options.once:

@@ -47,7 +47,7 @@ class WorkerOptions:
 
     - `connection`, `queues`: what it works; default: the default connection, its default queue.
       Queues are tried strictly in the order given. Where the backend can list its queues
-      (`Ability.LIST`), an entry may be a pattern (`*`, `?`, `[abc]`, `[!abc]`, upper and lower
+      (`Capability.LIST`), an entry may be a pattern (`*`, `?`, `[abc]`, `[!abc]`, upper and lower
       case as written): what it matches is tried at its place, sorted by name, and looked up anew
       once a second, every two where nothing changes. `!` before a name or pattern skips what it
       matches. A queue is tried once, at its first place.

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.dispatch.pending import flush
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
@@ -281,7 +281,7 @@ class Attempt:
         Where a message comes back as soon as its worker has died, that may be before the note.
         """
         runner, job = self.runner, self.job
-        if runner.scoreboard is None or Ability.AHEAD in runner.connection.abilities:
+        if runner.scoreboard is None or Capability.AHEAD in runner.connection.capabilities:
             return
         until = time.monotonic() + _MOMENT
         with suppress(SettleError):

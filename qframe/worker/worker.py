@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from qframe import events, manager
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
@@ -43,11 +43,11 @@ class Worker:
         self.options = options or WorkerOptions()
         self.connection = self.manager.connection(self.options.connection)
         self.queues = self.options.queues or (self.connection.default_queue,)
-        self._needs(Ability.RESERVE, "holds no jobs to work on")
+        self._needs(Capability.RESERVE, "holds no jobs to work on")
         selected = self._selected()
         if selected.patterns:
             first = repr(selected.patterns[0])
-            self._needs(Ability.LIST, f"cannot list its queues: name them instead of {first}")
+            self._needs(Capability.LIST, f"cannot list its queues: name them instead of {first}")
         for name in selected.names:
             self.connection.backend.check_queue(name)
         self.stop_reason: StopReason | None = None
@@ -64,8 +64,8 @@ class Worker:
         """How many jobs this run, or the last one, has brought to an outcome so far."""
         return 0 if self._loop is None else self._loop.jobs
 
-    def _needs(self, ability: Ability, or_else: str) -> None:
-        if ability not in self.connection.abilities:
+    def _needs(self, capability: Capability, or_else: str) -> None:
+        if capability not in self.connection.capabilities:
             raise ConfigurationError(
                 f"the connection {self.connection.name!r} ({self.connection.settings.driver}) "
                 f"{or_else}"

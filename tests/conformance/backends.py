@@ -1,7 +1,7 @@
 """The backends under test: one class each, and one line in `BACKENDS`.
 
 A backend of a third party derives `Bench`, enters itself in `BACKENDS`, and runs this folder and
-`tests/histories`; its abilities say what it is tested for.
+`tests/histories`; its capabilities say what it is tested for.
 """
 
 from __future__ import annotations

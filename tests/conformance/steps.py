@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import Attempt, History
 from qframe.contracts.step import Operation, Push, Reservation, Result, Start, Step
@@ -13,10 +13,10 @@ from tests.conformance.backends import Bench
 QUEUE = "q"
 
 
-def needs(backend: Backend, abilities: Ability) -> None:
+def needs(backend: Backend, capabilities: Capability) -> None:
     """Skip the test where the backend is not able to do that."""
-    if abilities not in backend.abilities:
-        pytest.skip(f"{backend.described()} has not {abilities!r}")
+    if capabilities not in backend.capabilities:
+        pytest.skip(f"{backend.described()} has not {capabilities!r}")
 
 
 def needs_time(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Add,
     Arrive,
@@ -148,7 +148,7 @@ def test_a_forked_child_uses_the_backend_of_its_parent(bench: Bench, backend: Ba
 
 
 def test_a_thread_may_settle_what_another_has_reserved(backend: Backend) -> None:
-    needs(backend, Ability.AHEAD)
+    needs(backend, Capability.AHEAD)
     push(backend, b"1")
     job = reserve(backend)
 
@@ -162,7 +162,7 @@ def test_a_thread_may_settle_what_another_has_reserved(backend: Backend) -> None
 
 
 def test_of_those_who_expect_the_same_one_writes(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
 
     def lock(number: int) -> bool:
         try:
@@ -177,7 +177,7 @@ def test_of_those_who_expect_the_same_one_writes(backend: Backend) -> None:
 
 
 def test_everything_that_is_added_counts(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
 
     def count(number: int) -> None:
         for _ in range(10):
@@ -189,7 +189,7 @@ def test_everything_that_is_added_counts(backend: Backend) -> None:
 
 
 def test_a_latch_is_complete_once(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
     apply(backend, None, Open("latch", Push(QUEUE, b"then")))
     apply(backend, None, Extend("latch", WORKERS))
     apply(backend, None, Close("latch"))
@@ -203,7 +203,7 @@ def test_a_latch_is_complete_once(backend: Backend) -> None:
 
 
 def test_a_failed_job_is_forgotten_by_one(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
     apply(backend, None, Record(failed("u1")))
 
     def retry(number: int) -> bool:
@@ -213,7 +213,7 @@ def test_a_failed_job_is_forgotten_by_one(backend: Backend) -> None:
             backend.close()
 
     won = at_once(retry)
-    if Ability.JOINT in backend.abilities:
+    if Capability.JOINT in backend.capabilities:
         assert won.count(True) == 1
         assert drained(backend) == [b"again"]
     else:

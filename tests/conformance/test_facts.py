@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Add,
     Delete,
@@ -35,7 +35,7 @@ ODD_TEXTS = ["", " ", "\u00e9", "\u2028\U0001f600", "x" * 10_000, "\r\n\t\x7f", 
 
 @pytest.fixture(autouse=True)
 def _able(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
 
 
 @pytest.mark.parametrize("value", ODD_TEXTS, ids=ascii)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Delete, Forget, Outcome, Push, Record, Result, Set
 from tests.conformance.backends import Bench
 from tests.conformance.steps import (
@@ -22,7 +22,7 @@ from tests.conformance.steps import (
 
 @pytest.fixture(autouse=True)
 def _able(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
 
 
 def test_a_record_is_read_as_it_was_written(backend: Backend, other: Backend) -> None:

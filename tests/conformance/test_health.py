@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from tests.conformance.backends import Bench
 from tests.conformance.steps import apply, needs, push, reserve, started
 
@@ -22,7 +22,7 @@ def test_closed_it_opens_again_when_it_is_used(backend: Backend) -> None:
 
 
 def test_what_was_reserved_before_it_was_closed_can_be_settled(backend: Backend) -> None:
-    needs(backend, Ability.AHEAD)
+    needs(backend, Capability.AHEAD)
     push(backend, b"1")
     job = started(backend)
     backend.close()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend, Latch
+from qframe.contracts.backend import Backend, Capability, Latch
 from qframe.contracts.step import Arrive, Close, Delete, Extend, Open, Outcome, Push, Result, Set
 from tests.conformance.backends import Bench
 from tests.conformance.steps import (
@@ -25,7 +25,7 @@ THEN = Push(QUEUE, b"then")
 
 @pytest.fixture(autouse=True)
 def _able(backend: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
 
 
 def opened(backend: Backend, size: int, *, every: int = 0, ttl: float = 3600.0) -> None:
@@ -186,7 +186,7 @@ def test_then_may_be_delayed_and_of_any_bytes(bench: Bench, backend: Backend) ->
 
 
 def test_then_is_handed_over_where_the_backend_shall_not_push_it(backend: Backend) -> None:
-    needs(backend, Ability.JOINT)
+    needs(backend, Capability.JOINT)
     opened(backend, 1)
     apply(backend, None, Arrive("latch", 0, push=False))
     result = tried(backend, None, Close("latch", push=False))

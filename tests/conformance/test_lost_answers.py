@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Add,
     Arrive,
@@ -175,7 +175,7 @@ def test_a_start_that_was_told_and_not_answered_counts_once(bench: Bench, backen
 
 
 def test_it_is_able_to_lose_answers(bench: Bench, backend: Backend) -> None:
-    assert Ability.JOINT in backend.abilities
+    assert Capability.JOINT in backend.capabilities
     applied(bench, backend, Step(None, Set("key", "value")))
     assert isinstance(bench, LossyRedisBench)
     assert bench.losses == 1

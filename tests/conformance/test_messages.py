@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend, Place
+from qframe.contracts.backend import Backend, Capability, Place
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Release, Start, Step
 from tests.conformance.backends import Bench
@@ -113,7 +113,7 @@ def test_a_queue_before_another_is_emptied_first(backend: Backend) -> None:
 
 
 def test_several_are_reserved_at_once_over_several_queues(backend: Backend) -> None:
-    needs(backend, Ability.AHEAD)
+    needs(backend, Capability.AHEAD)
     push(backend, b"low 1", b"low 2", queue="low")
     push(backend, b"high 1", b"high 2", queue="high")
     jobs, results = backend.reserve(["high", "low"], 3)
@@ -127,7 +127,7 @@ def test_several_are_reserved_at_once_over_several_queues(backend: Backend) -> N
 def test_no_further_message_is_given_once_there_are_so_many_bytes(
     bench: Bench, backend: Backend
 ) -> None:
-    needs(backend, Ability.AHEAD)
+    needs(backend, Capability.AHEAD)
     bench.timing.most_bytes = 1000
     push(backend, *[b"x" * 600] * 3)
     push(backend, b"other", queue="other")
@@ -156,7 +156,7 @@ def test_reserving_never_waits(backend: Backend) -> None:
 
 
 def test_any_name_of_a_queue_does(backend: Backend) -> None:
-    names = ["a.b:c_d-E9", "Q", "x" * 128, "-" if Ability.JOINT in backend.abilities else "0"]
+    names = ["a.b:c_d-E9", "Q", "x" * 128, "-" if Capability.JOINT in backend.capabilities else "0"]
     for name in names:
         backend.check_queue(name)
         push(backend, name.encode(), queue=name)
@@ -165,7 +165,7 @@ def test_any_name_of_a_queue_does(backend: Backend) -> None:
 
 
 def test_priority_0_is_first(backend: Backend) -> None:
-    needs(backend, Ability.PRIORITY)
+    needs(backend, Capability.PRIORITY)
     apply(backend, None, Push(QUEUE, b"5", priority=5))
     apply(backend, None, Push(QUEUE, b"0", priority=0))
     assert drained(backend) == [b"0", b"5"]
@@ -179,7 +179,7 @@ def test_no_steps_are_no_exchange(backend: Backend) -> None:
 
 
 def test_sizes_count_the_messages_by_their_places(backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.SIZE | Ability.BURY)
+    needs(backend, Capability.SIZE | Capability.BURY)
     assert backend.sizes(QUEUE) == Sizes()
     push(backend, b"1", b"2", b"3", b"4", b"5", b"6")
     push(backend, b"7", b"8", b"9", delay=60)
@@ -191,7 +191,7 @@ def test_sizes_count_the_messages_by_their_places(backend: Backend, other: Backe
 
 
 def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend: Backend) -> None:
-    needs(backend, Ability.SIZE)
+    needs(backend, Capability.SIZE)
     needs_time(bench)
     push(backend, b"1", b"2")
     push(backend, b"3", delay=10)
@@ -202,7 +202,7 @@ def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend:
 
 
 def test_the_queues_that_hold_messages_are_listed(backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.LIST)
+    needs(backend, Capability.LIST)
     assert backend.queues() == []
     push(backend, b"", queue="ready")
     push(backend, b"", queue="delayed", delay=60)
@@ -219,7 +219,7 @@ def test_the_queues_that_hold_messages_are_listed(backend: Backend, other: Backe
 
 
 def test_a_purge_deletes_what_is_ready_or_delayed(backend: Backend) -> None:
-    needs(backend, Ability.PURGE | Ability.BURY)
+    needs(backend, Capability.PURGE | Capability.BURY)
     push(backend, b"buried", b"runs", b"ready")
     push(backend, b"later", delay=60)
     push(backend, b"elsewhere", queue="other")
@@ -233,7 +233,7 @@ def test_a_purge_deletes_what_is_ready_or_delayed(backend: Backend) -> None:
 
 
 def test_a_buried_message_stays_aside_until_it_is_kicked(bench: Bench, backend: Backend) -> None:
-    needs(backend, Ability.BURY)
+    needs(backend, Capability.BURY)
     push(backend, b"1", b"2")
     apply(backend, started(backend), Bury())
     apply(backend, started(backend), Bury())
@@ -248,7 +248,7 @@ def test_a_buried_message_stays_aside_until_it_is_kicked(bench: Bench, backend: 
 
 
 def test_a_message_is_found_by_what_it_holds_wherever_it_is(backend: Backend) -> None:
-    needs(backend, Ability.SEARCH | Ability.BURY)
+    needs(backend, Capability.SEARCH | Capability.BURY)
     push(backend, b"<uuid> buried", b"<uuid> runs", b"<uuid> held", b"<uuid> ready", b"else")
     push(backend, b"<uuid> later", delay=60)
     apply(backend, started(backend), Bury())
@@ -267,7 +267,7 @@ def test_a_message_is_found_by_what_it_holds_wherever_it_is(backend: Backend) ->
 
 
 def test_a_search_ends_at_its_limit(backend: Backend) -> None:
-    needs(backend, Ability.SEARCH)
+    needs(backend, Capability.SEARCH)
     push(backend, b"x1", b"x2", b"x3")
     assert len(backend.search(QUEUE, b"x", 2)) == 2
     assert backend.search(QUEUE, b"y") == []
@@ -275,7 +275,7 @@ def test_a_search_ends_at_its_limit(backend: Backend) -> None:
 
 @pytest.mark.parametrize("text", [b"%", b"_", b"\x00\xff", b"*?[", b"\\"])
 def test_a_search_is_for_these_very_bytes(backend: Backend, text: bytes) -> None:
-    needs(backend, Ability.SEARCH)
+    needs(backend, Capability.SEARCH)
     push(backend, b"plain", b"<" + text + b">")
     assert [each.raw_body for each in backend.search(QUEUE, text)] == [b"<" + text + b">"]
 
@@ -283,7 +283,7 @@ def test_a_search_is_for_these_very_bytes(backend: Backend, text: bytes) -> None
 def test_what_was_found_ready_delayed_or_buried_can_be_taken(
     backend: Backend, other: Backend
 ) -> None:
-    needs(backend, Ability.SEARCH | Ability.BURY)
+    needs(backend, Capability.SEARCH | Capability.BURY)
     push(backend, b"x buried", b"x ready")
     push(backend, b"x later", delay=60)
     apply(backend, started(backend), Bury())
@@ -298,7 +298,7 @@ def test_what_was_found_ready_delayed_or_buried_can_be_taken(
 
 
 def test_what_has_moved_on_cannot_be_taken(bench: Bench, backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.SEARCH)
+    needs(backend, Capability.SEARCH)
     push(backend, b"x1", b"x2")
     found = {each.raw_body: each for each in backend.search(QUEUE, b"x")}
     apply(other, started(other), Delete())
@@ -312,7 +312,7 @@ def test_what_has_moved_on_cannot_be_taken(bench: Bench, backend: Backend, other
 
 
 def test_what_is_taken_and_not_started_comes_back(bench: Bench, backend: Backend) -> None:
-    needs(backend, Ability.SEARCH)
+    needs(backend, Capability.SEARCH)
     needs_time(bench)
     push(backend, b"x", delay=60)
     (found,) = backend.search(QUEUE, b"x")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Bury,
     Delete,
@@ -63,7 +63,7 @@ def test_what_is_held_and_not_started_comes_back_uncounted(
 
 def test_a_long_message_is_held_longer(bench: Bench, backend: Backend) -> None:
     needs_time(bench)
-    needs(backend, Ability.AHEAD)
+    needs(backend, Capability.AHEAD)
     bench.timing.bytes_a_second = 1000
     push(backend, b"x" * 30_000)
     reserve(backend)
@@ -76,7 +76,7 @@ def test_a_long_message_is_held_longer(bench: Bench, backend: Backend) -> None:
 def test_the_lease_is_sure_no_longer_than_it_lasts(bench: Bench, backend: Backend) -> None:
     push(backend, b"1")
     job = reserve(backend)
-    if Ability.AHEAD in backend.abilities:
+    if Capability.AHEAD in backend.capabilities:
         assert job.sure_until <= backend.clock() + bench.timing.hold
     apply(backend, job, Start(60))
     assert job.sure_until <= backend.clock() + 120
@@ -185,7 +185,7 @@ def test_one_that_is_only_held_can_be_settled(backend: Backend) -> None:
 
 
 def test_an_attempt_can_be_taken_back(backend: Backend) -> None:
-    needs(backend, Ability.UNCOUNT)
+    needs(backend, Capability.UNCOUNT)
     push(backend, b"1")
     apply(backend, started(backend), Release())
     apply(backend, started(backend), Release(counted=False))
@@ -193,7 +193,7 @@ def test_an_attempt_can_be_taken_back(backend: Backend) -> None:
 
 
 def test_of_one_that_was_never_started_no_attempt_is_taken_back(backend: Backend) -> None:
-    needs(backend, Ability.UNCOUNT)
+    needs(backend, Capability.UNCOUNT)
     push(backend, b"1")
     apply(backend, started(backend), Release())
     apply(backend, reserve(backend), Release(counted=False))
@@ -202,7 +202,7 @@ def test_of_one_that_was_never_started_no_attempt_is_taken_back(backend: Backend
 
 @pytest.mark.parametrize("notes", [b"n", b"\x00\xff\n", b'{"a": []}', b"x" * 3000])
 def test_notes_are_kept_beside_the_message(backend: Backend, other: Backend, notes: bytes) -> None:
-    needs(backend, Ability.NOTES)
+    needs(backend, Capability.NOTES)
     push(backend, b"1")
     job = reserve(backend)
     assert job.notes == b""
@@ -215,7 +215,7 @@ def test_notes_are_kept_beside_the_message(backend: Backend, other: Backend, not
 
 
 def test_notes_outlive_the_worker(bench: Bench, backend: Backend) -> None:
-    needs(backend, Ability.NOTES)
+    needs(backend, Capability.NOTES)
     needs_time(bench)
     push(backend, b"1")
     apply(backend, reserve(backend), Start(60, b"notes"))
@@ -224,7 +224,7 @@ def test_notes_outlive_the_worker(bench: Bench, backend: Backend) -> None:
 
 
 def test_notes_stay_with_one_that_is_buried(backend: Backend) -> None:
-    needs(backend, Ability.NOTES | Ability.BURY)
+    needs(backend, Capability.NOTES | Capability.BURY)
     push(backend, b"1")
     job = reserve(backend)
     apply(backend, job, Start(60, b"started"))
@@ -239,7 +239,7 @@ def test_notes_stay_with_one_that_is_buried(backend: Backend) -> None:
 @pytest.mark.parametrize("late", OF_RESERVATION, ids=_name)
 @pytest.mark.parametrize("settling", [Delete(), Release(), Bury()], ids=_name)
 def test_what_was_settled_is_lost(backend: Backend, settling: Operation, late: Operation) -> None:
-    needs(backend, Ability.BURY)
+    needs(backend, Capability.BURY)
     push(backend, b"1")
     job = started(backend)
     apply(backend, job, settling)
@@ -264,7 +264,7 @@ def test_what_another_has_taken_is_lost(
 
 
 def test_a_lost_step_does_nothing_at_all(bench: Bench, backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.FACTS)
+    needs(backend, Capability.FACTS)
     needs_time(bench)
     push(backend, b"1")
     job = started(backend, lease=60)
@@ -299,7 +299,7 @@ def test_the_same_reservation_can_be_started_and_settled_in_one_exchange(backend
 def test_a_step_without_operations_asks_for_the_fence(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
-    needs(backend, Ability.JOINT)
+    needs(backend, Capability.JOINT)
     push(backend, b"1")
     job = started(backend)
     assert tried(backend, job).applied
@@ -309,7 +309,7 @@ def test_a_step_without_operations_asks_for_the_fence(
 
 
 def test_each_reservation_of_a_message_has_a_fence_of_its_own(backend: Backend) -> None:
-    needs(backend, Ability.UNCOUNT | Ability.AHEAD)
+    needs(backend, Capability.UNCOUNT | Capability.AHEAD)
     push(backend, b"1")
     first = started(backend)
     apply(backend, first, Release(counted=False, notes=b""))
@@ -325,7 +325,7 @@ def test_each_reservation_of_a_message_has_a_fence_of_its_own(backend: Backend) 
 
 
 def _adopted(bench: Bench, backend: Backend, other: Backend) -> tuple[Reservation, Reservation]:
-    needs(backend, Ability.ADOPT)
+    needs(backend, Capability.ADOPT)
     needs_time(bench)
     push(backend, b"1")
     job = reserve(backend)
@@ -341,7 +341,7 @@ def test_a_reservation_is_adopted_by_its_fence(
     job, found = _adopted(bench, backend, other)
     assert (found.raw_body, found.queue, found.attempts()) == (b"1", QUEUE, 1)
     assert found.started
-    if Ability.NOTES in backend.abilities:
+    if Capability.NOTES in backend.capabilities:
         assert found.notes == b"notes"
     apply(other, found, Release(counted=False))
     assert tried(backend, job, Delete()).lost

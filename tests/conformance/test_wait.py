@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Release
 from tests.conformance.backends import Bench
 from tests.conformance.steps import QUEUE, apply, needs, needs_time, push, reserve, started
@@ -49,20 +49,20 @@ def test_it_ends_after_its_time(backend: Backend) -> None:
 
 
 def test_it_ends_at_once_where_a_message_is_ready(backend: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     push(backend, b"1")
     assert waited(backend) < 1
     reserve(backend)
 
 
 def test_it_ends_when_a_message_is_pushed(backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     with soon(lambda: push(other, b"1")):
         assert SOON / 2 < waited_for_a_message(backend) < 1
 
 
 def test_it_ends_when_a_message_is_released(backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     push(backend, b"1")
     job = started(backend)
 
@@ -74,7 +74,7 @@ def test_it_ends_when_a_message_is_released(backend: Backend, other: Backend) ->
 
 
 def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     needs_time(bench)
     push(backend, b"1", delay=10)
     bench.pass_time(9.9)
@@ -82,7 +82,7 @@ def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
 
 
 def test_it_ends_when_a_lease_does(bench: Bench, backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     needs_time(bench)
     push(backend, b"1")
     started(backend, lease=60)
@@ -103,7 +103,7 @@ def test_it_ends_when_it_is_woken(backend: Backend) -> None:
 
 
 def test_of_several_that_wait_each_gets_one(backend: Backend, other: Backend) -> None:
-    needs(backend, Ability.WAIT)
+    needs(backend, Capability.WAIT)
     found: list[float] = []
 
     def wait_for_one() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from qframe import QueueManager
 from qframe.contracts import FailedJob, History
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.drivers.null import NullBackend
 from tests.drivers.jobs import Told
 
@@ -15,7 +15,7 @@ from tests.drivers.jobs import Told
 def test_what_is_pushed_is_dropped() -> None:
     queue = QueueManager({"default": "null"}).connection()
     Told.notes.clear()
-    assert queue.abilities is Ability.NONE
+    assert queue.capabilities is Capability.NONE
     assert queue.push(Told())
     assert queue.later(30, Told())
     assert queue.push_raw('{"uuid": "a"}') == "a"

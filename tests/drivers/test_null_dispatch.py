@@ -8,7 +8,7 @@ import pytest
 
 from qframe import ConfigurationError, Queueable, QueueManager, Unsupported, bulk, dispatch, manager
 from qframe.contracts import FailedJob, History
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.drivers.null import NullBackend
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -26,7 +26,7 @@ def test_what_is_dispatched_is_dropped() -> None:
     assert len(bulk([Job(), Job()])) == 2
     queue = manager.default().connection("null")
     assert queue.push_raw("not even JSON") == ""
-    assert queue.abilities is Ability.NONE
+    assert queue.capabilities is Capability.NONE
 
 
 def test_what_it_cannot_do_it_says() -> None:

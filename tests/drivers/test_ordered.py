@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.queue import Sizes
@@ -456,8 +456,8 @@ def test_results_come_in_order(world: World) -> None:
 def test_one_backend_may_have_two_parts() -> None:
     messages, others = MemoryBackend(), MemoryBackend()
     ordered = OrderedBackend(messages, others, others)
-    assert Ability.FACTS in ordered.abilities
-    assert Ability.JOINT not in ordered.abilities
+    assert Capability.FACTS in ordered.capabilities
+    assert Capability.JOINT not in ordered.capabilities
     ordered.apply(Step(None, Push("q", b"x"), Set("k", "1")))
     (job,), _ = ordered.reserve(["q"])
     ordered.apply(Step(job, Start(LEASE)))

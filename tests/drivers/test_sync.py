@@ -9,7 +9,7 @@ import pytest
 
 from qframe import QueueManager
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError, JobFailedByHand, Unsupported
 from tests.drivers.jobs import Broken, Curious, Settling, Skipped, Told
 
@@ -22,7 +22,7 @@ def queue(own_root: None) -> Iterator[Connection]:
 
 
 def test_nothing_waits_on_it(queue: Connection) -> None:
-    assert queue.abilities == Ability.FACTS
+    assert queue.capabilities == Capability.FACTS
 
 
 def test_a_push_runs_the_job_and_gives_its_id(queue: Connection) -> None:

@@ -20,7 +20,7 @@ from qframe import (
     events,
     manager,
 )
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from tests.support.process import Project
 
 ran: list[Any] = []
@@ -215,7 +215,7 @@ def test_bulk_runs_them_in_order() -> None:
 
 def test_nothing_is_recorded_and_nothing_waits() -> None:
     queue = manager.default().connection("sync")
-    assert Ability.RESERVE not in queue.abilities
+    assert Capability.RESERVE not in queue.capabilities
     with pytest.raises(ValueError, match="broken"):
         dispatch(Job(error="broken")).send()
     assert queue.failed.count() == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qframe import events
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Delete, Expect, Push, Result, Set, Step, Unset
 from qframe.drivers.memory.backend import MemoryBackend
@@ -273,7 +273,7 @@ def test_a_push_that_fails_leaves_nothing(bench: Bench, monkeypatch: Any) -> Non
 
 def test_where_nothing_is_kept_nothing_happens() -> None:
     bench = Bench(FEATURES)
-    bench.backend.abilities &= ~Ability.FACTS
+    bench.backend.capabilities &= ~Capability.FACTS
     dispatch(bench, link(bench, "a"))
     assert bench.reserve() is None
 

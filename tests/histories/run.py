@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from qframe.contracts.backend import Ability, Backend, Found, Latch, Place, Timing
+from qframe.contracts.backend import Backend, Capability, Found, Latch, Place, Timing
 from qframe.contracts.step import (
     Add,
     Arrive,
@@ -115,14 +115,14 @@ class Run:
         self.bench = bench
         self.model = Model()
         self.workers: list[Backend] = [bench.open(), bench.open()]
-        self.able = self.workers[0].abilities
+        self.able = self.workers[0].capabilities
         self.pairs: list[list[Pair]] = [[] for _ in self.workers]
         self.trace: list[str] = []
         self.numbers = 0
 
     @property
     def joint(self) -> bool:
-        return Ability.JOINT in self.able
+        return Capability.JOINT in self.able
 
     def all(self, history: Sequence[Event]) -> None:
         """Do everything, look, and drain the queues."""
@@ -163,7 +163,7 @@ class Run:
                 made.append(Record(replace(each.job, failed_at=self.numbers + 0.25)))
             elif isinstance(each, Arrive | Close) and draft.of is not None:
                 made.append(replace(each, push=True))
-            elif isinstance(each, Release) and Ability.UNCOUNT not in self.able:
+            elif isinstance(each, Release) and Capability.UNCOUNT not in self.able:
                 made.append(replace(each, counted=True))
             else:
                 made.append(each)
@@ -239,7 +239,7 @@ class Run:
 
     def _reserve(self, event: Reserve) -> None:
         backend = self.workers[event.worker]
-        limit = event.limit if Ability.AHEAD in self.able else 1
+        limit = event.limit if Capability.AHEAD in self.able else 1
         steps = self._steps(event.worker, event.first)
         sure = self._sure(steps, backend)
         jobs, results = backend.reserve(event.queues, limit, first=[real for _, real, _ in steps])
@@ -258,7 +258,7 @@ class Run:
         self.pairs[worker].append(Pair(job, other))
 
     def _take(self, event: Take) -> None:
-        if Ability.SEARCH not in self.able:
+        if Capability.SEARCH not in self.able:
             return
         backend = self.workers[event.worker]
         real = sorted(backend.search(event.queue, event.text), key=_of_found)
@@ -275,7 +275,7 @@ class Run:
 
     def _adopt(self, event: Adopt) -> None:
         pair = self._pair(event.worker, event.of)
-        if Ability.ADOPT not in self.able or not self.joint:  # its worker must be dead
+        if Capability.ADOPT not in self.able or not self.joint:  # its worker must be dead
             return
         if pair is None or not pair.real.started:
             return
@@ -293,11 +293,11 @@ class Run:
             self.model.timing.skew += event.seconds
 
     def _purge(self, event: Purge) -> None:
-        if Ability.PURGE in self.able:
+        if Capability.PURGE in self.able:
             self.same(self.workers[0].purge(event.queue), self.model.purge(event.queue))
 
     def _kick(self, event: Kick) -> None:
-        if Ability.BURY in self.able:
+        if Capability.BURY in self.able:
             self.same(self.workers[1].kick(event.queue), self.model.kick(event.queue))
 
     # -- looking ----------------------------------------------------------------------------------
@@ -305,11 +305,11 @@ class Run:
     def _look(self, event: Look) -> None:
         for backend in self.workers:
             for queue in QUEUES:
-                if Ability.SIZE in self.able:
+                if Capability.SIZE in self.able:
                     self.same(backend.sizes(queue), self.model.sizes(queue))
-            if Ability.LIST in self.able:
+            if Capability.LIST in self.able:
                 self.same(backend.queues(), self.model.queues())
-            if Ability.FACTS in self.able:
+            if Capability.FACTS in self.able:
                 self.look_at_facts(backend, event)
 
     def look_at_facts(self, backend: Backend, event: Look) -> None:

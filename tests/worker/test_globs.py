@@ -144,9 +144,9 @@ def test_once_waits_for_a_queue_to_appear(project: Project) -> None:
 # The database without its waking, where a worker sleeps for as long as it is told.
 SLEEPY = """
 from qframe.console.app import main
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.drivers.database.backend import DatabaseBackend
-DatabaseBackend.abilities &= ~Ability.WAIT
+DatabaseBackend.capabilities &= ~Capability.WAIT
 main()
 """
 
@@ -184,7 +184,7 @@ def test_wrong_patterns_are_one_line_and_exit_2(project: Project, queues: str, w
     assert not project.database.exists()
 
 
-UNLISTED = SLEEPY.replace("Ability.WAIT", "Ability.LIST")
+UNLISTED = SLEEPY.replace("Capability.WAIT", "Capability.LIST")
 
 
 def test_a_backend_that_cannot_list_its_queues_wants_names(project: Project) -> None:

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from tests.support.pool import (
     IDLE,
     STARTED_AGAIN,
@@ -223,7 +223,7 @@ class TestTimeouts:
         project.wait_for_note("start", "stuck", 1)
         row = wait_for_row(running, "recovered")
         project.wait_for_note("end", "stuck", 2)
-        if Ability.AHEAD in project.queue.abilities:  # else it is back by itself, at once
+        if Capability.AHEAD in project.queue.capabilities:  # else it is back by itself, at once
             assert (row["fate"], row["delay"]) == ("tried again", 1)
         assert running.stop() == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
@@ -207,6 +207,6 @@ class TestRescuer:
     ) -> None:
         job = started(project)
         queue = project.queue
-        monkeypatch.setattr(queue, "abilities", queue.abilities & ~Ability.ADOPT)
+        monkeypatch.setattr(queue, "capabilities", queue.capabilities & ~Capability.ADOPT)
         assert rescue_of(project, job).fate is Fate.LEFT
         assert project.sizes().reserved == 1

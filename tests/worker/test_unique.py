@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 from tests.worker import singles
@@ -194,7 +194,7 @@ def test_a_dispatcher_killed_within_a_push_leaves_no_lock_without_a_bound(projec
     )
     assert finished.code == 9, finished.err
     began = time.monotonic()
-    if Ability.JOINT in project.queue.abilities:
+    if Capability.JOINT in project.queue.capabilities:
         assert len(locks(project)) == project.sizes().total
     wait_for(lambda: not locks(project), "the lock to end", 20)
     assert time.monotonic() - began < 6 + 3

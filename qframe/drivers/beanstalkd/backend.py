@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from qframe.config import BeanstalkdSettings
-from qframe.contracts.backend import Ability, Backend, Health, Timing
+from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
@@ -44,18 +44,18 @@ class BeanstalkdBackend(Backend):
     again is another message.
     """
 
-    abilities = (
-        Ability.RESERVE
-        | Ability.UNCOUNT
-        | Ability.NOTES
-        | Ability.BURY
-        | Ability.ADOPT
-        | Ability.WAIT
-        | Ability.LIST
-        | Ability.SIZE
-        | Ability.PURGE
-        | Ability.PRIORITY
-        | Ability.DURABLE
+    capabilities = (
+        Capability.RESERVE
+        | Capability.UNCOUNT
+        | Capability.NOTES
+        | Capability.BURY
+        | Capability.ADOPT
+        | Capability.WAIT
+        | Capability.LIST
+        | Capability.SIZE
+        | Capability.PURGE
+        | Capability.PRIORITY
+        | Capability.DURABLE
     )
 
     needs_facts = True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Ability, Backend, Found, Health, Latch, Place, Timing
+from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Place, Timing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
@@ -33,7 +33,7 @@ class DatabaseBackend(Backend):
     grow with what waits. A row keeps its id from push to removal.
     """
 
-    abilities = ~Ability.NONE & ~Ability.PRIORITY
+    capabilities = ~Capability.NONE & ~Capability.PRIORITY
 
     def __init__(self, name: str, settings: DatabaseSettings, timing: Timing | None = None) -> None:
         self.name = name

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from qframe.contracts.backend import Ability, Backend, Found, Health, Latch, Place, Timing
+from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Place, Timing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
@@ -43,7 +43,7 @@ class MemoryBackend(Backend):
     It can adopt, but does not say so: no other process can reach it.
     """
 
-    abilities = ~Ability.NONE & ~(Ability.DURABLE | Ability.PRIORITY | Ability.ADOPT)
+    capabilities = ~Capability.NONE & ~(Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT)
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()

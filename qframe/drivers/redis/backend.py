@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from redis.exceptions import ResponseError
 
 from qframe.config import RedisSettings
-from qframe.contracts.backend import Ability, Backend, Found, Health, Place, Timing
+from qframe.contracts.backend import Backend, Capability, Found, Health, Place, Timing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.guard import guarded
@@ -63,7 +63,7 @@ class RedisBackend(RedisFacts, Backend):
     was told is heard at the next call about the same slot.
     """
 
-    abilities = ~Ability.NONE & ~Ability.PRIORITY
+    capabilities = ~Capability.NONE & ~Capability.PRIORITY
     look_every = 3.5
 
     def __init__(self, name: str, settings: RedisSettings, timing: Timing | None = None) -> None:
@@ -73,7 +73,7 @@ class RedisBackend(RedisFacts, Backend):
         self.keys = Keys(settings.prefix, braces=settings.cluster)
         self.pool = Pool(settings, self.keys)
         if settings.cluster:
-            self.abilities = type(self).abilities & ~Ability.JOINT
+            self.capabilities = type(self).capabilities & ~Capability.JOINT
         self._remembered: dict[str, float] = {}
         self._foreign: set[str] = set()
         self._looked_around = -_LOOK_AROUND

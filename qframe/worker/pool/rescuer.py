@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Ability
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.drivers.heartbeat import start_thread
 from qframe.exceptions import BackendUnavailable, InvalidPayload, JobTimedOut, SettleError
@@ -140,7 +140,7 @@ class Rescuer:
 
     def _rescued(self, connection: Connection, orphan: Orphan) -> Rescue:
         """Settle, trying again while the backend does not answer and the lease may still hold."""
-        if Ability.ADOPT not in connection.abilities:
+        if Capability.ADOPT not in connection.capabilities:
             return Rescue(orphan, Fate.LEFT)
         give_up = time.monotonic() + connection.retry_after
         pause = _FIRST_PAUSE
@@ -164,7 +164,7 @@ class Rescuer:
             return Rescue(orphan, Fate.GONE)
         fate, end = self._end(connection, job, orphan)
         job.settle(end)
-        if Ability.AHEAD not in connection.abilities:  # it went with its worker's connection
+        if Capability.AHEAD not in connection.capabilities:  # it went with its worker's connection
             return Rescue(orphan, Fate.BACK, job.name, job.uuid)
         return Rescue(orphan, fate, job.name, job.uuid, end.delay)
 
@@ -172,7 +172,7 @@ class Rescuer:
         """Say how the job is to end: the next worker decides whether it may be tried again."""
         if orphan.job.state is JobState.DEFERRED:
             return Fate.DELETED, End(State.COMPLETE)
-        if orphan.stopping and not orphan.late and Ability.UNCOUNT in connection.abilities:
+        if orphan.stopping and not orphan.late and Capability.UNCOUNT in connection.capabilities:
             return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
         how = TIMED_OUT if orphan.late else DIED
         delay = self._backoff(job, orphan.words) if orphan.late else 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
@@ -129,7 +129,7 @@ class TestMessages:
             with pytest.raises(TypeError):
                 backend.apply(Step(None, Push("default", b"x")), step)
         assert backend.sizes("default") == Sizes(reserved=1)
-        assert not Ability.AHEAD & backend.abilities
+        assert not Capability.AHEAD & backend.capabilities
 
 
 class TestLease:

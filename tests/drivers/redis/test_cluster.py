@@ -15,7 +15,7 @@ from typing import Self
 
 import pytest
 
-from qframe.contracts.backend import Ability, Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Renew, Set, Start, Step
 from qframe.drivers.ordered import OrderedBackend
@@ -78,7 +78,7 @@ def apart(cluster: RedisCluster, prefix: str = "queue") -> list[str]:
 
 
 def test_everything_can_be_done_in_a_cluster(backend: Backend) -> None:
-    assert Ability.JOINT not in backend.abilities
+    assert Capability.JOINT not in backend.capabilities
     do_all(prepared(backend, PUSHES, WORK, LOOKS))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Ability, Backend, Health, Timing
+from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
@@ -80,7 +80,13 @@ class ListJob(Reservation):
 class ListBackend(Backend):
     """Messages in the order in which they became ready."""
 
-    abilities = Ability.RESERVE | Ability.AHEAD | Ability.UNCOUNT | Ability.SIZE | Ability.LIST
+    capabilities = (
+        Capability.RESERVE
+        | Capability.AHEAD
+        | Capability.UNCOUNT
+        | Capability.SIZE
+        | Capability.LIST
+    )
     settings_model = ListSettings
 
     def __init__(self, name: str, settings: ListSettings, timing: Timing | None = None) -> None:
