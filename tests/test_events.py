@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from pathlib import Path
@@ -115,13 +116,42 @@ def test_an_event_nobody_hears_is_not_even_made() -> None:
     assert events.fire(events.Looping, "too", "many", "fields", "to", "be", "one") is True
 
 
-def test_every_event_is_a_frozen_dataclass_with_a_name_and_a_meaning() -> None:
-    kinds = events.kinds()
-    assert len(kinds) > 25
-    for name, kind in kinds.items():
-        assert kind.__name__ == name
-        assert kind.__doc__
-        assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+@pytest.mark.parametrize("kind", events.kinds().values())
+def test_every_event_is_a_frozen_dataclass_with_a_meaning(kind: Any) -> None:
+    assert kind.__doc__
+    values = [object() for _ in kind.__match_args__]
+    event = kind(*values)
+    named = kind(**dict(zip(kind.__match_args__, values, strict=True)))
+    assert event == named
+    assert hash(event) == hash(named)
+    assert event == copy.copy(event)
+    assert not values or event != kind(*reversed([*values[1:], None]))
+    assert not values or event == dataclasses.replace(event)
+    assert repr(event).startswith(f"{kind.__name__}(")
+    assert "payload" not in repr(event)
+    for name in kind.__match_args__:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(event, name, None)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(event, name)
+
+
+def test_an_event_takes_each_of_its_fields_once() -> None:
+    assert len(events.kinds()) > 25
+    idle: Any = events.WorkerIdle
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}),
+        (("database",), {}),
+        (("database",), {"connection": "redis"}),
+        (("database", (), 3), {}),
+        (("database",), {"queue": ()}),
+        (("database", ()), {"queue": ()}),
+    ]
+    for values, named in wrong:
+        with pytest.raises(
+            TypeError, match=r"WorkerIdle takes each of \(connection, queues\) once"
+        ):
+            idle(*values, **named)
 
 
 def test_what_a_listener_of_job_queueing_adds_is_seen_in_job_processing(fresh: Path) -> None:
