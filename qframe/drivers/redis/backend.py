@@ -23,7 +23,7 @@ from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.pool import Pool
-from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps
+from qframe.drivers.redis.told import ToldSteps
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -182,43 +182,23 @@ class RedisBackend(RedisFacts, Backend):
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
         with guarded():
-            told = self._to_tell(steps, heard)
-            if told is None:
-                heard(self._apply(steps)[0])
-            else:
-                self._tell(told)
-
-    def _to_tell(
-        self, steps: Sequence[Step], heard: Callable[[list[Result]], None]
-    ) -> ToldSteps | None:
-        """Give what to tell; None where the answer must be waited for."""
-        now, skew = self.clock(), self.timing.skew
-        told: ToldSteps
-        move = None if self.settings.cluster else ToldStart.move(steps)
-        if move is not None:
-            connection = self.pool.of(move[1].keys.ready)
-            told = ToldStart(move, self.keys, connection, skew, now, heard)
-        else:
+            now = self.clock()
             exchange = Exchange(self.keys)
-            if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
-                return None
-            told = ToldExchange(exchange, self.pool.of(exchange.key), skew, now, heard)
-        return told if now < told.sure_until() else None
-
-    def _tell(self, told: ToldSteps) -> None:
-        connection = told.connection
-        sure_until = told.sure_until()
-        told.hold()
-        try:
-            connection.tell(told)
-        except BackendUnavailable:
-            told.let_go()
-            for job in told.jobs:
-                job.in_doubt = job.in_doubt or connection.repeated
-            raise
-        told.begin()
-        if self.clock() >= sure_until:  # it was said so late that the answer must be heard
-            connection.ask_all()
+            fits = all(map(exchange.add, steps)) and not (exchange.marked or exchange.awaited)
+            sure_until = exchange.sure_until() if fits else 0.0
+            if now >= sure_until:
+                heard(self._apply(steps)[0])
+                return
+            connection = self.pool.of(exchange.key)
+            told = ToldSteps(exchange, connection, self.timing.skew, now, heard)
+            try:
+                connection.tell(told)
+            except BackendUnavailable:
+                told.refused()
+                raise
+            told.begin()
+            if self.clock() >= sure_until:  # it was said so late that the answer must be heard
+                connection.ask_all()
 
     # -- reserving --------------------------------------------------------------------------------
 

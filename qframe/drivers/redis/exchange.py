@@ -39,12 +39,11 @@ from qframe.drivers.redis.records import encoded
 
 _MOST = 5000
 _MOST_BYTES = 4_000_000
-_SETTLING = {Delete, Release, Bury}
 _CHECKED = {Expect, Extend, Forget}
 _EVEN_WHEN_FULL = {Expect, Unset, Forget, Record, Arrive, Close}
 """What is done where the memory is full: it ends something."""
-_ALONE = 6
-"""How many words say one message."""
+_BEGUN = 5
+"""Where, behind the number of its words, a step has the bytes of a message once it is started."""
 _FOR_EVER = 3e9
 """Seconds: no key lives longer."""
 
@@ -64,9 +63,12 @@ class Exchange:
     _bytes = _count = 0
     _kind: tuple[str, float] = ("", 0.0)
     """Queue and delay of the last message written."""
-    _end = _pushed = _alone = -1
-    """Where the words end behind it; where its kind is counted; how many steps there are since a
-    step that is one message."""
+    _end = _pushed = -1
+    """Where the words end behind it, and where those like it are counted."""
+    _at = 0
+    """Where the words of the last step begin."""
+    _repeatable = False
+    """Whether the fence of that step sees to it that it does no harm when it is said twice."""
 
     def __init__(self, keys: Keys) -> None:
         self.key = ""
@@ -75,12 +77,12 @@ class Exchange:
         self.queues: set[QueueKeys] = set()
         self._keys = keys
         self._words: list[Any] = []
-        self._steps: list[list[Step]] = []
-        """Those of each result: pushes of one kind share one."""
+        self._steps: list[Step] = []
         self._changes: dict[int, tuple[RedisJob, Start | Renew, bytes]] = {}
         """By the place of its step, what a reservation becomes, with the key of its notes."""
-        self._ended: list[RedisJob] = []
-        self._before: dict[int, State] = {}
+        self._ended: dict[int, RedisJob] = {}
+        """By the place of its step, a reservation that it settles."""
+        self._before: dict[int, tuple[RedisJob, State]] = {}
         """What those were that were told, and not heard."""
         self._notes: list[bytes] = []
         """The keys of notes."""
@@ -89,50 +91,35 @@ class Exchange:
 
     def add(self, step: Step) -> bool:
         """Take one more step; False where it belongs to the next exchange."""
-        job = _own(step.reservation)
-        operations = step.operations
+        job, operations = _own(step.reservation), step.operations
         if not self._steps:
             self.key = self._key_of(job, operations)
         elif not self._has_room(job, operations):
             return False
-        if job is None and len(operations) == 1 and isinstance(operations[0], Push):
-            self._add_push(step, operations[0])
-            return True
         words = self._words
-        at = len(words)
-        words.append(0)
-        self._steps.append([step])
-        kinds = {type(each) for each in operations}
+        at = self._at = len(words)
         if job is not None:
-            self._fence(job, starts=Start in kinds and job.score != b"")
+            self.jobs.append(job)
+            self.queues.add(job.keys)
             self._touched = job.keys.reserved
-        elif not self._touched and kinds <= _EVEN_WHEN_FULL:
-            self._touched = f"{self._keys.facts}order"
-        checked = not kinds.isdisjoint(_CHECKED)
-        if checked:
-            self._check(operations)
+            words += (0, "fence", self._touched, job.stored, job.score, b"")
+        else:
+            words.append(0)
+            if not self._touched and all(type(each) in _EVEN_WHEN_FULL for each in operations):
+                self._touched = f"{self._keys.facts}order"
+        checks = [each for each in operations if type(each) in _CHECKED]
+        if checks:
+            self._check(checks)
+        self._repeatable = False
         for each in operations:
             _ENCODERS[type(each)](self, each, job)
         words[at] = len(words) - at
-        if checked and len(self._steps) - 1 in self._changes:
+        if checks and len(self._steps) in self._changes:
             self.awaited = True
-        if not self.marked:
-            self.marked = not _may_be_repeated(job, kinds)
+        if not self._repeatable and not _only_renews(job, operations):
+            self.marked = True
+        self._steps.append(step)
         return True
-
-    def _add_push(self, step: Step, push: Push) -> None:
-        """Take a step that is one message; such ones of one kind share what is said of them."""
-        is_like = self._end == len(self._words) and self._kind == (push.queue, push.delay)
-        if is_like and self._alone == len(self._steps):
-            self._push(push, None)
-            self._words[self._pushed - 4] += 1
-            self._steps[-1].append(step)
-            return
-        self._words.append(_ALONE)
-        self._push(push, None)
-        self._steps.append([step])
-        self._alone = len(self._steps)
-        self.marked = True
 
     def _has_room(self, job: RedisJob | None, operations: Sequence[object]) -> bool:
         if self._count >= _MOST or self._bytes >= _MOST_BYTES:
@@ -148,12 +135,6 @@ class Exchange:
         if operations and isinstance(operations[0], Push):
             return self._keys.of(operations[0].queue).ready
         return self._keys.facts
-
-    def _fence(self, job: RedisJob, *, starts: bool) -> None:
-        self.jobs.append(job)
-        self.queues.add(job.keys)
-        begun = job.begun()[0] if starts else b""
-        self._words += ("fence", job.keys.reserved, job.stored, job.score, begun)
 
     def _check(self, operations: Sequence[object]) -> None:
         for each in operations:
@@ -184,9 +165,10 @@ class Exchange:
 
     def _start(self, start: Start, job: RedisJob) -> None:
         if job.score:
-            beside = job.beside + (job.at < 0)
-            notes = message.noted(beside, start.notes)
-            _, tag = job.begun()
+            self._repeatable = True
+            stored, tag = job.begun()
+            self._words[self._at + _BEGUN] = stored
+            notes = message.noted(job.beside + (job.at < 0), start.notes)
             note = job.keys.notes + tag if notes else b""
             self._words += ("start", repr(start.lease), job.note, note, notes)
             self._notes += (job.note, note)
@@ -194,19 +176,23 @@ class Exchange:
             _, note, notes = _noted(job, start.notes, job.beside)
             self._words += ("renew", repr(start.lease), "1", note, notes)
             self._notes.append(note)
-        self._changes[len(self._steps) - 1] = (job, start, note)
+        self._changes[len(self._steps)] = (job, start, note)
 
     def _renew(self, renew: Renew, job: RedisJob) -> None:
         self._words += ("renew", repr(renew.lease), "0" if job.score else "1", "", "")
-        self._changes[len(self._steps) - 1] = (job, renew, b"")
+        self._changes[len(self._steps)] = (job, renew, b"")
+
+    def _settle(self, job: RedisJob) -> None:
+        self._repeatable = True
+        self._ended[len(self._steps)] = job
 
     def _delete(self, _: Delete, job: RedisJob) -> None:
-        self._ended.append(job)
+        self._settle(job)
         self._words += ("delete", job.note)
         self._notes.append(job.note)
 
     def _release(self, release: Release, job: RedisJob) -> None:
-        self._ended.append(job)
+        self._settle(job)
         back = job.started and not release.counted
         stored, note, notes = _noted(
             job, release.notes, job.beside - (back and job.at < 0), job.attempts() - back
@@ -219,7 +205,7 @@ class Exchange:
         self._notes.append(note)
 
     def _bury(self, bury: Bury, job: RedisJob) -> None:
-        self._ended.append(job)
+        self._settle(job)
         stored, note, notes = _noted(job, bury.notes, job.beside)
         self._words += ("bury", job.keys.buried, stored, note, notes)
         self._notes.append(note)
@@ -264,13 +250,12 @@ class Exchange:
     def _declared(self) -> list[str | bytes]:
         """Give the keys that are touched, but markers."""
         found: set[str | bytes] = {self._touched, *self._notes}
-        for steps in self._steps:
-            for step in steps:
-                job = _own(step.reservation)
-                if job is not None:
-                    found.add(job.keys.reserved)
-                for each in step.operations:
-                    found.update(self._keys_of(each, job))
+        for step in self._steps:
+            job = _own(step.reservation)
+            if job is not None:
+                found.add(job.keys.reserved)
+            for each in step.operations:
+                found.update(self._keys_of(each, job))
         return sorted(found - {"", b""}, key=str)
 
     def _keys_of(self, operation: object, job: RedisJob | None) -> Sequence[str]:
@@ -288,51 +273,50 @@ class Exchange:
                 return f"{facts}failed", f"{facts}order"
         return ()
 
+    def sure_until(self) -> float:
+        """Give until when all leases are certain to be ours without asking."""
+        return min([job.sure_until for job in self.jobs], default=0.0)
+
     def begin(self, asked_at: float) -> None:
         """Take it that all is applied: what is not is taken back when it is heard."""
         for place, (job, *_) in self._changes.items():
-            self._before[place] = job.state()
+            self._before[place] = job, job.state()
             self._change(place, asked_at)
         self._changes = {}
 
     def results(self, reply: object, asked_at: float, *, twice: bool) -> list[Result]:
         """Give the result of each step; `twice`: it may have been applied before, unheard."""
-        if reply == 1 and not self._changes:
-            for ended in self._ended:
-                ended.sure_until, ended.in_doubt = 0.0, False
-            return [APPLIED] * sum(map(len, self._steps))
-        said: Sequence[Any] = [1] * len(self._steps)
-        if isinstance(reply, Exception):
-            said = [0] * len(self._steps)
-        elif isinstance(reply, list):
-            said = reply
-        found = []
+        if reply == 1:
+            for job in self._ended.values():
+                job.sure_until, job.in_doubt = 0.0, False
+            for place in self._changes:
+                self._change(place, asked_at)
+            return [APPLIED] * len(self._steps)
+        said = reply if isinstance(reply, list) else [0] * len(self._steps)
         repeated = set(self.jobs) if twice and not self.marked else set()
-        for place, steps in enumerate(self._steps):
-            result = _result(said[place])
-            job = _own(steps[0].reservation)
-            if job is not None and job in self._ended and _settles(steps[0]):
-                if result.lost and (job.in_doubt or job in repeated):
-                    result = APPLIED
-                if result.applied:
-                    job.sure_until, job.in_doubt = 0.0, False
-                    repeated.discard(job)
-            elif job is not None:
-                self._became(place, job, said[place], result, asked_at)
-            found += [result] * len(steps)
+        found = []
+        for place, each in enumerate(said):
+            result = _result(each)
+            ended = self._ended.get(place)
+            if ended is None:
+                self._became(place, each, result, asked_at)
+            elif result.applied or (result.lost and (ended.in_doubt or ended in repeated)):
+                result = result if result.applied else APPLIED
+                ended.sure_until, ended.in_doubt = 0.0, False
+                repeated.discard(ended)
+            found.append(result)
         return found
 
-    def _became(
-        self, place: int, job: RedisJob, said: object, result: Result, asked_at: float
-    ) -> None:
+    def _became(self, place: int, said: object, result: Result, asked_at: float) -> None:
         """Note what a reservation has become that goes on."""
         if not result.applied:
             if place in self._before:
-                job.restore(self._before[place])
+                job, state = self._before[place]
+                job.restore(state)
         elif place in self._changes:  # else it was told
             self._change(place, asked_at)
             if isinstance(said, list) and said[1]:
-                job.score = said[1]
+                self._changes[place][0].score = said[1]
 
     def _change(self, place: int, asked_at: float) -> None:
         """Note what a reservation has become."""
@@ -406,17 +390,11 @@ def _noted(
     return stored, job.keys.notes + tag, kept or b"0 "
 
 
-def _may_be_repeated(job: RedisJob | None, kinds: set[type]) -> bool:
-    """Whether a step does no harm when it is said twice: its fence sees to it, or its nature."""
-    if job is None:
+def _only_renews(job: RedisJob | None, operations: Sequence[object]) -> bool:
+    """Whether a step only renews a started job; of a hold, the new score must be heard."""
+    if job is None or job.score:
         return False
-    if not kinds.isdisjoint(_SETTLING) or (Start in kinds and job.score):
-        return True
-    return kinds <= {Start, Renew} and not job.score  # of a hold, the new score must be heard
-
-
-def _settles(step: Step) -> bool:
-    return any(type(each) in _SETTLING for each in step.operations)
+    return all(type(each) in {Start, Renew} for each in operations)
 
 
 def _given(value: str | None) -> str:
