@@ -55,25 +55,8 @@ class ConnectionSettings(BaseModel):
     give_up_after: Annotated[float, Field(ge=0)] = 300
 
 
-class SyncSettings(ConnectionSettings):
-    """Jobs run at once, in the process that dispatches them."""
-
-    driver: Literal["sync"] = "sync"
-
-
-class NullSettings(ConnectionSettings):
-    """Jobs are dropped."""
-
-    driver: Literal["null"] = "null"
-
-
-class MemorySettings(ConnectionSettings):
-    """Jobs wait in the memory of this process, for tests and for a first look: all end with it."""
-
-    driver: Literal["memory"] = "memory"
-
-
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")]
+_Wait = Annotated[float, Field(gt=0, le=3600)]
 
 
 class DatabaseSettings(ConnectionSettings):
@@ -91,7 +74,7 @@ class DatabaseSettings(ConnectionSettings):
     latch_table: _TableName = "qframe_latches"
     latch_member_table: _TableName = "qframe_latch_members"
     synchronous: Literal["normal", "full", "extra"] = "normal"
-    busy_timeout: Annotated[float, Field(gt=0, le=3600)] = 10
+    busy_timeout: _Wait = 10
 
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
@@ -146,9 +129,9 @@ class RedisSettings(ConnectionSettings):
     driver: Literal["redis"] = "redis"
     url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
     prefix: Annotated[str, Field(pattern=r"^[^{}\s]*$", max_length=200)] = ""
-    block_for: Annotated[float, Field(gt=0, le=3600)] = 5
-    timeout: Annotated[float, Field(gt=0, le=3600)] = 5
-    connect_timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+    block_for: _Wait = 5
+    timeout: _Wait = 5
+    connect_timeout: _Wait = 5
     sentinels: list[Annotated[str, AfterValidator(_address)]] = []
     service: str = "mymaster"
     sentinel_username: str | None = None
@@ -156,7 +139,7 @@ class RedisSettings(ConnectionSettings):
     cluster: bool = False
     nodes: list[Annotated[str, AfterValidator(_address)]] = []
     min_replicas: Annotated[int, Field(ge=0)] = 0
-    replica_timeout: Annotated[float, Field(gt=0, le=3600)] = 1
+    replica_timeout: _Wait = 1
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -208,9 +191,9 @@ class BeanstalkdSettings(ConnectionSettings):
     retry_after: Annotated[float, Field(ge=1, le=2**32 - 1)] = 60
     priority: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1024
     on_lost_connection: Literal["finish", "interrupt"] = "finish"
-    block_for: Annotated[float, Field(gt=0, le=3600)] = 5
-    timeout: Annotated[float, Field(gt=0, le=3600)] = 5
-    connect_timeout: Annotated[float, Field(gt=0, le=3600)] = 5
+    block_for: _Wait = 5
+    timeout: _Wait = 5
+    connect_timeout: _Wait = 5
 
 
 _SHORTEST_KEY = 16
@@ -254,9 +237,9 @@ BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "database": DatabaseSettings,
     "redis": RedisSettings,
     "beanstalkd": BeanstalkdSettings,
-    "sync": SyncSettings,
-    "null": NullSettings,
-    "memory": MemorySettings,
+    "sync": ConnectionSettings,
+    "null": ConnectionSettings,
+    "memory": ConnectionSettings,
 }
 
 
@@ -301,8 +284,9 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read code over environment over file; no `.env`, no secrets folder."""
-        del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, _FileSource(settings_cls)
+        del settings_cls, dotenv_settings, file_secret_settings
+        file: Any = _file_settings.copy  # a source is what gives settings when called
+        return init_settings, env_settings, file
 
     def connection(self, name: str) -> dict[str, Any]:
         """Give a connection as configured, over the one that exists without configuration.
@@ -324,18 +308,8 @@ class Settings(BaseSettings):
         return sorted(names, key=lambda name: name != self.default)
 
 
-class _FileSource(PydanticBaseSettingsSource):
-    """The configuration file found at or above the working directory."""
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ANN401, ARG002 (the base's signature)
-        """Not used: the file is read whole."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return _file_settings.get("now", {})
-
-
-_file_settings: dict[str, dict[str, Any]] = {}
+_file_settings: dict[str, Any] = {}
+"""What the file says, while `load` makes settings of it."""
 
 
 def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN401 (any setting)
@@ -346,16 +320,16 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     """
     file = file or os.environ.get("QFRAME_CONFIG")
     path = Path(file) if file else find(Path.cwd())
-    values = read(path) if path is not None else {}
-    folder = path.resolve().parent if path is not None else Path.cwd()
+    values = (read(path) or {}) if path is not None else {}
     if isinstance(root := values.setdefault("root", "."), str):
-        values["root"] = folder / root
+        values["root"] = (path.resolve().parent if path is not None else Path.cwd()) / root
     _check_environment()
-    _file_settings["now"] = values
+    _file_settings.update(values)
     try:
         return Settings(**over)
     except ValidationError as error:
-        raise ConfigurationError(describe(error, Settings, where=_place(path))) from None
+        where = path.name if path is not None else "settings"
+        raise ConfigurationError(describe(error, Settings, where)) from None
     except ValueError as error:  # a QFRAME_ variable that is not the JSON its setting needs
         raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
     finally:
@@ -379,37 +353,29 @@ def find(start: Path) -> Path | None:
         if (folder / FILE).is_file():
             return folder / FILE
         project = folder / "pyproject.toml"
-        if project.is_file() and _table(_toml(project), "tool", project).get("qframe") is not None:
+        if project.is_file() and read(project) is not None:
             return project
     return None
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read the settings of one file; raises `ConfigurationError` when it cannot be read."""
-    values = _toml(path)
-    if path.name == "pyproject.toml":
-        values = _table(_table(values, "tool", path), "qframe", path)
-    return dict(values)
+def read(path: Path) -> dict[str, Any] | None:
+    """Read the settings of one file; None for a pyproject.toml that has none.
 
-
-def _table(values: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
-    table = values.get(key, {})
-    if not isinstance(table, dict):
-        raise ConfigurationError(f"{path}: {key!r} must be a table")
-    return table
-
-
-def _toml(path: Path) -> dict[str, Any]:
+    Raises `ConfigurationError` when it cannot be read.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigurationError(f"{path}: {one_line(str(error))}") from None
-
-
-def _place(path: Path | None) -> str:
-    return path.name if path is not None else "settings"
+    for key in ("tool", "qframe") if path.name == "pyproject.toml" else ():
+        if key not in values:
+            return None
+        values = values[key]
+        if not isinstance(values, dict):
+            raise ConfigurationError(f"{path}: {key!r} must be a table")
+    return values
 
 
 def validated(
@@ -419,7 +385,7 @@ def validated(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError(describe(error, model, where=f"connections.{name}")) from None
+        raise ConfigurationError(describe(error, model, f"connections.{name}")) from None
 
 
 def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:

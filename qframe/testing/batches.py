@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from qframe.config import NullSettings
+from qframe.config import ConnectionSettings
 from qframe.connection import Connection
 from qframe.contracts.step import Step
 from qframe.dispatch.batch import Batch
@@ -28,7 +28,7 @@ def fake_batch(
     """
     if min(done, failed) < 0 or done + failed > total:
         raise ValueError("total is at least done and failed together, and none is negative")
-    backend, settings = MemoryBackend(), NullSettings()
+    backend, settings = MemoryBackend(), ConnectionSettings(driver="null")
     context = Context("null", backend, (), Keyring(), None, settings.retry_after, 1_000_000)
     batches, identity = Batches(context), str(uuid.uuid4())
     members = [lambda _: ChainPlan("", [None], [_NOBODY])] * total
