@@ -43,11 +43,14 @@ class Event:
         dataclass(init=False, repr=False, eq=False)(cls)
 
     def __init__(self, *values: object, **named: object) -> None:
-        given = {**dict(zip(self.__match_args__, values, strict=False)), **named}
-        if len(values) + len(named) != len(given) or given.keys() != {*self.__match_args__}:
-            wanted = ", ".join(self.__match_args__)
-            raise TypeError(f"{type(self).__name__} takes each of ({wanted}) once")
-        self.__dict__.update((name, given[name]) for name in self.__match_args__)
+        names = self.__match_args__
+        if named or len(values) != len(names):
+            given = {**dict(zip(names, values, strict=False)), **named}
+            if len(values) + len(named) != len(given) or given.keys() != {*names}:
+                wanted = ", ".join(names)
+                raise TypeError(f"{type(self).__name__} takes each of ({wanted}) once")
+            values = tuple(given[name] for name in names)
+        self.__dict__.update(zip(names, values, strict=True))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
