@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from qframe import config, events
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
@@ -194,17 +194,16 @@ class QueueManager:
     def _factory(self, driver: str, connection: str) -> Factory:
         if driver in self._drivers:
             return self._drivers[driver]
-        if driver in _DRIVERS:
-            return _built_in(driver)
+        if driver in _DRIVERS:  # imported, and with it its client, when it is first used
+            return cast("Factory", _imported(f"qframe.drivers.{_DRIVERS[driver]}"))
         offered = {point.name: point for point in entry_points(group=GROUP)}
         if driver in offered:
             try:
-                factory: Factory = offered[driver].load()
+                return cast("Factory", offered[driver].load())
             except Exception as error:
                 raise ConfigurationError(
                     f"connections.{connection}: the driver {driver!r} cannot be loaded: {error}"
                 ) from error
-            return factory
         known = sorted({*_DRIVERS, *self._drivers, *offered})
         raise ConfigurationError(
             f"connections.{connection}: unknown driver {one_line(driver, 60)!r}"
@@ -230,25 +229,16 @@ class QueueManager:
             return
         self._listening = True  # already now: a listener's module may use a connection
         try:
-            heard = self._listeners()
+            heard = [
+                (_event(name), [_listener(path) for path in paths])
+                for name, paths in self.settings.listeners.items()
+            ]
         except BaseException:
             self._listening = False
             raise
-        for kind, listener in heard:
-            events.listen(kind)(listener)
-
-    def _listeners(self) -> list[tuple[type[events.Event], Callable[[Any], object]]]:
-        kinds = events.kinds()
-        for name in self.settings.listeners:
-            if name not in kinds:
-                raise ConfigurationError(
-                    f"listeners: unknown event {one_line(name, 60)!r}{nearest(name, kinds)}"
-                )
-        return [
-            (kinds[name], _function(path))
-            for name, paths in self.settings.listeners.items()
-            for path in paths
-        ]
+        for kind, listeners in heard:
+            for listener in listeners:
+                events.listen(kind)(listener)
 
 
 def _signer(settings: Settings) -> Signer | None:
@@ -263,23 +253,30 @@ def _signer(settings: Settings) -> Signer | None:
     return None
 
 
-def _built_in(driver: str) -> Factory:
-    """Import a driver, and with it its client, when it is first used."""
-    module, _, name = _DRIVERS[driver].partition(":")
-    factory: Factory = getattr(importlib.import_module(f"qframe.drivers.{module}"), name)
-    return factory
+def _imported(path: str) -> Any:  # noqa: ANN401 (whatever is there)
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _configured(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (whatever is there)
+    project.put_on_path()
+    try:
+        return _imported(path)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {error}"
+        ) from error
 
 
 def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is a layer above)
-    found = _imported("middleware", path, "module:name")
-    if isinstance(found, type):
-        try:
-            found = found()
-        except Exception as error:
-            raise ConfigurationError(
-                f"middleware: {one_line(path, 100)!r} cannot be made without arguments; "
-                f"name an instance of it: {one_line(str(error), 200)}"
-            ) from error
+    found = _configured("middleware", path, "module:name")
+    try:
+        found = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ConfigurationError(
+            f"middleware: {one_line(path, 100)!r} cannot be made without arguments; "
+            f"name an instance of it: {one_line(str(error), 200)}"
+        ) from error
     if not callable(found):
         raise ConfigurationError(
             f"middleware: {one_line(path, 100)!r} cannot be called with a job and call_next"
@@ -287,23 +284,20 @@ def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is 
     return found
 
 
-def _imported(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (whatever is there)
-    module, _, name = path.partition(":")
-    project.put_on_path()
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {error}"
-        ) from error
-
-
-def _function(path: str) -> Callable[[Any], object]:
-    found = _imported("listeners", path, "module:function")
+def _listener(path: str) -> Callable[[Any], object]:
+    found = _configured("listeners", path, "module:function")
     if not callable(found):
         raise ConfigurationError(f"listeners: {one_line(path, 100)!r} is not a function")
-    listener: Callable[[Any], object] = found
-    return listener
+    return cast("Callable[[Any], object]", found)
+
+
+def _event(name: str) -> type[events.Event]:
+    kinds = events.kinds()
+    if name not in kinds:
+        raise ConfigurationError(
+            f"listeners: unknown event {one_line(name, 60)!r}{nearest(name, kinds)}"
+        )
+    return kinds[name]
 
 
 _default: QueueManager | None = None
