@@ -5,30 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qframe.middleware.base import Middleware
-    from qframe.middleware.fail_on import FailOn
-    from qframe.middleware.limits import Limit
-    from qframe.middleware.rate_limited import RateLimited
-    from qframe.middleware.skip import Skip
-    from qframe.middleware.skip_if_batch_cancelled import SkipIfBatchCancelled
-    from qframe.middleware.stores import store_of
-    from qframe.middleware.throttles_exceptions import ThrottlesExceptions
-    from qframe.middleware.without_overlapping import WithoutOverlapping
-
-__all__ = [
-    "FailOn",
-    "Limit",
-    "Middleware",
-    "RateLimited",
-    "Skip",
-    "SkipIfBatchCancelled",
-    "ThrottlesExceptions",
-    "WithoutOverlapping",
-    "store_of",
-]
-
-
-if not TYPE_CHECKING:  # or type checkers would take any name for one of these
+    from qframe.middleware.base import Middleware as Middleware
+    from qframe.middleware.fail_on import FailOn as FailOn
+    from qframe.middleware.limits import Limit as Limit
+    from qframe.middleware.rate_limited import RateLimited as RateLimited
+    from qframe.middleware.skip import Skip as Skip
+    from qframe.middleware.skip_if_batch_cancelled import (
+        SkipIfBatchCancelled as SkipIfBatchCancelled,
+    )
+    from qframe.middleware.stores import store_of as store_of
+    from qframe.middleware.throttles_exceptions import ThrottlesExceptions as ThrottlesExceptions
+    from qframe.middleware.without_overlapping import WithoutOverlapping as WithoutOverlapping
+else:  # or type checkers would take any name for one of these
     _PLACES = {
         "FailOn": "fail_on",
         "Limit": "limits",
@@ -40,13 +28,14 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
         "WithoutOverlapping": "without_overlapping",
         "store_of": "stores",
     }
+    __all__ = list(_PLACES)
 
     def __getattr__(name: str) -> object:
         """Import it when it is asked for: the pipeline beside them is part of every run."""
-        place = _PLACES.get(name)
-        if place is None:
+        if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415 (not before it is needed)
 
-        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+        module = importlib.import_module(f"{__name__}.{_PLACES[name]}")
+        found = globals()[name] = getattr(module, name)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qframe.exceptions import DontHandle, JobDefinitionError
@@ -20,16 +20,7 @@ class FailOn:
     """
 
     def __init__(self, *errors: type[Exception] | Callable[[Exception], object]) -> None:
-        kinds = [each for each in errors if isinstance(each, type)]
-        given: list[object] = [*errors]
-        wrong = [each for each in given if not (_is_kind(each) or _is_function(each))]
-        if wrong or not errors:
-            instead = f", not {one_line(repr(wrong[0]), 60)}" if wrong else ""
-            raise JobDefinitionError(
-                f"FailOn takes kinds of errors (of Exception) or functions of the error{instead}"
-            )
-        self._kinds = tuple(kinds)
-        self._predicates = [each for each in errors if not isinstance(each, type)]
+        self._matches = matching("FailOn", errors, Exception)
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
         """Call on; fail the job with what that raises, where it is one of these."""
@@ -43,15 +34,20 @@ class FailOn:
                 reserved.fail(error)
             raise
 
-    def _matches(self, error: Exception) -> bool:
-        if isinstance(error, self._kinds):
-            return True
-        return any(predicate(error) for predicate in self._predicates)
 
+def matching(
+    owner: str, errors: Sequence[object], base: type[BaseException]
+) -> Callable[[BaseException], bool]:
+    """Give what says whether an error is one of these: kinds of errors, or functions of it.
 
-def _is_kind(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Exception)
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and not isinstance(value, type)
+    Raises `JobDefinitionError` for anything else, and for none.
+    """
+    kinds = tuple(each for each in errors if isinstance(each, type) and issubclass(each, base))
+    predicates = [each for each in errors if callable(each) and not isinstance(each, type)]
+    wrong = [each for each in errors if each not in kinds and each not in predicates]
+    if wrong or not errors:
+        instead = f", not {one_line(repr(wrong[0]), 60)}" if wrong else ""
+        raise JobDefinitionError(
+            f"{owner} takes kinds of errors (of {base.__name__}) or functions of the error{instead}"
+        )
+    return lambda error: isinstance(error, kinds) or any(each(error) for each in predicates)

@@ -8,12 +8,13 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
+from qframe.drivers.store import Store
 from qframe.exceptions import (
     BackendUnavailable,
     JobDefinitionError,
@@ -34,6 +35,7 @@ By = Value | Callable[[Any], Value | None] | None
 _SHORTEST = 0.01
 _EXACT = 100
 """Up to this many, each moment is kept by itself; of more, those of a hundredth of the time."""
+_ROUNDS = 8
 _SKEW = 1000
 """Milliseconds two clocks may be apart without anything being done about it."""
 _LONGEST_NAME = 100
@@ -65,7 +67,9 @@ class Limit:
     by: By = None
 
     def __init__(self, max: int, per: float | timedelta, by: By = None) -> None:  # noqa: A002 (the name a reader expects)
-        object.__setattr__(self, "max", _count(max))
+        if type(max) is not int or max < 1:  # a bool is none
+            raise JobDefinitionError(f"a limit must allow 1 or more, not {one_line(repr(max), 60)}")
+        object.__setattr__(self, "max", max)
         object.__setattr__(self, "per", seconds(per, "the time of a limit", _SHORTEST))
         object.__setattr__(self, "by", by)
 
@@ -117,7 +121,9 @@ class Window:
     """
 
     def __init__(self, limit: Limit, text: str | None, now: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        self.before = text
+        """What the store held."""
         self._now = now
         self._per = int(limit.per * 1000)
         kept = _decoded(text)
@@ -141,28 +147,26 @@ class Window:
 
     def wait(self) -> float:
         """Give the seconds until there is room for one more; 0 where there is."""
-        over = self.count - self._limit.max + 1
-        if over <= 0:
-            return 0.0
-        for moment, count in self._kept:
+        over = self.count - self.limit.max + 1
+        for moment, count in self._kept if over > 0 else ():
             over -= count
             if over <= 0:
                 return max(1, moment + self._per - self._now) / 1000
         return 0.0
 
     def add(self) -> None:
-        """Count one more. The moment is rounded up, so that none is forgotten too early."""
-        grain = self._limit.grain
+        """Count one more, and forget the oldest of more than the limit: they decide nothing.
+
+        The moment is rounded up, so that none is forgotten too early.
+        """
+        grain = self.limit.grain
         moment = -(-self._now // grain) * grain
-        if self._kept and self._kept[-1][0] >= moment:
+        if self.last >= moment:
             last, count = self._kept.pop()
             self._kept.append((last, count + 1))
         else:
             self._kept.append((moment, 1))
-
-    def trim(self) -> None:
-        """Forget the oldest of more than the limit: they decide nothing."""
-        while self._kept and self.count - self._kept[0][1] >= self._limit.max:
+        while self.count - self._kept[0][1] >= self.limit.max:
             del self._kept[0]
 
     def forget(self, until: int) -> None:
@@ -194,10 +198,30 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise JobDefinitionError(f"a limit must allow 1 or more, not {one_line(repr(value), 60)}")
-    return value
+def read(store: Store, limits: Mapping[str, Limit]) -> dict[str, Window]:
+    """Give what counts against limits, by their keys in the store."""
+    texts, moment = store.get(*limits), now()
+    return {
+        key: Window(limit, text, moment)
+        for (key, limit), text in zip(limits.items(), texts, strict=True)
+    }
+
+
+def write(store: Store, windows: Mapping[str, Window]) -> bool:
+    """Put windows that were changed in the place of what was read, all of them or none."""
+    limits = [window.limit for window in windows.values()]
+    ttl = max(limit.per + limit.grain / 1000 for limit in limits) + 1
+    return store.swap({key: (each.before, each.text()) for key, each in windows.items()}, ttl)
+
+
+def rounds() -> Iterator[None]:
+    """Give turns at what another process may forestall: a few, ever further apart."""
+    for each in range(_ROUNDS):
+        yield
+        time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (no secret)
+
+
+# -- what is told to a middleware -----------------------------------------------------------------
 
 
 def seconds(value: object, what: str, least: float = 0.0) -> float:
@@ -213,10 +237,11 @@ def seconds(value: object, what: str, least: float = 0.0) -> float:
     return checked
 
 
-def name_of(name: str | None, job: JobDefinition) -> str:
-    """Give what is limited as it stands in a key: its name, by default the job's class."""
-    own = name or type(job).own_name()
-    return own if len(own) <= _LONGEST_NAME else _hashed(own)
+def release_time(owner: str, release: object, *, dont_release: bool) -> float | None:
+    """Check after how long a job that has to wait is tried again; None where nobody said."""
+    if release is not None and dont_release:
+        raise JobDefinitionError(f"{owner}: give release or dont_release, not both")
+    return None if release is None else seconds(release, f"{owner}: release")
 
 
 def check_name(name: object, owner: str) -> None:
@@ -225,18 +250,25 @@ def check_name(name: object, owner: str) -> None:
         raise JobDefinitionError(f"{owner}: name must be a text, not {one_line(repr(name), 60)}")
 
 
-def value_of(by: By, job: JobDefinition) -> str:
-    """Give as text what tells this job from others, "" where nothing does.
+def name_of(name: str | None, job: JobDefinition) -> str:
+    """Give what is limited as it stands in a key: its name, by default the job's class."""
+    own = name or type(job).own_name()
+    return own if len(own) <= _LONGEST_NAME else hashed(own)[:32]
 
-    Nothing of a job that is encrypted or has secrets is readable in a store.
-    """
+
+def value_of(by: By, job: JobDefinition) -> str:
+    """Give as text what tells this job from others, "" where nothing does."""
     value = by(job) if callable(by) else by
     if value is None:
         return ""
     text = _as_text(value)
-    hidden = type(job).encrypted or type(job).secret_fields
-    readable = not hidden and re.fullmatch(r"[a-z0-9_.@-]{1,64}", text)
-    return text if readable else _hashed(text)
+    readable = not hides(job) and re.fullmatch(r"[a-z0-9_.@-]{1,64}", text)
+    return text if readable else hashed(text)[:32]
+
+
+def hides(job: JobDefinition) -> bool:
+    """Whether nothing of a job may be readable in a store."""
+    return type(job).encrypted or bool(type(job).secret_fields)
 
 
 def _as_text(value: object) -> str:
@@ -252,8 +284,9 @@ def _as_text(value: object) -> str:
     )
 
 
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def hashed(text: str) -> str:
+    """Give a text as its digest: 64 characters."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # -- jobs that have to wait -----------------------------------------------------------------------
@@ -280,15 +313,11 @@ def spread(job: JobDefinition, limit: Limit) -> float:
     Each time a job was released before, it may be a quarter more: who has waited for long is
     one of many, and the more there are, the further apart they may come.
     """
-    before = job.job.history.releases if job._reserved is not None else 0  # noqa: SLF001 (the job's own package)
-    width: float = limit.per / limit.max * _WIDE * _WIDER ** min(before, 60)
+    width: float = limit.per / limit.max * _WIDE * _WIDER ** min(releases_of(job), 60)
     return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (no secret)
 
 
-def in_turn(step: Callable[[], bool], rounds: int = 8) -> bool:
-    """Try a step that another process may forestall, a few times, ever further apart."""
-    for each in range(rounds):
-        if step():
-            return True
-        time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (no secret)
-    return False
+def releases_of(job: JobDefinition) -> int:
+    """Give how often a job was released before."""
+    reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    return 0 if reserved is None else reserved.history.releases

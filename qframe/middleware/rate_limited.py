@@ -53,17 +53,14 @@ class RateLimited:
     ) -> None:
         if not limits:
             raise JobDefinitionError('RateLimited takes a limit: RateLimited("10/minute")')
-        if release is not None and dont_release:
-            raise JobDefinitionError("RateLimited: a job that is not released has no release time")
         over_time.check_name(name, "RateLimited")
         self.limits = tuple(
             each if isinstance(each, Limit) else Limit.parse(each) for each in limits
         )
         self._name = name
         self._by = by
-        self._release = None if release is None else over_time.seconds(release, "release")
+        self._release = over_time.release_time("RateLimited", release, dont_release=dont_release)
         self._dont_release = dont_release
-        self._ttl = max(limit.per + limit.grain / 1000 for limit in self.limits) + 1
 
     def __repr__(self) -> str:
         return f"RateLimited({', '.join(map(str, self.limits))})"
@@ -85,46 +82,25 @@ class RateLimited:
 
     def _take(self, job: JobDefinition) -> float:
         """Charge all limits and give 0, or none of them and give the seconds to wait."""
-        store = store_of(job)
-        keys = self._keys(job)
-        wait = 0.0
-
-        def step() -> bool:
-            nonlocal wait
-            values = store.get(*keys)
-            now = over_time.now()
-            windows = [
-                Window(limit, text, now) for limit, text in zip(self.limits, values, strict=True)
-            ]
-            waits = [window.wait() for window in windows]
-            wait = max(waits)
-            if wait:
-                if any(window.ahead for window in windows):
-                    store.swap(_changes(keys, values, windows), self._ttl)
-                wait += over_time.spread(job, self.limits[waits.index(wait)])
-                return True
-            for window in windows:
+        store, limits = store_of(job), self._keyed(job)
+        for _ in over_time.rounds():
+            windows = over_time.read(store, limits)
+            fullest = max(windows.values(), key=Window.wait)
+            if wait := fullest.wait():
+                if any(window.ahead for window in windows.values()):
+                    over_time.write(store, windows)
+                return wait + over_time.spread(job, fullest.limit)
+            for window in windows.values():
                 window.add()
-            return store.swap(_changes(keys, values, windows), self._ttl)
-
-        if over_time.in_turn(step):
-            return wait
+            if over_time.write(store, windows):
+                return 0.0
         return random.uniform(*_CONTENDED)  # noqa: S311 (no secret)
 
-    def _keys(self, job: JobDefinition) -> list[str]:
-        """Name the limits in the store, each by its place: equal values of two are not one."""
+    def _keyed(self, job: JobDefinition) -> dict[str, Limit]:
+        """Give the limits by their names in the store: equal values of two are not one."""
         name = over_time.name_of(self._name, job)
-        return [
+        return {
             f"limit:{name}:{place}:{limit.per:g}:"
-            + over_time.value_of(self._by if limit.by is None else limit.by, job)
+            + over_time.value_of(self._by if limit.by is None else limit.by, job): limit
             for place, limit in enumerate(self.limits)
-        ]
-
-
-def _changes(
-    keys: list[str], values: list[str | None], windows: list[Window]
-) -> dict[str, tuple[str | None, str | None]]:
-    return {
-        key: (value, window.text())
-        for key, value, window in zip(keys, values, windows, strict=True)
-    }
+        }

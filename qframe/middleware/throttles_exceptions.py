@@ -18,10 +18,10 @@ from qframe.exceptions import (
 )
 from qframe.jobs.definition import JobDefinition, Seconds
 from qframe.middleware import limits as over_time
+from qframe.middleware.fail_on import matching
 from qframe.middleware.limits import By, Limit, Window
 from qframe.middleware.stores import store_of
 from qframe.payload import tracebacks
-from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
@@ -73,11 +73,11 @@ class ThrottlesExceptions:
         self._name = name
         self._by = by
         self._backoff = _checked(backoff)
-        self._when = _predicate(when)
+        errors = when if isinstance(when, tuple) else (when,)
+        self._when = matching("ThrottlesExceptions", errors, BaseException)
         if report is not None and not callable(report):
             raise JobDefinitionError("ThrottlesExceptions: report must be a function")
         self._report = report
-        self._ttl = self.limit.per + self.limit.grain / 1000 + 1
 
     def __repr__(self) -> str:
         return f"ThrottlesExceptions({self.limit})"
@@ -101,95 +101,60 @@ class ThrottlesExceptions:
                 if self._backoff is not None:
                     object.__setattr__(job, "_own_backoff", self._backoff)  # also on a frozen job
             raise
-        if known.last and not _gave_up(job):
-            self._succeeded(store, key, known.last)
+        reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+        gave_up = reserved is not None and (reserved.is_released or reserved.has_failed)
+        if known.last and not gave_up:
+            self._change(store, key, lambda window: window.forget(known.last))
         return result
 
     def _counts(self, error: BaseException) -> bool:
-        return not isinstance(error, DontHandle | LimitReached) and bool(self._when(error))
+        return not isinstance(error, DontHandle | LimitReached) and self._when(error)
 
     def _window(self, store: Store, key: str) -> Window:
         """Read what is known; nothing where the store does not answer: then jobs just run."""
-        window = Window(self.limit, None, over_time.now())
         try:
-            (text,) = store.get(key)
-            window = Window(self.limit, text, over_time.now())
-            if window.ahead:  # written down as now, or they would stay ahead
-                store.swap({key: (text, window.text())}, self._ttl)
+            windows = over_time.read(store, {key: self.limit})
+            if windows[key].ahead:  # written down as now, or they would stay ahead
+                over_time.write(store, windows)
         except BackendUnusable:
             raise
         except BackendUnavailable as error:
             log.warning("the exceptions of %s cannot be read: %s", key, error)
-        return window
+            return Window(self.limit, None, over_time.now())
+        return windows[key]
 
     def _note(self, store: Store, key: str, name: str, error: BaseException) -> None:
         """Count an exception, and tell when it was the last straw."""
-        if self._changed(store, key, _counted):
-            if self._report is not None:
-                self._report(error)
-            else:
-                log.warning(
-                    "%s has raised %s: its jobs wait; the last exception was %s",
-                    name,
-                    self.limit,
-                    tracebacks.brief(error),
-                )
+        if not self._change(store, key, Window.add):
+            return
+        if self._report is not None:
+            self._report(error)
+        else:
+            said = "%s has raised %s: its jobs wait; the last exception was %s"
+            log.warning(said, name, self.limit, tracebacks.brief(error))
 
-    def _succeeded(self, store: Store, key: str, last: int) -> None:
-        """Forget the exceptions from before a success began."""
-        self._changed(store, key, lambda window: window.forget(last))
-
-    def _changed(self, store: Store, key: str, change: Callable[[Window], None]) -> bool:
+    def _change(self, store: Store, key: str, change: Callable[[Window], None]) -> bool:
         """Change what is known; says whether it has become too much by that.
 
         Where that cannot be done it is left: the job's own outcome matters more.
         """
-        tripped = False
-
-        def step() -> bool:
-            nonlocal tripped
-            (text,) = store.get(key)
-            window = Window(self.limit, text, over_time.now())
-            free = not window.wait()
-            change(window)
-            tripped = free and bool(window.wait())
-            return store.swap({key: (text, window.text())}, self._ttl)
-
         try:
-            return over_time.in_turn(step) and tripped
+            for _ in over_time.rounds():
+                windows = over_time.read(store, {key: self.limit})
+                free = not windows[key].wait()
+                change(windows[key])
+                if over_time.write(store, windows):
+                    return free and bool(windows[key].wait())
         except BackendUnavailable as error:
             log.warning("the exceptions of %s cannot be counted: %s", key, error)
-            return False
-
-
-def _counted(window: Window) -> None:
-    window.add()
-    window.trim()
-
-
-def _gave_up(job: JobDefinition) -> bool:
-    """Whether the job was released, or failed itself, which is no success."""
-    reserved = job._reserved  # noqa: SLF001 (the job's own package)
-    return reserved is not None and (reserved.is_released or reserved.has_failed)
+        return False
 
 
 def _checked(backoff: object) -> Seconds | Sequence[Seconds] | None:
     if backoff is None:
         return None
-    if isinstance(backoff, Sequence) and not isinstance(backoff, str):
-        if not backoff:
-            raise JobDefinitionError("ThrottlesExceptions: backoff must not be empty")
-        return [over_time.seconds(each, "backoff") for each in backoff]
-    return over_time.seconds(backoff, "backoff")
-
-
-def _predicate(when: When) -> Callable[[BaseException], object]:
-    kinds = when if isinstance(when, tuple) else (when,)
-    if kinds and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        return lambda error: isinstance(error, kinds)  # type: ignore[arg-type] # just looked at
-    if isinstance(when, tuple | type) or not callable(when):
-        raise JobDefinitionError(
-            "ThrottlesExceptions: when must be exception classes or a function of the exception, "
-            f"not {one_line(repr(when), 60)}"
-        )
-    return when
+    if not isinstance(backoff, Sequence) or isinstance(backoff, str):
+        return over_time.seconds(backoff, "backoff")
+    if not backoff:
+        raise JobDefinitionError("ThrottlesExceptions: backoff must not be empty")
+    return [over_time.seconds(each, "backoff") for each in backoff]

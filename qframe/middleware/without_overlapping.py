@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from qframe.exceptions import InvalidJob, JobDefinitionError, QframeError
-from qframe.middleware.limits import put_back
+from qframe.middleware import limits
 from qframe.middleware.locks import Lock, age
 from qframe.middleware.stores import store_of
-from qframe.payload import timing
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -69,28 +67,19 @@ class WithoutOverlapping:
         shared: bool = False,
         lease: float = 5,
     ) -> None:
-        if not (key is None or callable(key) or _is_key(key)):
-            raise JobDefinitionError(
-                f"WithoutOverlapping: the key must be text, a number or a UUID, or a function of "
-                f"the job that gives one, not {type(key).__name__}"
-            )
+        if key is not None and not callable(key):
+            _check_key(key, "WithoutOverlapping: the key must be", JobDefinitionError)
         if key is None and shared:
             raise JobDefinitionError("WithoutOverlapping: a shared lock needs a key")
-        if release is not None and dont_release:
-            raise JobDefinitionError("WithoutOverlapping: give release or dont_release, not both")
         self.key = key
-        self.release = None if release is None else _seconds(release, "release")
+        self.release = limits.release_time("WithoutOverlapping", release, dont_release=dont_release)
         self.dont_release = dont_release
         self.shared = shared
-        self.lease = _seconds(lease, "lease")
-        if self.lease < _LEAST_LEASE:
-            raise JobDefinitionError(
-                f"WithoutOverlapping: lease must be at least 1 second, got {lease}"
-            )
+        self.lease = limits.seconds(lease, "WithoutOverlapping: lease", _LEAST_LEASE)
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job under the lock, or put it off."""
-        reserved = _reserved(job)
+        reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
         owner = "" if reserved is None else f"{reserved.uuid}:{reserved.attempts()}"
         lock = Lock(store_of(job), self.name_for(job), owner, self.lease)
         try:
@@ -99,18 +88,9 @@ class WithoutOverlapping:
         finally:
             lock.release()
         if not self.dont_release:
-            delay = self._delay(reserved, lock.holder or "")
-            put_back(job, delay, f"another job holds the lock {lock.name}")
+            delay = _delay(job, lock.holder or "") if self.release is None else self.release
+            limits.put_back(job, delay, f"another job holds the lock {lock.name}")
         return None
-
-    def _delay(self, reserved: Job | None, holder: str) -> float:
-        """Give the seconds until the job is tried again."""
-        if self.release is not None:
-            return self.release
-        longest = min(_LONGEST_DELAY, max(_LONGEST_DELAY_OF_A_QUICK_KEY, age(holder)))
-        releases = 0 if reserved is None else reserved.history.releases
-        delay = min(longest, _FIRST_DELAY * _GROWTH ** min(releases, 30))
-        return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
 
     def name_for(self, job: JobDefinition) -> str:
         """Give the name of a job's lock in the store.
@@ -119,19 +99,23 @@ class WithoutOverlapping:
         to be the same for all classes that share it.
         """
         key = self.key(job) if callable(self.key) else self.key
-        if self.key is not None and not _is_key(key):
-            raise InvalidJob(
-                f"{type(job).__name__}: the function given to WithoutOverlapping must give text, "
-                f"a number or a UUID, not {type(key).__name__}"
-            )
         parts = [] if self.shared else [_name_of(type(job))]
-        text = str(key)
-        if self.shared or type(job).encrypted or type(job).secret_fields:
-            text = _hashed(text)
-        name = ":".join(["overlap", *parts, *([] if key is None else ["", text])])
+        if self.key is not None:
+            what = "the function given to WithoutOverlapping must give"
+            _check_key(key, f"{type(job).__name__}: {what}", InvalidJob)
+            hidden = self.shared or limits.hides(job)
+            parts += ["", limits.hashed(str(key)) if hidden else str(key)]
+        name = ":".join(["overlap", *parts])
         if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
-            name = f"overlap:{_hashed(name)}"
+            name = f"overlap:{limits.hashed(name)}"
         return name
+
+
+def _delay(job: JobDefinition, holder: str) -> float:
+    """Give the seconds until a job is tried again which finds the lock held."""
+    longest = min(_LONGEST_DELAY, max(_LONGEST_DELAY_OF_A_QUICK_KEY, age(holder)))
+    delay = min(longest, _FIRST_DELAY * _GROWTH ** min(limits.releases_of(job), 30))
+    return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
 
 
 def _inherits(lock: Lock, reserved: Job | None) -> bool:
@@ -149,19 +133,9 @@ def _inherits(lock: Lock, reserved: Job | None) -> bool:
     return ended.get(int(number)) in _OVER and lock.take(instead_of=holder)
 
 
-def _reserved(job: JobDefinition) -> Job | None:
-    try:
-        return job.job
-    except QframeError:  # it is called by hand
-        return None
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _is_key(value: object) -> bool:
-    return isinstance(value, str | int | UUID) and not isinstance(value, bool)
+def _check_key(key: object, what: str, error: type[QframeError]) -> None:
+    if isinstance(key, bool) or not isinstance(key, str | int | UUID):
+        raise error(f"{what} text, a number or a UUID, not {type(key).__name__}")
 
 
 def _name_of(job_class: type[JobDefinition]) -> str:
@@ -169,10 +143,3 @@ def _name_of(job_class: type[JobDefinition]) -> str:
         return job_class.wire_name()
     except InvalidJob:  # of a program without a file: it runs only here
         return job_class.own_name()
-
-
-def _seconds(value: object, what: str) -> float:
-    try:
-        return timing.seconds_until(value, what)  # type: ignore[arg-type] # it looks itself
-    except (TypeError, ValueError) as error:
-        raise JobDefinitionError(f"WithoutOverlapping: {error}") from None

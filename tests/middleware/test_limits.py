@@ -62,11 +62,14 @@ wrong: list[tuple[Any, str]] = [
     (RateLimited, "RateLimited takes a limit"),
     (lambda: RateLimited("1/s", name=" "), "RateLimited: name must be a text"),
     (lambda: RateLimited("1/s", release=-1), "release must not be negative"),
-    (lambda: RateLimited("1/s", release=1, dont_release=True), "has no release time"),
+    (
+        lambda: RateLimited("1/s", release=1, dont_release=True),
+        "give release or dont_release, not both",
+    ),
     (lambda: ThrottlesExceptions(0), "a limit must allow 1 or more, not 0"),
-    (lambda: ThrottlesExceptions(when=5), "when must be exception classes or a function"),  # type: ignore[arg-type] # the point
-    (lambda: ThrottlesExceptions(when=int), "when must be exception classes or a function"),  # type: ignore[arg-type] # the point
-    (lambda: ThrottlesExceptions(when=()), "when must be exception classes or a function"),
+    (lambda: ThrottlesExceptions(when=5), "ThrottlesExceptions takes kinds of errors"),  # type: ignore[arg-type] # the point
+    (lambda: ThrottlesExceptions(when=int), "ThrottlesExceptions takes kinds of errors"),  # type: ignore[arg-type] # the point
+    (lambda: ThrottlesExceptions(when=()), "ThrottlesExceptions takes kinds of errors"),
     (lambda: ThrottlesExceptions(backoff=()), "backoff must not be empty"),
     (lambda: ThrottlesExceptions(backoff="5"), "backoff must be seconds"),  # type: ignore[arg-type] # the point
     (lambda: ThrottlesExceptions(report="log"), "report must be a function"),  # type: ignore[arg-type] # the point
@@ -109,7 +112,7 @@ def test_by_is_a_value_or_a_function_of_the_job() -> None:
 
 def test_keys_fit_a_database_column(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = RateLimited("1/s", name="n" * 1000, by="b" * 1000)
-    (key,) = limited._keys(Fetch())
+    (key,) = limited._keyed(Fetch())
     assert len(key) <= 120
 
 
@@ -205,7 +208,6 @@ def test_more_than_the_limit_is_trimmed_to_what_decides() -> None:
     for second in range(1, 5):
         window = Window(Limit(3, 60), window.text(), 1_700_000_000_000 + second * 1000)
         window.add()
-        window.trim()
     assert window.count == 3
     assert window.wait() == 58
 

@@ -147,7 +147,7 @@ def test_what_a_store_may_not_keep_is_hashed() -> None:
         ({"release": 1, "dont_release": True}, "not both"),
         ({"release": -1}, "release must not be negative"),
         ({"release": "soon"}, "release must be seconds"),
-        ({"lease": 0.5}, "lease must be at least 1 second"),
+        ({"lease": 0.5}, "lease must be at least 1 s"),
         ({"lease": float("nan")}, "lease must not be negative or infinite"),
     ],
 )
