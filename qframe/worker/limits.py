@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from qframe.contracts.history import KEPT, Attempt, History
 from qframe.contracts.job import Job
 from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
+from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.payload.timing import iso
 from qframe.worker.options import WorkerOptions
@@ -16,42 +17,6 @@ from qframe.worker.options import WorkerOptions
 TIMED_OUT = "timed out"
 DIED = "worker died"
 """How an attempt ended, in the history."""
-
-
-class Declared(Protocol):
-    """What a job's class, as deployed, says of its limits: the class itself, or its `Own`."""
-
-    @property
-    def tries(self) -> int | None:
-        """How often a job may be started."""
-
-    @property
-    def timeout(self) -> float | None:
-        """How many seconds an attempt may take."""
-
-    @property
-    def max_exceptions(self) -> int | None:
-        """How many attempts may raise."""
-
-    @property
-    def fail_on_timeout(self) -> bool:
-        """Whether the first timeout is the end."""
-
-
-class Own(NamedTuple):
-    """The same as values, for a process that does not have the class."""
-
-    tries: int | None
-    timeout: float | None
-    max_exceptions: int | None
-    fail_on_timeout: bool
-
-    @classmethod
-    def of(cls, declared: Declared) -> Own:
-        """Take it from a class."""
-        return cls(
-            declared.tries, declared.timeout, declared.max_exceptions, declared.fail_on_timeout
-        )
 
 
 class Facts(NamedTuple):
@@ -76,7 +41,10 @@ class Limits:
     """The limits of one job: of the class as deployed, else the payload's, else the worker's."""
 
     def __init__(
-        self, declared: Declared | None, message: Mapping[str, Any], options: WorkerOptions
+        self,
+        declared: type[JobDefinition] | None,
+        message: Mapping[str, Any],
+        options: WorkerOptions,
     ) -> None:
         self._declared = declared
         self._message = message

@@ -25,7 +25,6 @@ def _prctl() -> Callable[..., int] | None:
 
 
 prctl = _prctl()
-pidfd_open: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
 
 
 def can_signal_death() -> bool:

@@ -16,6 +16,7 @@ from weakref import WeakSet
 from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
+from qframe.contracts.status import State
 from qframe.dispatch.pending import flush
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
@@ -41,7 +42,7 @@ from qframe.worker.cancellation import Cancellation
 from qframe.worker.counters import Counts
 from qframe.worker.exchange import Exchange
 from qframe.worker.leases import LeaseKeeper
-from qframe.worker.limits import Declared, Facts, Limits
+from qframe.worker.limits import Facts, Limits
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Exhausted, Expired, Outcome, Unrunnable, Verdict
 from qframe.worker.signals import Signals
@@ -120,14 +121,13 @@ class Runner:
         self.leases = LeaseKeeper(
             connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
         )
-        self.watchdog = self._watchdog()
+        # The process of an isolated job is ended by the worker's, which needs no watchdog.
+        self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
         self._reported: WeakSet[ReservedJob] = WeakSet()
+        self.heartbeat = heartbeat
         if heartbeat is not None:
             heartbeat.add(self.leases.every, self.leases.look)
             heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
-
-    def _watchdog(self) -> Watchdog:
-        return Watchdog(enabled=self.signals.on_main_thread)
 
     def run(self, job: ReservedJob) -> Attempt:
         """Bring a held job to its outcome, and give the attempt that did.
@@ -261,7 +261,7 @@ class Attempt:
         self.name = "" if self.job_class is None else self._name
         return None
 
-    def _limits(self, declared: type[JobDefinition] | Declared | None) -> Limits:
+    def _limits(self, declared: type[JobDefinition] | None) -> Limits:
         return Limits(declared, self.job.payload, self.runner.options)
 
     def _refused(self) -> Verdict | None:
@@ -301,6 +301,8 @@ class Attempt:
             if runner.scoreboard is not None:
                 runner.scoreboard.settling()
             outcome = self.conclude(report, time.monotonic() - self.began)
+            if outcome is Outcome.CANCELLED:
+                runner.cancellation.granted(job)
         finally:
             runner.running.pop(job, None)
             runner.leases.drop(job)
@@ -389,23 +391,54 @@ class Attempt:
 
     def conclude(self, report: Report, seconds: float) -> Outcome:
         """Settle the job as its attempt ended, unless it has settled itself."""
-        job, error, runner = self.job, report.error, self.runner
-        self.report, self.error = report, error
+        job, runner = self.job, self.runner
+        self.report, self.error = report, report.error
         intent = None if job.is_settled else report.intent
         if intent is not None and not runner.settled(job, intent, self.name):
             return Outcome.LOST
+        verdict = self.judge(report)
+        outcome, end = verdict
+        if end.refused:
+            log.warning(
+                "%s; tried again in %g s, it may be newer than this worker", end.remark, end.delay
+            )
+        elif job.is_settled and report.error and outcome in {Outcome.DONE, Outcome.RELEASED}:
+            log.error("%s had settled itself and then raised", job.name, exc_info=report.error)
+        return self._settle(verdict, seconds)
+
+    def judge(self, report: Report) -> Verdict:
+        """Tell the listeners what it raised, and say what is to become of the job."""
+        job, error = self.job, report.error
         if error is not None and (job.is_settled or not outcomes.is_early(error)):
             events.fire(events.JobExceptionOccurred, job, error)  # a listener may settle the job
         if job.is_settled:
-            return self._settled_by_hand(error, seconds)
+            return self._chosen()
         if isinstance(error, JobTimedOut):
             events.fire(events.JobTimedOut, job, self.limits.timeout)
-        if error is None:
-            return self._settle(outcomes.done(report.result), seconds)
-        verdict = outcomes.decide(
-            error, Facts.of(job), self.limits, self.backoff, runner.unknown_delays
+        return self.decide(report)
+
+    def decide(self, report: Report) -> Verdict:
+        """Say what is to become of a job that has not settled itself."""
+        if report.error is None:
+            return outcomes.done(report.result)
+        return outcomes.decide(
+            report.error,
+            Facts.of(self.job),
+            self.limits,
+            self.backoff,
+            self.runner.unknown_delays,
         )
-        return self._settle(verdict, seconds)
+
+    def _chosen(self) -> Verdict:
+        """Give the outcome that the job, or a listener, chose."""
+        job = self.job
+        if job.is_lost:
+            return Verdict(Outcome.LOST, End(State.WAITING))
+        if job.failed_with is not None:
+            return outcomes.failed(job.failed_with)
+        if job.is_released:
+            return Verdict(Outcome.RELEASED, End(State.RELEASED))
+        return outcomes.done(None)  # deleted or buried
 
     def backoff(self, failures: int, error: BaseException) -> Sequence[float] | None:
         """Ask the job's class for the seconds before its next attempt."""
@@ -421,7 +454,12 @@ class Attempt:
         """Carry a verdict out, and tell of it."""
         outcome, end = verdict
         job = self.job
-        if job.defers(end):
+        if outcome is Outcome.LOST:
+            self.runner.lost(job, self.name)
+            return outcome
+        if job.is_settled:
+            pass  # by itself, or by a listener
+        elif job.defers(end):
             try:
                 self.runner.exchange.defer(job, end)
             except SettleError as error:
@@ -442,38 +480,15 @@ class Attempt:
             case Outcome.SKIPPED:
                 events.fire(events.JobSkipped, job, end.remark)
             case Outcome.GIVEN_BACK:
-                self._tell_given_back(end)
+                events.fire(events.JobGivenBack, job, end.remark)
             case Outcome.CANCELLED:
-                self.runner.cancellation.granted(job)
                 events.fire(events.JobCancelled, job, end.remark)
             case Outcome.FAILED if isinstance(error, BaseException):
                 self._failed(error, seconds if end.ran else 0.0)
+            case Outcome.RELEASED:
+                events.fire(events.JobReleased, job, seconds)
             case Outcome.RETRIED:
                 events.fire(events.JobReleasedAfterException, job, error, end.delay, seconds)
-
-    def _tell_given_back(self, end: End) -> None:
-        if end.refused:
-            log.warning(
-                "%s; tried again in %g s, it may be newer than this worker", end.remark, end.delay
-            )
-        events.fire(events.JobGivenBack, self.job, end.remark)
-
-    def _settled_by_hand(self, error: BaseException | None, seconds: float) -> Outcome:
-        """Take the outcome the job, or a listener, chose; an error after that is only reported."""
-        job = self.job
-        if job.is_lost:
-            self.runner.lost(job, self.name)
-            return Outcome.LOST
-        if error is not None and job.failed_with is None:
-            log.error("%s had settled itself and then raised", job.name, exc_info=error)
-        if job.failed_with is not None:
-            self._failed(job.failed_with, seconds)
-            return Outcome.FAILED
-        if job.is_released:
-            events.fire(events.JobReleased, job, seconds)
-            return Outcome.RELEASED
-        events.fire(events.JobProcessed, job, seconds)  # deleted or buried
-        return Outcome.DONE
 
     def _failed(self, error: BaseException, seconds: float) -> None:
         self.error = error

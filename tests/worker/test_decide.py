@@ -21,7 +21,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.worker import WorkerOptions
-from qframe.worker.limits import Facts, Limits, Own, exceeded
+from qframe.worker.limits import Facts, Limits, exceeded
 from qframe.worker.outcome import (
     Exhausted,
     Expired,
@@ -225,12 +225,6 @@ def test_the_class_wins_then_the_payload_then_the_worker() -> None:
     assert of_class.fails_on_timeout
     assert not of_payload.fails_on_timeout, "the class as deployed says no"
     assert limits(None, **sent).fails_on_timeout
-
-
-def test_what_a_class_says_travels_as_values() -> None:
-    there = Limits(Own.of(Set), {"maxTries": 9}, OPTIONS)
-    assert (there.tries, there.timeout, there.max_exceptions) == (4, 7, 2)
-    assert there.fails_on_timeout
 
 
 def test_zero_of_a_class_is_no_limit_not_nothing() -> None:

@@ -17,9 +17,7 @@ from tests.worker.test_isolation import is_gone, stop
 
 JOBS = Path(__file__).parents[1] / "support" / "isolated.py"
 _WITHOUT = {
-    "pidfd": "from qframe.worker import process_tree; process_tree.pidfd_open = None",
     "prctl": "from qframe.worker import process_tree; process_tree.prctl = None",
-    "both": "from qframe.worker import process_tree as p; p.prctl = p.pidfd_open = None",
     "fork": """
 import os
 fork, left = os.fork, [2]
@@ -45,13 +43,12 @@ def work(project: Project, without: str, *arguments: object) -> Process:
     return project.run(command)
 
 
-@pytest.mark.parametrize("without", ["pidfd", "prctl", "both"])
-def test_a_system_that_can_do_less(project: Project, without: str) -> None:
+def test_a_system_that_can_do_less(project: Project) -> None:
     for how in ("kill", "exit 3"):
         project.push("iso.Leave", {"how": how}, maxTries=1)
     project.push("StuckInC", timeout=3)
     project.push("Note")
-    worker = work(project, without, "--grace", 0.3)
+    worker = work(project, "prctl", "--grace", 0.3)
     project.wait_for_note("note")
     wait_for(project.empty, "the end of all jobs")
     errors = [record.exception.strip().splitlines()[-1] for record in project.failed()]
@@ -61,10 +58,9 @@ def test_a_system_that_can_do_less(project: Project, without: str) -> None:
     stop(worker)
 
 
-@pytest.mark.parametrize("without", ["pidfd", "prctl", "both"])
-def test_a_killed_workers_job_ends_with_it_there_as_well(project: Project, without: str) -> None:
+def test_a_killed_workers_job_ends_with_it_there_as_well(project: Project) -> None:
     project.push("Sleep", {"seconds": 60})
-    worker = work(project, without)
+    worker = work(project, "prctl")
     pid = project.wait_for_note("start")[3]
     worker.signal(signal.SIGKILL)
     wait_for(lambda: is_gone(pid), "the end of the job's process", 5)

@@ -13,7 +13,6 @@ from qframe.drivers.guard import guarded
 from qframe.exceptions import QframeError
 from qframe.worker.isolation.errors import Message
 
-_LONGEST = 64 * 1024 * 1024
 _PART = 65536
 _PATIENCE = 10.0
 """Seconds in which a job's process that waits for a message has to take it."""
@@ -63,41 +62,32 @@ class ParentChannel:
 
     def hear(self) -> list[Message]:
         """Give the messages that have come; what is none ends it all."""
-        while self.is_open:
-            try:
+        try:
+            while self.is_open:
                 part = self._socket.recv(_PART, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                break
-            except OSError:
-                part = b""
-            self.is_open = bool(part)
-            self._begun += part
-            if len(part) < _PART:  # all there was
-                break
+                self.is_open = bool(part)
+                self._begun += part
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_open = False
         *lines, self._begun = self._begun.split(b"\n")
         try:
-            messages: list[Message] = [dict(json.loads(line)) for line in lines]
+            return [dict(json.loads(line)) for line in lines]
         except (ValueError, TypeError):
-            self._refuse()
+            self.close()
             return []
-        if len(self._begun) > _LONGEST:
-            self._refuse()
-        return messages
-
-    def _refuse(self) -> None:
-        """Hear no more, and let the job's process know: it must not wait until all is heard."""
-        self.is_open, self._begun = False, b""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
 
     def tell(self, message: Message) -> None:
         """Say something to a process that waits for it; one that is gone hears nothing."""
-        try:
+        with suppress(OSError):
             self._socket.settimeout(_PATIENCE)
             self._socket.sendall(_line(message))
-            self._socket.settimeout(None)
-        except OSError:
-            self.close()
+
+    def say_no_more(self) -> None:
+        """Let a process that waits for a message know that there is none to come."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Hear and say no more."""

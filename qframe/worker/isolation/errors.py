@@ -9,6 +9,7 @@ from typing import Any
 from qframe import exceptions
 from qframe.contracts.status import State
 from qframe.exceptions import Interruption
+from qframe.features import status
 from qframe.features.base import End
 from qframe.payload import tracebacks
 from qframe.worker import outcome
@@ -18,6 +19,7 @@ Message = dict[str, Any]
 _LONGEST_TEXT = 1024 * 1024
 """Characters of an error's message that travel: as JSON each may be six bytes."""
 _OURS = {exceptions.__name__: exceptions, outcome.__name__: outcome}
+_PLAIN = ("delay", "remark", "how", "refused", "ran", "front", "priority")
 
 
 class ElsewhereError(Exception):
@@ -28,9 +30,9 @@ class ElsewhereError(Exception):
         return str(self.args[0]) if self.args else ""
 
 
-def packed(error: BaseException | None) -> Message | None:
+def packed(error: BaseException | str | None) -> Message | None:
     """Give an error as it travels: class, message, and the traceback as text."""
-    if error is None:
+    if not isinstance(error, BaseException):
         return None
     try:
         text = str(error)
@@ -42,7 +44,6 @@ def packed(error: BaseException | None) -> Message | None:
         "module": kind.__module__,
         "text": _shortened(text),
         "traceback": tracebacks.full(error),
-        "cause": packed(error.__cause__) if isinstance(error, outcome.Unrunnable) else None,
     }
 
 
@@ -76,20 +77,24 @@ def unpacked(error: Message | None) -> BaseException | None:
     if made is None:
         made = type(name, (ElsewhereError,), {})(text)
     made.__dict__["traceback_elsewhere"] = error["traceback"]  # read by tracebacks.full
-    made.__cause__ = unpacked(error["cause"])
     return made
 
 
 def packed_end(end: End) -> Message:
-    """Give how a job has settled itself, as it travels."""
-    error = packed(end.error) if isinstance(end.error, BaseException) else None
-    return {"state": end.state.value, "error": error, **{key: getattr(end, key) for key in _PLAIN}}
+    """Give how a job is to end, as it travels."""
+    return {
+        "state": end.state.value,
+        "error": packed(end.error),
+        "result": None if end.result is None else status.as_json(end.result),
+        **{key: getattr(end, key) for key in _PLAIN},
+    }
 
 
 def unpacked_end(end: Message) -> End:
     """Make it again."""
-    plain = {key: end[key] for key in _PLAIN}
-    return End(State(end["state"]), error=unpacked(end["error"]), **plain)
-
-
-_PLAIN = ("delay", "remark", "how", "priority")
+    return End(
+        State(end["state"]),
+        error=unpacked(end["error"]),
+        result=None if end["result"] is None else status.Encoded(*end["result"]),
+        **{key: end[key] for key in _PLAIN},
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from qframe.contracts.step import APPLIED
 from qframe.drivers.guard import guarded
 from qframe.features import status
@@ -30,7 +28,11 @@ class IsolatedJob(ReservedJob):
         with guarded(), self._moving:
             self._check_open()
             self._channel.tell({"say": "intent", **packed_end(end)})
-            self._conclude(end, Plan(), APPLIED)
+            self.was_settled(end)
+
+    def was_settled(self, end: End) -> None:
+        """Take over from the worker how it was settled."""
+        self._conclude(end, Plan(), APPLIED)
 
     def renew(self) -> None:
         """Have the worker do it, which does so now and then by itself."""
@@ -43,8 +45,3 @@ class IsolatedJob(ReservedJob):
         if self.features:
             shown = printable(text, status.MAX_TEXT)
             self._channel.tell({"say": "progress", "done": done, "text": shown})
-
-    def became(self, state: str, error: Any) -> None:  # noqa: ANN401 (an error, or None)
-        """Take over from the worker how it was settled."""
-        self._state = state
-        self.failed_with = error or self.failed_with

@@ -12,12 +12,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from qframe.worker import process_tree
 
-_SCORE = "/proc/self/oom_score_adj"
+_SCORE = Path("/proc/self/oom_score_adj")
 _CHILDS_SCORE = 500
 """So that the system, short of memory, ends the job rather than the worker."""
 _BLOCKED = frozenset(
@@ -26,7 +27,7 @@ _BLOCKED = frozenset(
         signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGCHLD,
     }
 )  # fmt: skip
-_Mask = set[int | signal.Signals]
+Work = Callable[[Callable[[], object]], int]
 FAILED = 70
 """Exit code of a child that broke outside of its job, or could not say how that did."""
 
@@ -70,10 +71,8 @@ class Spawner:
     def __init__(self) -> None:
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._lifeline = None if process_tree.can_signal_death() else os.pipe()
-        self._raises_score = _is_below(_CHILDS_SCORE)
-        self._sigchld = signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL if process_tree.pidfd_open else lambda *_: None
-        )
+        # So that the end of a child wakes who waits for a signal.
+        self._sigchld = signal.signal(signal.SIGCHLD, lambda *_: None)
         process_tree.adopt_orphans()
         gc.collect()
         gc.freeze()  # so that a collection in a child writes to none of the pages that are shared
@@ -87,7 +86,7 @@ class Spawner:
         process_tree.adopt_orphans(adopt=False)
         gc.unfreeze()
 
-    def fork(self, work: Callable[[Callable[[], None]], int]) -> ChildProcess:
+    def fork(self, work: Work) -> ChildProcess:
         """Fork. In the child, call `work`, which gives its exit code.
 
         Signals are blocked there until it calls the function it is given. Raises `OSError`.
@@ -109,8 +108,8 @@ class Spawner:
     def _be_child(
         self,
         parent: int,
-        work: Callable[[Callable[[], None]], int],
-        mask: _Mask,
+        work: Work,
+        mask: set[int | signal.Signals],
     ) -> NoReturn:
         code = FAILED
         try:
@@ -118,9 +117,10 @@ class Spawner:
             os.setpgid(0, 0)
             self._die_with(parent)
             os.dup2(self._null, 0)
-            if self._raises_score:
-                _write(_SCORE, str(_CHILDS_SCORE))
-            code = work(lambda: _set_mask(mask))
+            with contextlib.suppress(OSError, ValueError):
+                if int(_SCORE.read_text()) < _CHILDS_SCORE:
+                    _SCORE.write_text(str(_CHILDS_SCORE))
+            code = work(partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask))
         except BaseException:  # noqa: BLE001 (nothing of the parent's may run here)
             with contextlib.suppress(BaseException):
                 traceback.print_exc()
@@ -142,19 +142,11 @@ class Spawner:
 
 
 class ChildProcess:
-    """A child, until it was waited for."""
+    """A child, until it was waited for. `others`: the children there were before."""
 
     def __init__(self, pid: int, others: frozenset[int]) -> None:
         self.pid = pid
         self._others = others
-        self._descriptor = -1
-        if process_tree.pidfd_open is not None:
-            with contextlib.suppress(OSError):  # no more descriptors: looked after once a second
-                self._descriptor = process_tree.pidfd_open(pid)
-
-    def fileno(self) -> int:
-        """Give what can be read when it has ended; -1 where SIGCHLD tells of that."""
-        return self._descriptor
 
     def send(self, number: int) -> None:
         """Send it a signal."""
@@ -170,10 +162,8 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def wait(self, *, at_once: bool = False) -> ChildExit | None:
-        """Wait for its end, and end what it leaves behind; None where it still runs `at_once`."""
-        if not at_once:  # until it was waited for, no other group can have its number
-            self._kill_group()
+    def ended(self, *, at_once: bool = True) -> ChildExit | None:
+        """Say how it ended, and end what it has left behind; None where it still runs `at_once`."""
         try:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG if at_once else 0)
         except ChildProcessError:
@@ -183,11 +173,7 @@ class ChildProcess:
                 return None
             size = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024 * 1024)
             found = ChildExit(pid, status, size, usage.ru_utime + usage.ru_stime)
-        if at_once:
-            self._kill_group()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._kill_group()
         process_tree.end_children(spare=self._others, pause=0.001)
         return found
 
@@ -197,26 +183,6 @@ def _flush() -> None:
     for each in (sys.stdout, sys.stderr, *logging.getLogger().handlers):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             each.flush()
-
-
-def _set_mask(mask: _Mask) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _is_below(score: int) -> bool:
-    try:
-        return int(Path(_SCORE).read_text()) < score
-    except (OSError, ValueError):
-        return False
-
-
-def _write(file: str, text: str) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(file, os.O_WRONLY)
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
 
 
 def _end_with(reader: int) -> None:

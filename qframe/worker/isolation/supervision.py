@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from qframe.drivers.heartbeat import Heartbeat
+from qframe.exceptions import JobCancelled, JobGivenBack
 from qframe.features.reserved import ReservedJob
 from qframe.worker.isolation import child
 from qframe.worker.isolation.channel import ParentChannel
@@ -18,6 +19,8 @@ STACKS = 0.2
 """Seconds a process that is about to be killed has to show where it is stuck."""
 _BEAT = 1.0
 """Seconds between two looks, at most."""
+_ENDINGS = {JobGivenBack: child.GIVE_BACK, JobCancelled: child.CANCEL}
+"""How the job's process is told that it is ended, where it is not interrupted."""
 
 
 class SupervisedChild:
@@ -29,6 +32,7 @@ class SupervisedChild:
         self.exit: ChildExit | None = None
         self.was_late = False
         """Whether its time was up."""
+        self.tell = channel.tell
         self._runner = runner
         self._heartbeat = heartbeat
         self._process = process
@@ -36,76 +40,48 @@ class SupervisedChild:
         self._every = min(runner.leases.every, _BEAT)
         self._looks_at = time.monotonic() + self._every
         self._ends_at = float("inf")
+        self._interrupted = False
 
     def allow(self, seconds: float) -> None:
         """Give it so many seconds from now; 0 is no limit."""
         self._ends_at = time.monotonic() + seconds if seconds else float("inf")
-
-    def tell(self, message: Message) -> None:
-        """Say something to it; it has to wait for that."""
-        self._channel.tell(message)
 
     def wait(self, hear: Callable[[Message], bool], job: ReservedJob | None = None) -> bool:
         """Wait until it says what `hear` waits for; false where it ends before.
 
         `job` is what runs: its child is ended with its lease, and when the worker is told so.
         """
-        interrupted = False
-        poll = self._poll()
+        signals = self._runner.signals
         try:
             while True:
-                ready = {number for number, _ in poll.poll(self._pause() * 1000)}
-                ended = self._has_ended(ready)
-                heard = [hear(message) for message in self._channel.hear()]
-                if any(heard):
+                signals.drain()  # first: what comes from here on ends the wait below
+                self.exit = self._process.ended()
+                if any(hear(message) for message in self._channel.hear()):
                     return True
-                if ended:
+                if self.exit is not None:
+                    self._channel.close()
                     return False
-                if not self._channel.is_open:
-                    poll = self._poll()
-                self._runner.signals.drain()
                 self._look_after(job)
-                fired = self._runner.signals.fired
-                if job is not None and fired is not None and not interrupted:
-                    interrupted = True
-                    self._process.send(child.ENDINGS.get(type(fired), child.INTERRUPT))
-                    limit = time.monotonic() + self._runner.options.grace
-                    self._ends_at = min(self._ends_at, limit)
+                heard = [signals.fileno()]
+                if self._channel.is_open:
+                    heard.append(self._channel.fileno())
+                moment = min(self._ends_at, self._looks_at)
+                select.select(heard, [], [], max(0.0, moment - time.monotonic()))
         except BaseException:
             self._process.kill()
-            self.exit = self._process.wait()
+            self.exit = self._process.ended(at_once=False)
             raise
 
-    def end(self, seconds: float) -> ChildExit:
-        """Say that it is not needed any more, and wait for its end; it has so many seconds."""
-        self._channel.close()
+    def end(self, seconds: float, hear: Callable[[Message], bool]) -> ChildExit:
+        """Tell it no more, and wait for its end; it has so many seconds."""
+        self._channel.say_no_more()
         self.allow(seconds)
         while self.exit is None:
-            self.wait(lambda _: False)
+            self.wait(hear)
         return self.exit
 
-    def _poll(self) -> select.poll:
-        poll = select.poll()
-        poll.register(self._runner.signals.fileno(), select.POLLIN)
-        if self._channel.is_open:
-            poll.register(self._channel.fileno(), select.POLLIN)
-        if self._process.fileno() >= 0:
-            poll.register(self._process.fileno(), select.POLLIN)
-        return poll
-
-    def _has_ended(self, ready: set[int]) -> bool:
-        if self._process.fileno() < 0:
-            self.exit = self._process.wait(at_once=True)
-        elif self._process.fileno() in ready:
-            self.exit = self._process.wait()
-        return self.exit is not None
-
-    def _pause(self) -> float:
-        """Give the seconds until there is something to look after."""
-        return max(0.0, min(self._ends_at, self._looks_at) - time.monotonic())
-
     def _look_after(self, job: ReservedJob | None) -> None:
-        now = time.monotonic()
+        now, fired = time.monotonic(), self._runner.signals.fired
         if now >= self._looks_at:
             self._looks_at = now + self._every
             self._heartbeat.beat()
@@ -113,6 +89,10 @@ class SupervisedChild:
                 self._kill()
         if now >= self._ends_at:
             self._end_late()
+        if job is not None and fired is not None and not self._interrupted:
+            self._interrupted = True
+            self._process.send(_ENDINGS.get(type(fired), child.INTERRUPT))
+            self._ends_at = min(self._ends_at, now + self._runner.options.grace)
 
     def _end_late(self) -> None:
         """Its time is up: let it show where it is stuck, then kill it."""
