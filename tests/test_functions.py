@@ -10,7 +10,7 @@ import pytest
 from qframe import InvalidJob, JobDefinitionError, Queueable, dispatch, dispatch_sync, queueable
 from qframe.dispatch.function import QueueableFunction
 from qframe.jobs.definition import index
-from qframe.jobs.options import options
+from qframe.jobs.options import OPTIONS
 from qframe.payload import envelope
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -134,7 +134,7 @@ def test_every_option_of_a_class_can_be_given() -> None:
         "debounce": None, "encrypted": True, "job_name": "every",
         "display_name": "Every", "tags": ["a"], "middleware": [print],
     }  # fmt: skip
-    assert [*every] == options()
+    assert [*every] == [*OPTIONS]
     function = queueable(**every)(add._function)
     for option, value in every.items():
         assert getattr(function.job_class, option) == value

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Literal, TypedDict
 
-    from qframe.jobs.definition import Middleware
+    from qframe.jobs.options import Middleware
     from qframe.payload.timing import When
 
     class Options(TypedDict, total=False):

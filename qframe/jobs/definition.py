@@ -7,11 +7,10 @@ import copy
 import dataclasses
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -25,9 +24,9 @@ from qframe.exceptions import (
     QframeError,
 )
 from qframe.jobs import project, tracking
-from qframe.jobs.options import annotations_of, check_declaration
+from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
-from qframe.jobs.uniqueness import DEFAULT_FOR, Rule, rule_of
+from qframe.jobs.uniqueness import rule_of
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
 
@@ -36,53 +35,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qframe")
 
-Seconds = int | float
-Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
-Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
-
-Middleware = Callable[..., Any]
-"""What is called in a job's place, with the job and what calls on (`qframe.middleware`)."""
-
 index: dict[str, type[JobDefinition]] = {}
 """The job classes defined in this process, by their name on the wire."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
-class JobDefinition:
+class JobDefinition(Options):
     """What a job class declares: its options, its fields, its hooks, and what may travel.
 
     `Queueable`, which users derive from, adds the calls that dispatch (`qframe/dispatch`).
     """
 
-    connection: ClassVar[str | None] = None
-    queue: ClassVar[str | None] = None
-    delay: ClassVar[timing.When] = 0
-    priority: ClassVar[int | None] = None
-    tries: ClassVar[int | None] = None
-    max_exceptions: ClassVar[int | None] = None
-    backoff: ClassVar[Backoff | None] = None
-    timeout: ClassVar[Seconds | None] = None
-    fail_on_timeout: ClassVar[bool] = False
-    retry_until: ClassVar[Deadline | None] = None
-    expires: ClassVar[Seconds | timedelta | datetime | None] = None
-    track: ClassVar[bool | Seconds | timedelta] = False
-    unique: ClassVar[bool] = False
-    unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
-    unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
-    unique_until: ClassVar[Literal["handled", "started"]] = "handled"
-    debounce: ClassVar[Seconds | timedelta | None] = None
-    encrypted: ClassVar[bool] = False
-    job_name: ClassVar[str | None] = None
-    display_name: ClassVar[str | Callable[..., str] | None] = None
-    tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
-    middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
-
-    unique_rule: ClassVar[Rule | None] = None
-    """What the options say of a lock."""
-    secret_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that are or hold a `Secret`."""
-    in_clear: ClassVar[bool] = False
-    """Whether it has such fields and says nothing of `encrypted`."""
     _base: ClassVar[type[JobDefinition]]
     """The class whose members no field may be named as."""
     _incomplete: ClassVar[bool] = False
@@ -215,63 +178,20 @@ class JobDefinition:
             cls._adapter.rebuild(raise_errors=False)
             _find_secrets(cls)
 
-    @classmethod
-    def wire_backoff(cls) -> str | None:
-        """Give the backoff as Laravel writes it; a method is asked when the attempt fails."""
-        backoff = cls.backoff
-        if backoff is None or callable(backoff):
-            return None
-        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
-        return ",".join(str(value).removesuffix(".0") for value in seconds)
-
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
         """Give the backoff seconds as the class is deployed now; None where it says nothing."""
-        backoff = type(self).backoff if self._own_backoff is None else self._own_backoff
+        backoff = self.backoff if self._own_backoff is None else self._own_backoff
         if callable(backoff):
-            backoff = backoff(self, *_wanted(backoff, attempt, error))
+            backoff = backoff(*_wanted(backoff, attempt, error))
         if backoff is None:
             return None
         seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
         return [timing.seconds_until(value, "backoff") for value in seconds]
 
-    def retry_deadline(self) -> float | None:
-        """Give `retry_until` as an epoch time."""
-        until = self._retry_until()
-        return None if until is None else timing.moment(until, "retry_until")
-
-    def _retry_until(self) -> Seconds | timedelta | datetime | None:
-        until = type(self).retry_until
-        return until(self) if callable(until) else until
-
-    def expiry(self) -> float | None:
-        """Give `expires` as an epoch time."""
-        expires = type(self).expires
-        return None if expires is None else timing.moment(expires, "expires")
-
-    def relative_deadlines(self) -> dict[str, float]:
-        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
-        said = {"retryUntil": self._retry_until(), "expiresAt": type(self).expires}
-        return {
-            key: timing.seconds_until(value)
-            for key, value in said.items()
-            if value is not None and not isinstance(value, datetime)
-        }
-
-    def kept_for(self) -> float:
-        """Give the seconds the status of a tracked job is kept."""
-        return tracking.seconds(type(self).track)
-
     def shown_name(self) -> str:
         """Give the display name."""
-        shown = type(self).display_name
-        if callable(shown):
-            shown = shown(self)
-        return shown or type(self).wire_name()
-
-    def wire_tags(self) -> list[str]:
-        """Give the tags, as Laravel's Horizon writes them."""
-        tags = type(self).tags
-        return [str(tag) for tag in (tags(self) if callable(tags) else tags)]
+        shown = self.display_name
+        return (shown() if callable(shown) else shown) or self.wire_name()
 
     def to_data(self) -> dict[str, Any]:
         """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
@@ -427,7 +347,7 @@ def _find_secrets(cls: type[JobDefinition]) -> None:
     schema = cls._adapter.core_schema
     cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
-    said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not JobDefinition)
+    said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
     cls.in_clear = bool(cls.secret_fields) and not said
     config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
     if (cls.secret_fields or cls._incomplete) and "hide_input_in_errors" not in config:
@@ -465,16 +385,16 @@ def _unsendable(job: JobDefinition) -> str:
 _warned: set[tuple[type, str]] = set()
 
 
-def _warn_once(cls: type[JobDefinition], key: str) -> None:
+def _warn_once(cls: type, key: str) -> None:
     if (cls, key) not in _warned:
         _warned.add((cls, key))
         log.warning("%s has no field %r: it is left out", cls.__name__, one_line(key, 60))
 
 
 def _wanted(method: Callable[..., object], *offered: object) -> tuple[object, ...]:
-    """Give as many of the offered arguments as the method takes beside `self`."""
+    """Give as many of the offered arguments as the method takes."""
     parameters = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return offered
     taken = sum(p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} for p in parameters)
-    return offered[: max(0, taken - 1)]
+    return offered[:taken]

@@ -5,90 +5,55 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from datetime import datetime, timedelta
+from typing import Any, TypedDict, Unpack
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.options import check_option
+from qframe.jobs.options import Options, check_option
 from qframe.jobs.roundtrip import plain
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line
 
-if TYPE_CHECKING:
-    from datetime import timedelta
-    from typing import TypedDict
-
-    class ForeignOptions(TypedDict, total=False):
-        """The options of a foreign job."""
-
-        connection: str | None
-        queue: str | None
-        delay: timing.When
-        priority: int | None
-        tries: int | None
-        max_exceptions: int | None
-        backoff: int | Sequence[int] | None
-        timeout: int | None
-        fail_on_timeout: bool
-        retry_until: float | timedelta | datetime | None
-        display_name: str | None
-        tags: Sequence[str]
-
-
 log = logging.getLogger("qframe")
 
-_OPTIONS = (
-    "connection",
-    "queue",
-    "delay",
-    "priority",
-    "tries",
-    "max_exceptions",
-    "backoff",
-    "timeout",
-    "fail_on_timeout",
-    "retry_until",
-    "display_name",
-    "tags",
-)
+
+class ForeignOptions(TypedDict, total=False):
+    """The options of a foreign job."""
+
+    connection: str | None
+    queue: str | None
+    delay: timing.When
+    priority: int | None
+    tries: int | None
+    max_exceptions: int | None
+    backoff: int | Sequence[int] | None
+    timeout: int | None
+    fail_on_timeout: bool
+    retry_until: float | timedelta | datetime | None
+    display_name: str | None
+    tags: Sequence[str]
+
+
 _DEEPEST = 510
 """How many lists and dicts may be inside each other: PHP reads 511, the payload is the first."""
 _INTEGERS = range(-(2**63), 2**63)
 
 
-class Foreign:
+class Foreign(Options):
     """A job of another program, made by `foreign`; `dispatch` and `bulk` take it like any other.
 
     Listeners of `JobQueueing` and `JobQueued` get it as `event.job`, with its `name` and `data`.
     """
 
-    expires = None
-    track = False  # who runs it keeps no status
-    encrypted = False  # ... and has no key
-    secret_fields = ()
-    in_clear = False
-    unique_rule = None  # ... and would free no lock
-
     def __init__(self, name: str, data: object, options: ForeignOptions) -> None:
         self.name = _checked_name(name)
         for option, value in options.items():
             self._check(option, value)
-        self.connection = options.get("connection")
-        self.queue = options.get("queue")
-        self.delay = options.get("delay", 0)
-        self.priority = options.get("priority")
-        self.tries = options.get("tries")
-        self.max_exceptions = options.get("max_exceptions")
-        self.timeout = _whole(options.get("timeout"), f"{self.name}: timeout")
-        self.fail_on_timeout = options.get("fail_on_timeout", False)
-        self.tags = options.get("tags", ())
-        self._backoff = self._backoffs(options.get("backoff"))
-        self._retry_until = options.get("retry_until")
-        self._display_name = options.get("display_name")
-        self._rounded = ""
+        vars(self).update(options)
+        for option in ("timeout", "backoff"):
+            vars(self)[option] = self._whole(option, getattr(self, option))
         self.data = self._checked(data, "data")
-        self._warn_of_rounding()
 
     def __repr__(self) -> str:
         return f"<foreign {self.name}>"
@@ -104,35 +69,12 @@ class Foreign:
 
     def shown_name(self) -> str:
         """Give the display name: the part before `@`, as Laravel does."""
-        return self._display_name or self.name.partition("@")[0]
-
-    def wire_backoff(self) -> str | None:
-        """Give the backoff as Laravel writes it."""
-        return ",".join(map(str, self._backoff)) or None
+        return str(self.display_name or self.name.partition("@")[0])
 
     def retry_deadline(self) -> int | None:
         """Give `retry_until` as an epoch time in whole seconds, rounded up."""
-        if self._retry_until is None:
-            return None
-        return math.ceil(timing.moment(self._retry_until, "retry_until"))
-
-    def relative_deadlines(self) -> dict[str, float]:
-        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
-        until = self._retry_until
-        if until is None or isinstance(until, datetime):
-            return {}
-        return {"retryUntil": timing.seconds_until(until)}
-
-    def expiry(self) -> None:
-        """Laravel has no such thing."""
-
-    def kept_for(self) -> float:
-        """Laravel keeps no status."""
-        return 0
-
-    def wire_tags(self) -> list[str]:
-        """Give the tags, as Laravel's Horizon writes them."""
-        return list(self.tags)
+        until = super().retry_deadline()
+        return None if until is None else math.ceil(until)
 
     def to_data(self) -> Any:  # noqa: ANN401 (any JSON value)
         """Give the data, checked when the job was made."""
@@ -146,10 +88,10 @@ class Foreign:
                 f"{self.name}: {option} is for jobs that qframe runs: Laravel would not free the "
                 "lock; let the Laravel job be unique"
             )
-        if option not in _OPTIONS:
+        if option not in ForeignOptions.__annotations__:
             raise InvalidJob(
                 f"{self.name}: Laravel's jobs have no option {one_line(option, 60)!r}"
-                f"{nearest(option, _OPTIONS)}"
+                f"{nearest(option, ForeignOptions.__annotations__)}"
             )
         if callable(value):
             raise InvalidJob(f"{self.name}: {option} cannot be a function: PHP could not call it")
@@ -158,11 +100,12 @@ class Foreign:
         except JobDefinitionError as error:
             raise InvalidJob(str(error)) from None
 
-    def _backoffs(self, backoff: int | Sequence[int] | None) -> list[int | None]:
-        if backoff is None:
-            return []
-        seconds = backoff if isinstance(backoff, Sequence) else [backoff]
-        return [_whole(each, f"{self.name}: backoff") for each in seconds]
+    def _whole(self, option: str, seconds: Any) -> Any:  # noqa: ANN401 (one number, or several)
+        if isinstance(seconds, Sequence):
+            return [self._whole(option, each) for each in seconds]
+        if seconds is not None and seconds != int(seconds):
+            raise InvalidJob(f"{self.name}: {option} must be whole seconds for PHP, not {seconds}")
+        return None if seconds is None else int(seconds)
 
     def _checked(self, value: Any, place: str, depth: int = 1) -> Any:  # noqa: ANN401 (any JSON value)
         """Copy data; raises `InvalidJob` naming the place of what would not arrive as it is."""
@@ -198,7 +141,7 @@ class Foreign:
         elif isinstance(value, int) and value not in _INTEGERS:
             raise self._refused(place, "is an integer beyond the 64 bits PHP has; give text")
         elif isinstance(value, int | float) and _rounded_by_lua(value):
-            self._rounded = self._rounded or place
+            self._warn_of_rounding(place)
 
     def _check_text(self, text: str, place: str) -> None:
         try:
@@ -209,14 +152,14 @@ class Foreign:
     def _refused(self, place: str, why: str) -> InvalidJob:
         return InvalidJob(f"{self.name}: {one_line(place, 200)} {why}")
 
-    def _warn_of_rounding(self) -> None:
-        if self._rounded and self.name not in _warned:
+    def _warn_of_rounding(self, place: str) -> None:
+        if self.name not in _warned:
             _warned.add(self.name)
             log.warning(
                 "%s: %s has more digits than the 14 that Laravel's Redis driver keeps when it "
                 "tries a job again; send it as text",
                 self.name,
-                one_line(self._rounded, 200),
+                one_line(place, 200),
             )
 
 
@@ -263,11 +206,3 @@ def _rounded_by_lua(value: float) -> bool:
     if isinstance(value, int):
         return abs(value) >= 10**14
     return float(f"{value:.14g}") != value
-
-
-def _whole(seconds: float | None, what: str) -> int | None:
-    if seconds is None:
-        return None
-    if seconds != int(seconds):
-        raise InvalidJob(f"{what} must be whole seconds for PHP, not {seconds}")
-    return int(seconds)

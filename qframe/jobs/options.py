@@ -1,4 +1,4 @@
-"""What a job class may declare: its options, each checked, and names that are taken."""
+"""Options: what a job class may declare, each option checked, and names that are taken."""
 
 from __future__ import annotations
 
@@ -6,34 +6,114 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from qframe.exceptions import JobDefinitionError
+from qframe.jobs import tracking
+from qframe.jobs.uniqueness import DEFAULT_FOR, Rule
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line, queue_name
+
+Seconds = int | float
+Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
+Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
+
+Middleware = Callable[..., Any]
+"""What is called in a job's place, with the job and what calls on (`qframe.middleware`)."""
+
+
+class Options:
+    """The options of a job with their defaults, and what its payload says of them."""
+
+    connection: ClassVar[str | None] = None
+    queue: ClassVar[str | None] = None
+    delay: ClassVar[timing.When] = 0
+    priority: ClassVar[int | None] = None
+    tries: ClassVar[int | None] = None
+    max_exceptions: ClassVar[int | None] = None
+    backoff: ClassVar[Backoff | None] = None
+    timeout: ClassVar[Seconds | None] = None
+    fail_on_timeout: ClassVar[bool] = False
+    retry_until: ClassVar[Deadline | None] = None
+    expires: ClassVar[Seconds | timedelta | datetime | None] = None
+    track: ClassVar[bool | Seconds | timedelta] = False
+    unique: ClassVar[bool] = False
+    unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
+    unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
+    unique_until: ClassVar[Literal["handled", "started"]] = "handled"
+    debounce: ClassVar[Seconds | timedelta | None] = None
+    encrypted: ClassVar[bool] = False
+    job_name: ClassVar[str | None] = None
+    display_name: ClassVar[str | Callable[..., str] | None] = None
+    tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
+    middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
+
+    unique_rule: ClassVar[Rule | None] = None
+    """What the options say of a lock."""
+    secret_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that are or hold a `Secret`."""
+    in_clear: ClassVar[bool] = False
+    """Whether it has such fields and says nothing of `encrypted`."""
+
+    def wire_backoff(self) -> str | None:
+        """Give the backoff as Laravel writes it; a method is asked when the attempt fails."""
+        backoff = self.backoff
+        if backoff is None or callable(backoff):
+            return None
+        seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
+        return ",".join(str(value).removesuffix(".0") for value in seconds)
+
+    def retry_deadline(self) -> float | None:
+        """Give `retry_until` as an epoch time."""
+        until = self._retry_until()
+        return None if until is None else timing.moment(until, "retry_until")
+
+    def _retry_until(self) -> timing.When | None:
+        until = self.retry_until
+        return until() if callable(until) else until
+
+    def expiry(self) -> float | None:
+        """Give `expires` as an epoch time."""
+        return None if self.expires is None else timing.moment(self.expires, "expires")
+
+    def relative_deadlines(self) -> dict[str, float]:
+        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        said = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
+        return {
+            key: timing.seconds_until(value)
+            for key, value in said.items()
+            if value is not None and not isinstance(value, datetime)
+        }
+
+    def kept_for(self) -> float:
+        """Give the seconds the status of a tracked job is kept."""
+        return tracking.seconds(self.track)
+
+    def wire_tags(self) -> list[str]:
+        """Give the tags, as Laravel's Horizon writes them."""
+        return [str(tag) for tag in (self.tags() if callable(self.tags) else self.tags)]
+
+
+def _is(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _count(value: Any) -> bool:  # noqa: ANN401 (what it is, is the question)
+    return _is(value, int) and value >= 0
 
 
-def _priority(value: object) -> bool:
-    return _count(value) and value in _PRIORITIES
+def _flag(value: object) -> bool:
+    return isinstance(value, bool)
 
 
-def _duration(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
+def _duration(value: Any) -> bool:  # noqa: ANN401 (as above)
+    return _is(value, int, float) and math.isfinite(value) and value >= 0
 
 
 def _durations(value: object) -> bool:
@@ -42,24 +122,16 @@ def _durations(value: object) -> bool:
     return _duration(value)
 
 
-def _when(value: object) -> bool:
+def _when(value: Any) -> bool:  # noqa: ANN401 (as above)
     try:
-        timing.moment(value, "")  # type: ignore[arg-type] # what it is, is the question
+        timing.moment(value, "")
     except (TypeError, ValueError):
         return False
     return True
 
 
-def _kept(value: object) -> bool:
-    if isinstance(value, bool):
-        return True
-    return not isinstance(value, datetime) and _when(value) and bool(value)
-
-
 def _bounded(value: object) -> bool:
-    if isinstance(value, timedelta):
-        return value > timedelta()
-    return _duration(value) and bool(value)
+    return not isinstance(value, datetime) and bool(value) and _when(value)
 
 
 def _queue(value: object) -> bool:
@@ -71,32 +143,36 @@ def _texts(value: object) -> bool:
 
 
 def _middleware(value: object) -> bool:
-    if not isinstance(value, list | tuple):
-        return False
-    return all(callable(each) and not isinstance(each, type) for each in value)
+    return isinstance(value, list | tuple) and all(
+        callable(each) and not isinstance(each, type) for each in value
+    )
 
 
-_PRIORITIES = range(2**32)
-
-_OPTIONS: dict[str, tuple[Callable[[object], bool], str]] = {
+OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "connection": (_text, "the name of a connection"),
     "queue": (_queue, "the name of a queue"),
     "delay": (_when, "seconds, a timedelta or an aware datetime"),
-    "priority": (_priority, "a whole number from 0, the first, to 4294967295"),
+    "priority": (
+        lambda v: _count(v) and v < 2**32,
+        "a whole number from 0, the first, to 4294967295",
+    ),
     "tries": (_count, "a whole number, 0 or more"),
     "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
     "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
     "timeout": (_duration, "seconds, 0 or more"),
-    "fail_on_timeout": (lambda v: isinstance(v, bool), "True or False"),
+    "fail_on_timeout": (_flag, "True or False"),
     "retry_until": (_when, "seconds, a timedelta, an aware datetime, or a method"),
     "expires": (_when, "seconds, a timedelta or an aware datetime"),
-    "track": (_kept, "True, or for how many seconds, as a number or timedelta"),
-    "unique": (lambda v: isinstance(v, bool), "True or False"),
+    "track": (
+        lambda v: _flag(v) or _bounded(v),
+        "True, or for how many seconds, as a number or timedelta",
+    ),
+    "unique": (_flag, "True or False"),
     "unique_id": (lambda v: _text(v) or _count(v), "a text, a whole number, or a method"),
     "unique_for": (_bounded, "more than 0 seconds, or a timedelta"),
     "unique_until": (lambda v: v in ("handled", "started"), "'handled' or 'started'"),
     "debounce": (_bounded, "more than 0 seconds, or a timedelta"),
-    "encrypted": (lambda v: isinstance(v, bool), "True or False"),
+    "encrypted": (_flag, "True or False"),
     "job_name": (_text, "a name"),
     "display_name": (_text, "a name, or a method"),
     "tags": (_texts, "a list of names, or a method"),
@@ -113,15 +189,9 @@ _NEVER_NONE = {
 }  # fmt: skip
 
 
-def options() -> list[str]:
-    """Name the options of a job class."""
-    return list(_OPTIONS)
-
-
 def check_declaration(cls: type, base: type) -> None:
     """Raise `JobDefinitionError` for what a subclass of `base` (Queueable) may not declare."""
-    members = {name for each in base.__mro__ if each is not object for name in vars(each)}
-    public = {name for name in members if not name.startswith("_")} | {"handle"}
+    public = {name for name in dir(base) if not name.startswith("_")} | {"handle"}
     annotations = annotations_of(cls)
     for name, annotation in annotations.items():
         if name in public and "ClassVar" not in str(annotation):
@@ -129,7 +199,7 @@ def check_declaration(cls: type, base: type) -> None:
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
-        if name in _OPTIONS:
+        if name in OPTIONS:
             check_option(cls.__name__, name, value)
         elif name in public - _HOOKS:
             raise JobDefinitionError(
@@ -140,7 +210,7 @@ def check_declaration(cls: type, base: type) -> None:
 
 
 def _reserved_message(cls: type, name: str) -> str:
-    if name in _OPTIONS:
+    if name in OPTIONS:
         return (
             f"{cls.__name__}.{name}: {name!r} is an option of every job and cannot be a field; "
             f"set the option without annotation ({name} = ...), or name the field differently"
@@ -153,9 +223,9 @@ def _reserved_message(cls: type, name: str) -> str:
 
 def check_option(owner: str, name: str, value: object) -> None:
     """Raise `JobDefinitionError` for an option that is unknown or of the wrong kind."""
-    if name not in _OPTIONS:
-        raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, _OPTIONS)}")
-    valid, wanted = _OPTIONS[name]
+    if name not in OPTIONS:
+        raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, OPTIONS)}")
+    valid, wanted = OPTIONS[name]
     if name in _METHODS and isinstance(value, types.FunctionType):
         return
     if value is None and name not in _NEVER_NONE:
@@ -179,7 +249,7 @@ def _check_stray(cls: type, name: str, value: object) -> None:
             )
     elif name.islower() and not callable(value) and not hasattr(value, "__get__"):
         raise JobDefinitionError(
-            f"{cls.__name__}.{name} is no option{nearest(name, _OPTIONS)}; annotate it as a field "
+            f"{cls.__name__}.{name} is no option{nearest(name, OPTIONS)}; annotate it as a field "
             f"({name}: {type(value).__name__} = ...) or as a ClassVar"
         )
 

@@ -16,7 +16,8 @@ from qframe.exceptions import (
     JobTimedOut,
     LimitReached,
 )
-from qframe.jobs.definition import JobDefinition, Seconds
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.options import Seconds
 from qframe.middleware import limits as over_time
 from qframe.middleware.fail_on import matching
 from qframe.middleware.limits import By, Limit, Window
