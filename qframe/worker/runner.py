@@ -124,10 +124,9 @@ class Runner:
         # The process of an isolated job is ended by the worker's, which needs no watchdog.
         self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
         self._reported: WeakSet[ReservedJob] = WeakSet()
-        self.heartbeat = heartbeat
-        if heartbeat is not None:
-            heartbeat.add(self.leases.every, self.leases.look)
-            heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
+        self.heartbeat = heartbeat or Heartbeat(threaded=False)
+        self.heartbeat.add(self.leases.every, self.leases.look)
+        self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
 
     def run(self, job: ReservedJob) -> Attempt:
         """Bring a held job to its outcome, and give the attempt that did.

@@ -203,3 +203,7 @@ def hear(event: Any) -> None:
 def rescue(event: events.JobExceptionOccurred) -> None:
     event.job.delete()
     note("rescued", os.getpid())
+
+
+def refuse(event: events.JobExceptionOccurred) -> None:
+    event.job.fail(event.error)

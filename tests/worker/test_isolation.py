@@ -495,3 +495,14 @@ def test_the_process_of_a_job_hears_what_became_of_it(project: Project) -> None:
     ]
     assert project.notes("backoff") == [["backoff", "True"]]
     assert project.notes("failed") == [["failed", "True", "True"]]
+
+
+def test_what_a_listener_of_the_worker_makes_of_a_job_is_told_its_process(project: Project) -> None:
+    project.configure('[listeners]\nJobExceptionOccurred = ["iso:refuse"]\n')
+    project.write("own.py", OWN)
+    project.push("own.Fails")
+    project.drain("--isolate")
+    assert project.failure().attempts == 1
+    assert project.notes("failed") == [["failed", "True", "True"]]
+    told = [line[1] for line in project.notes("own")]
+    assert told == ["JobExceptionOccurred", "JobFailed", "JobAttempted"]

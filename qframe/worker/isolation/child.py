@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import faulthandler
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from types import FrameType
 from typing import Self
 
@@ -25,7 +23,7 @@ from qframe.payload import envelope
 from qframe.worker.isolation.channel import ChildChannel
 from qframe.worker.isolation.errors import packed, packed_end, unpacked_end
 from qframe.worker.isolation.job import IsolatedJob
-from qframe.worker.isolation.spawn import FAILED
+from qframe.worker.isolation.spawn import FAILED, flush
 from qframe.worker.outcome import Outcome, Verdict
 from qframe.worker.runner import Attempt, Report, Runner
 from qframe.worker.signals import Signals
@@ -103,13 +101,9 @@ class ChildAttempt(Attempt):
         if told is None:  # the worker cannot settle it
             self.job.mark_lost()
             events.fire(events.LeaseLost, self.job)
-            return
-        if told["end"] is not None:  # a listener of the worker has chosen another one
-            end = unpacked_end(told["end"])
-            verdict = Verdict(
-                Outcome(told["outcome"]), replace(end, error=end.error or self.report.error)
-            )
-        self.tell(verdict, told["seconds"])
+        else:
+            end = unpacked_end(told["end"], (verdict.end.error, self.report.error))
+            self.tell(Verdict(Outcome(told["outcome"]), end), told["seconds"])
 
     def cover(self, timeout: float) -> None:
         """Leave it to the worker."""
@@ -143,9 +137,7 @@ def be_child(
 def _leave_nothing_unsent() -> None:
     """Send what was dispatched and dropped, and what was printed."""
     send_dropped()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    flush()
 
 
 class ChildSignals(Signals):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +17,9 @@ from qframe.worker import outcome
 
 Message = dict[str, Any]
 
-_LONGEST_TEXT = 1024 * 1024
-"""Characters of an error's message that travel: as JSON each may be six bytes."""
-_OURS = {exceptions.__name__: exceptions, outcome.__name__: outcome}
+_LONGEST = 1024 * 1024
+"""Characters of an error's message that travel; the traceback has both its ends."""
+_HOMES = {each.__name__: each for each in (builtins, exceptions, outcome)}
 _PLAIN = ("delay", "remark", "how", "refused", "ran", "front", "priority")
 
 
@@ -35,47 +36,39 @@ def packed(error: BaseException | str | None) -> Message | None:
     if not isinstance(error, BaseException):
         return None
     try:
-        text = str(error)
+        text = str(error)[:_LONGEST]
     except Exception:  # noqa: BLE001 (an exception whose own __str__ raises)
         text = "(no message)"
-    kind = type(error)
     return {
-        "class": kind.__name__,
-        "module": kind.__module__,
-        "text": _shortened(text),
+        "class": type(error).__name__,
+        "module": type(error).__module__,
+        "text": text,
         "traceback": tracebacks.full(error),
     }
 
 
-def _shortened(text: str) -> str:
-    """Leave out the middle of a text that is too long to travel."""
-    half = _LONGEST_TEXT // 2
-    left_out = len(text) - 2 * half
-    if left_out <= 0:
-        return text
-    return f"{text[:half]}\n... {left_out:,} characters left out ...\n{text[-half:]}"
+def unpacked(error: Message | None, own: Iterable[object] = ()) -> BaseException | None:
+    """Make an error again, or None: one of qframe's own by its class, any other by name.
 
-
-def unpacked(error: Message | None) -> BaseException | None:
-    """Make an error again: one of qframe's own by its class, any other by name.
-
-    That of a built-in class is an instance of it, too.
+    That of a built-in class is an instance of it, too. One of `own` that comes back is the same.
     """
     if error is None:
         return None
-    name, text, module = str(error["class"]), str(error["text"]), error["module"]
-    made: BaseException | None = None
+    for each in own:
+        if isinstance(each, BaseException) and tracebacks.full(each) == error["traceback"]:
+            return each
+    name, home = error["class"], _HOMES.get(error["module"])
     with suppress(Exception):  # some are made from more than a message
-        if module in _OURS:
-            known = getattr(_OURS[module], name)
-            if issubclass(known, Exception | Interruption):
-                made = known(text)
-        elif module == builtins.__name__:
-            known = getattr(builtins, name)
-            if issubclass(known, Exception):
-                made = type(name, (ElsewhereError, known), {})(text)
-    if made is None:
-        made = type(name, (ElsewhereError,), {})(text)
+        known = getattr(home, name)
+        if issubclass(known, Exception | Interruption):
+            if home is builtins:
+                known = type(name, (ElsewhereError, known), {})
+            return _named(known, error)
+    return _named(type(name, (ElsewhereError,), {}), error)
+
+
+def _named(kind: type[BaseException], error: Message) -> BaseException:
+    made = kind(error["text"])
     made.__dict__["traceback_elsewhere"] = error["traceback"]  # read by tracebacks.full
     return made
 
@@ -90,11 +83,11 @@ def packed_end(end: End) -> Message:
     }
 
 
-def unpacked_end(end: Message) -> End:
+def unpacked_end(end: Message, own: Iterable[object] = ()) -> End:
     """Make it again."""
     return End(
         State(end["state"]),
-        error=unpacked(end["error"]),
+        error=unpacked(end["error"], own),
         result=None if end["result"] is None else status.Encoded(*end["result"]),
         **{key: end[key] for key in _PLAIN},
     )

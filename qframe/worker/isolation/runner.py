@@ -11,10 +11,8 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from qframe import events
-from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
     BackendUnavailable,
     ConfigurationError,
@@ -68,7 +66,6 @@ def preload(manager: QueueManager, options: WorkerOptions) -> None:
 class IsolatingRunner(Runner):
     """Takes jobs to their outcome, each run in a process of its own. On the main thread only."""
 
-    heartbeat: Heartbeat
     _spawner: Spawner | None = None
     _pause = 0.0
     """Seconds to wait, for there was no room for one more process."""
@@ -105,7 +102,7 @@ class IsolatingRunner(Runner):
         finally:
             theirs.close()
         self._pause = 0.0
-        return SupervisedChild(self, self.heartbeat, process, ParentChannel(ours))
+        return SupervisedChild(self, process, ParentChannel(ours))
 
 
 class IsolatedAttempt(Attempt):
@@ -217,20 +214,11 @@ class IsolatedAttempt(Attempt):
     def _tell(self, outcome: Outcome, end: End, seconds: float) -> None:
         """Tell the job's process, where it waits or there is a `failed` to be called; then here."""
         if self._waits and self._child is not None:
-            self._child.tell(
-                {"outcome": outcome, "end": self._chosen_here(end), "seconds": seconds}
-            )
+            self._child.tell({"outcome": outcome, "end": packed_end(end), "seconds": seconds})
             self._dismiss(self._patience)
         elif outcome is Outcome.FAILED and self.job.refusal is None:
             self._fork(lambda there: there.tell(Verdict(outcome, end), seconds))
         super()._tell(outcome, end, seconds)
-
-    def _chosen_here(self, end: End) -> Message | None:
-        """Give the end as it travels, where a listener of the worker has chosen it."""
-        if self._intent is not None or (self._verdict is not None and end is self._verdict.end):
-            return None
-        own = end.error is self.report.error  # which the process has as it was
-        return packed_end(replace(end, error=None) if own else end)
 
     def tell_failed(self, error: BaseException) -> None:
         """Leave it to the job's process."""

@@ -91,7 +91,7 @@ class Spawner:
 
         Signals are blocked there until it calls the function it is given. Raises `OSError`.
         """
-        _flush()
+        flush()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         parent = os.getpid()
         others = process_tree.children()
@@ -126,7 +126,7 @@ class Spawner:
                 traceback.print_exc()
         finally:
             with contextlib.suppress(BaseException):
-                _flush()
+                flush()
                 logging.shutdown()
             os._exit(code)
 
@@ -178,7 +178,7 @@ class ChildProcess:
         return found
 
 
-def _flush() -> None:
+def flush() -> None:
     """Write out what is buffered: in two processes, it would be written twice."""
     for each in (sys.stdout, sys.stderr, *logging.getLogger().handlers):
         with contextlib.suppress(OSError, ValueError, AttributeError):

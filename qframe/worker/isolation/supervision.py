@@ -6,7 +6,6 @@ import select
 import time
 from collections.abc import Callable
 
-from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import JobCancelled, JobGivenBack
 from qframe.features.reserved import ReservedJob
 from qframe.worker.isolation import child
@@ -26,15 +25,12 @@ _ENDINGS = {JobGivenBack: child.GIVE_BACK, JobCancelled: child.CANCEL}
 class SupervisedChild:
     """A forked process and the channel to it. `exit` says how it ended, once it has."""
 
-    def __init__(
-        self, runner: Runner, heartbeat: Heartbeat, process: ChildProcess, channel: ParentChannel
-    ) -> None:
+    def __init__(self, runner: Runner, process: ChildProcess, channel: ParentChannel) -> None:
         self.exit: ChildExit | None = None
         self.was_late = False
         """Whether its time was up."""
         self.tell = channel.tell
         self._runner = runner
-        self._heartbeat = heartbeat
         self._process = process
         self._channel = channel
         self._every = min(runner.leases.every, _BEAT)
@@ -84,7 +80,7 @@ class SupervisedChild:
         now, fired = time.monotonic(), self._runner.signals.fired
         if now >= self._looks_at:
             self._looks_at = now + self._every
-            self._heartbeat.beat()
+            self._runner.heartbeat.beat()
             if job is not None and job.is_lost:
                 self._kill()
         if now >= self._ends_at:
