@@ -64,7 +64,8 @@ class JobDefinition(Options):
             return
         check_declaration(cls, cls._base)
         _copy_mutable_defaults(cls)
-        cls.__pydantic_config__ = _config(cls)  # type: ignore[attr-defined] # pydantic's own name
+        own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
+        cls.__pydantic_config__ = _CONFIG | own  # type: ignore[attr-defined] # pydantic's own name
         if cls.encrypted and "__repr__" not in vars(cls):
             cls.__repr__ = _hiding_repr  # type: ignore[assignment, method-assign] # the dataclass keeps it
         pydantic.dataclasses.dataclass(cls, kw_only=True)
@@ -334,23 +335,18 @@ def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 
 
-def _config(cls: type[JobDefinition]) -> ConfigDict:
-    own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
-    ours = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
-    if cls.encrypted or "Secret" in str(annotations_of(cls)):
-        ours["hide_input_in_errors"] = True
-    return ConfigDict(**{**ours, **own})
+_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
 
 
 def _find_secrets(cls: type[JobDefinition]) -> None:
-    """Note which fields hold secrets; pydantic's errors then never show what was given."""
+    """Note which fields hold secrets; if any do, pydantic's errors never show what was given."""
     schema = cls._adapter.core_schema
     cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
     said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
     cls.in_clear = bool(cls.secret_fields) and not said
     config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
-    if (cls.secret_fields or cls._incomplete) and "hide_input_in_errors" not in config:
+    if (cls._hides() or cls._incomplete) and "hide_input_in_errors" not in config:
         config["hide_input_in_errors"] = True
         if not cls._incomplete:
             pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), force=True)

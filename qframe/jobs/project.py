@@ -68,16 +68,20 @@ def _import_folders() -> Iterator[Path]:
 
 def defines_job(file: Path, name: str) -> bool:
     """Whether a file's syntax tree has a class or a decorated function `name` at its top level."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return False
     return any(
         isinstance(node, ast.ClassDef)
         or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list)
-        for node in tree.body
+        for node in _statements(file)
         if getattr(node, "name", None) == name
     )
+
+
+def _statements(file: Path) -> list[ast.stmt]:
+    """Give what is at the top level of a file; nothing where that is no Python."""
+    try:
+        return ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def main_module() -> tuple[str, str]:
@@ -117,12 +121,8 @@ def _main_module(root: Path) -> tuple[str, str]:
 
 
 def _has_main_guard(file: Path) -> bool:
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
     return any(
         isinstance(node, ast.If)
         and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
-        for node in tree.body
+        for node in _statements(file)
     )

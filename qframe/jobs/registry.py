@@ -14,8 +14,8 @@ from qframe.jobs.definition import JobDefinition
 from qframe.payload import tracebacks
 from qframe.payload.text import nearest, one_line
 
-_OWN = "qframe.features.batch_jobs."
-"""How the names of qframe's own jobs begin, which every worker runs."""
+_OWN = "qframe.features.batch_jobs"
+"""Where qframe's own jobs are, which every worker runs."""
 
 _importing = False
 
@@ -50,9 +50,7 @@ class Registry:
 
     def known(self, name: str) -> type[JobDefinition] | None:
         """Give the class of a job whose module is already imported; None where it is not."""
-        found = self._found.get(name)
-        if found is None and name.startswith(_OWN):
-            return own_job(name)
+        found = self._found.get(name) or own_job(name)
         if found is None:
             found = definition.index.get(name) or defined_in_main(name)
             if found is None or not self._allowed(found):
@@ -81,23 +79,28 @@ class Registry:
 
     def _by_module(self, name: str) -> type[JobDefinition]:
         """Import the module that the name begins with."""
-        module_name, _, attribute = name.rpartition(".")
+        shown, (module_name, _, attribute) = one_line(name, 200), name.rpartition(".")
         file = project.source_of(module_name) if module_name else None
         if not self._may_import(module_name):
-            raise UnknownJob(f"{self._shown(name)} is not in the modules listed under `jobs`")
+            raise UnknownJob(f"{shown} is not in the modules listed under `jobs`")
         if file is None or not project.defines_job(file, attribute):
             raise UnknownJob(
-                f"{self._shown(name)} is not a job of this project"
+                f"{shown} is not a job of this project"
                 f"{nearest(name, definition.index)}: no module under {project.root()} defines it"
             )
-        value = getattr(_loaded(module_name, name), attribute, None)
+        try:
+            value = getattr(_imported(module_name), attribute, None)
+        except (Exception, SystemExit) as error:
+            raise UnknownJob(
+                f"{shown}: its module cannot be imported: {tracebacks.brief(error)}"
+            ) from error
         value = getattr(value, "job_class", value)  # of a function under @queueable
         if not (isinstance(value, type) and issubclass(value, JobDefinition)):
-            raise UnknownJob(f"{self._shown(name)} is not a Queueable")
+            raise UnknownJob(f"{shown} is not a Queueable")
         if not value.is_runnable():
-            raise UnknownJob(f"{self._shown(name)} has no handle method")
+            raise UnknownJob(f"{shown} has no handle method")
         if not self._allowed(value):
-            raise UnknownJob(f"{self._shown(name)} was imported from another file than {file}")
+            raise UnknownJob(f"{shown} was imported from another file than {file}")
         self._found[name] = value
         return value
 
@@ -112,9 +115,6 @@ class Registry:
             module == each or module.startswith(f"{each}.") for each in self._modules
         )
 
-    def _shown(self, name: str) -> str:
-        return one_line(name, 200)
-
 
 def defined_in_main(name: str) -> type[JobDefinition] | None:
     """Find a job of the script this process was started with, which is not importable."""
@@ -126,9 +126,9 @@ def defined_in_main(name: str) -> type[JobDefinition] | None:
 def own_job(name: str) -> type[JobDefinition] | None:
     """Give one of qframe's own jobs."""
     module, _, attribute = name.rpartition(".")
-    found = (
-        getattr(importlib.import_module(module), attribute, None) if module == _OWN[:-1] else None
-    )
+    if module != _OWN:
+        return None
+    found = getattr(importlib.import_module(module), attribute, None)
     return found if isinstance(found, type) and issubclass(found, JobDefinition) else None
 
 
@@ -142,15 +142,6 @@ def refuse_while_importing() -> None:
             "a job was dispatched while a worker imports the module: "
             'put that line under `if __name__ == "__main__":` or into a function'
         )
-
-
-def _loaded(module: str, job: str) -> ModuleType:
-    try:
-        return _imported(module)
-    except (Exception, SystemExit) as error:
-        raise UnknownJob(
-            f"{one_line(job, 200)}: its module cannot be imported: {tracebacks.brief(error)}"
-        ) from error
 
 
 def _imported(name: str) -> ModuleType:

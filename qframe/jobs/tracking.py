@@ -18,7 +18,7 @@ def seconds(track: bool | float | timedelta) -> float:
     kept = timing.seconds_until(track, "track")
     if not kept:
         raise ValueError("track is how long the status is kept: more than 0 seconds, or True")
-    return int(kept) if kept == int(kept) else kept
+    return timing.tidy(kept)
 
 
 def checked_progress(done: float, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import timedelta
 from typing import Any
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
@@ -33,10 +32,8 @@ class Rule:
         """Give what the payload of a job says of it; raises `InvalidJob` for an id that is none."""
         named = f"{name}\n{_identity(job, data)}".encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(named, digest_size=16).hexdigest()
-        said: dict[str, Any] = {
-            "key": f"{self.key}:{name[-_LONGEST_NAME:]}:{digest}",
-            "for": self.seconds,
-        }
+        key = f"{self.key}:{name[-_LONGEST_NAME:]}:{digest}"
+        said: dict[str, Any] = {"key": key, "for": self.seconds}
         return {**said, "until": self.until} if self.until else said
 
 
@@ -63,18 +60,13 @@ def rule_of(cls: Any) -> Rule | None:  # noqa: ANN401 (a job class, which is mad
             "dispatch wins, of debounced ones the last"
         )
     if cls.debounce is not None:
-        delay = _seconds(cls.debounce)
+        delay = timing.tidy(timing.seconds_until(cls.debounce))
         return Rule(max(10 * delay, DEFAULT_FOR), "", delay)
     if cls.unique:
-        return Rule(_seconds(cls.unique_for), cls.unique_until)
+        return Rule(timing.tidy(timing.seconds_until(cls.unique_for)), cls.unique_until)
     for option in ("unique_id", "unique_for", "unique_until"):
         if option in vars(cls) and cls.is_runnable():
             raise JobDefinitionError(
                 f"{cls.__name__}.{option} does nothing without unique = True, or debounce"
             )
     return None
-
-
-def _seconds(value: float | timedelta) -> float:
-    seconds = timing.seconds_until(value)
-    return int(seconds) if seconds == int(seconds) else seconds

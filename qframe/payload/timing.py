@@ -57,6 +57,11 @@ def _epoch(value: datetime, what: str) -> float:
     return epoch
 
 
+def tidy(seconds: float) -> float:
+    """Give whole seconds as an integer."""
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
 def iso(epoch: float) -> str:
     """Show an epoch time as UTC, e.g. `2026-11-21 10:00:00`."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")
