@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from qframe.drivers.heartbeat import start_thread
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 2.0
@@ -27,17 +29,20 @@ def _prctl() -> Callable[..., int] | None:
 prctl = _prctl()
 
 
-def can_signal_death() -> bool:
-    """Whether a process can be sent a signal when its parent dies."""
-    return prctl is not None
+def signal_at_death_of_parent(number: int, lifeline: int) -> None:
+    """Have this process sent a signal when its parent dies; says nothing of one that is dead.
 
-
-def signal_at_death_of_parent(number: int) -> None:
-    """Have this process sent a signal when its parent dies, where that can be.
-
-    It is not if the parent is dead already: look at `os.getppid` afterwards.
+    `lifeline` is the reading end of a pipe whose other end only the parent has: where the system
+    cannot do it, a thread waits for the end of that.
     """
-    if prctl is not None:
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), number)
+
+    if prctl is None:
+        start_thread("qframe-lifeline", wait)
+    else:
         prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
@@ -61,29 +66,10 @@ def children() -> frozenset[int]:
 
 
 def dead_children() -> Iterator[tuple[int, int]]:
-    """Give pid and status of each child that has died, and reap it afterwards.
-
-    Until then nobody else can have its pid, nor its process group's.
-    """
-    wait = getattr(os, "waitid", None)
+    """Reap each child that has died, and give its pid and status."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            if wait is not None:
-                found = wait(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if found is None:
-                    return
-                yield found.si_pid, _status(found.si_code, found.si_status)
-                os.waitpid(found.si_pid, 0)
-            else:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                yield pid, status
-
-
-def _status(code: int, number: int) -> int:
-    """Put what `waitid` says into the form of `waitpid`."""
-    return number << 8 if code == os.CLD_EXITED else number
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found
 
 
 def end_children(spare: frozenset[int] = frozenset(), pause: float = 0.01) -> None:

@@ -147,6 +147,7 @@ class Worker:
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tell the pool that signals are heard; one for a pause may have come too early for it."""
         signals.heed_hang_up()
-        member.follow(self.stop)
+        if member.is_orphan():
+            self.stop()
         member.scoreboard.ready()
         signals.paused = signals.paused or member.scoreboard.paused

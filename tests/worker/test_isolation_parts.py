@@ -14,8 +14,8 @@ from qframe.exceptions import JobTimedOut, LeaseLost, MaxAttemptsExceeded, Qfram
 from qframe.features import status
 from qframe.features.base import End
 from qframe.payload import tracebacks
-from qframe.worker.isolation.channel import ChildChannel, ParentChannel
-from qframe.worker.isolation.errors import (
+from qframe.worker.isolation.job import ChildChannel
+from qframe.worker.isolation.messages import (
     ElsewhereError,
     packed,
     packed_end,
@@ -23,7 +23,9 @@ from qframe.worker.isolation.errors import (
     unpacked_end,
 )
 from qframe.worker.isolation.spawn import ChildExit
+from qframe.worker.isolation.supervision import SupervisedChild
 from qframe.worker.outcome import Exhausted, Unrunnable
+from tests.worker.bench import Bench
 
 
 class OddError(Exception):
@@ -120,9 +122,16 @@ def test_an_error_that_comes_back_is_the_same() -> None:
     assert unpacked_end(packed_end(there), own).error is own[1]
 
 
-def channels() -> tuple[socket.socket, ChildChannel, ParentChannel]:
+def channels() -> tuple[socket.socket, ChildChannel, SupervisedChild]:
+    """Give both ends of a channel whose process has ended."""
     ours, theirs = socket.socketpair()
-    return theirs, ChildChannel(theirs), ParentChannel(ours)
+    child = SupervisedChild(Bench().runner, 0, frozenset(), ours)
+    child.exit = ChildExit(0, 0)
+    return theirs, ChildChannel(theirs), child
+
+
+def dismiss(worker: SupervisedChild) -> None:
+    worker.end(0, lambda _: False)
 
 
 def test_messages_come_in_order_and_whole() -> None:
@@ -139,8 +148,7 @@ def test_messages_come_in_order_and_whole() -> None:
     assert worker.hear() == [{"n": 3}]
     theirs.close()
     assert worker.hear() == []
-    assert not worker.is_open
-    worker.close()
+    dismiss(worker)
 
 
 def test_the_job_is_asked_until_there_is_nothing_more() -> None:
@@ -149,12 +157,9 @@ def test_the_job_is_asked_until_there_is_nothing_more() -> None:
     worker.tell({"n": 2})
     assert job.hear() == {"n": 1, "text": "x" * 10_000}
     assert job.hear() == {"n": 2}
-    worker.say_no_more()
+    dismiss(worker)
     assert job.hear() is None
-    job.tell({"n": 3})
-    assert worker.hear() == [{"n": 3}]
-    worker.close()
-    worker.tell({"n": 4})
+    worker.tell({"n": 3})
     theirs.close()
 
 
@@ -163,8 +168,7 @@ def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
     theirs, _, worker = channels()
     theirs.send(rubbish)
     assert worker.hear() == []
-    assert not worker.is_open
-    worker.close()
+    dismiss(worker)
     theirs.close()
 
 
@@ -179,7 +183,7 @@ def test_a_descriptor_that_is_something_else_now_is_not_written_to() -> None:
         end.recv(1)
     for each in (theirs, other, end):
         each.close()
-    worker.close()
+    dismiss(worker)
 
 
 def test_an_end_is_put_into_words() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -96,7 +97,7 @@ class TestScoreboard:
     ) -> None:
         project.push("Note")
         worker = Worker(project.manager, WorkerOptions(stop_when_empty=True))
-        worker.member = PoolMember(score, os.getppid(), 0)
+        worker.member = PoolMember(score, os.getppid())
         worker.run()
         assert (score.last_job().state, score.last_job().number) == (JobState.DEFERRED, 1)
         assert score.was_ready
@@ -111,16 +112,17 @@ class TestMember:
         self, score: WorkerScore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(process_tree, "prctl", None)
+        told: list[int] = []
+        before = signal.signal(signal.SIGHUP, lambda number, _: told.append(number))
         reader, writer = os.pipe()
         monkeypatch.setenv(VARIABLE, f"{score.descriptor}:{reader}:{os.getppid()}")
         member = PoolMember.joined()
         assert member is not None
         assert VARIABLE not in os.environ
-        told: list[bool] = []
-        member.follow(lambda: told.append(True))
         assert not told
         os.close(writer)
         wait_for(lambda: told, "the news")
+        signal.signal(signal.SIGHUP, before)
         os.close(reader)
 
 

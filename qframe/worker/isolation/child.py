@@ -16,14 +16,13 @@ from typing import Self
 
 from qframe import events
 from qframe.dispatch.pending import send_dropped
-from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, QframeError
+from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
 from qframe.features import status
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
-from qframe.worker.isolation.channel import ChildChannel
-from qframe.worker.isolation.errors import packed, packed_end, unpacked_end
-from qframe.worker.isolation.job import IsolatedJob
-from qframe.worker.isolation.spawn import FAILED, flush
+from qframe.worker.isolation.job import ChildChannel, IsolatedJob
+from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
+from qframe.worker.isolation.spawn import flush
 from qframe.worker.outcome import Outcome, Verdict
 from qframe.worker.runner import Attempt, Report, Runner
 from qframe.worker.signals import Signals
@@ -119,19 +118,6 @@ class ChildAttempt(Attempt):
 
 
 Work = Callable[[ChildAttempt], None]
-
-
-def be_child(
-    work: Work, parent: Attempt, channel: ChildChannel, unblock: Callable[[], object]
-) -> int:
-    """Do what the process was forked for; gives the exit code."""
-    attempt = ChildAttempt(parent, channel)
-    unblock()
-    try:
-        work(attempt)
-    except QframeError:  # the worker cannot be told
-        return FAILED
-    return 0
 
 
 def _leave_nothing_unsent() -> None:

@@ -1,16 +1,53 @@
-"""The job as its own process sees it: what settles it there is noted, and done by the worker."""
+"""The job as its own process sees it: what settles it is told the worker, which does it."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import threading
+from contextlib import suppress
+
 from qframe.contracts.step import APPLIED
+from qframe.drivers import process
 from qframe.drivers.guard import guarded
+from qframe.exceptions import QframeError
 from qframe.features import status
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 from qframe.jobs import tracking
 from qframe.payload.text import printable
-from qframe.worker.isolation.channel import ChildChannel
-from qframe.worker.isolation.errors import packed_end
+from qframe.worker.isolation.messages import Message, line, packed_end
+
+
+class ChildChannel:
+    """The job's end. Nothing breaks into a message; only the process it was made for speaks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._inode = os.fstat(sock.fileno()).st_ino
+        self._pid = process.pid()
+        self._lock = threading.Lock()
+
+    def tell(self, message: Message) -> None:
+        """Say something; raises `QframeError` where that is not possible."""
+        if process.pid() != self._pid:
+            raise QframeError("only the process that runs the job can settle it, not a fork of it")
+        try:
+            with guarded(), self._lock:
+                # A job may have closed every descriptor, and opened its own under this number.
+                if os.fstat(self._socket.fileno()).st_ino != self._inode:
+                    raise OSError("the job has closed the connection")
+                self._socket.sendall(line(message))
+        except OSError as error:
+            raise QframeError(f"the worker cannot be told: {error}") from error
+
+    def hear(self) -> Message | None:
+        """Wait for a message; None when there are to be no more."""
+        with suppress(OSError, ValueError), self._socket.makefile("rb", buffering=0) as reader:
+            heard: Message = json.loads(reader.readline())
+            return heard
+        return None
 
 
 class IsolatedJob(ReservedJob):

@@ -27,9 +27,10 @@ from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
 from qframe.worker import outcome as outcomes
-from qframe.worker.isolation.channel import ChildChannel, ParentChannel
-from qframe.worker.isolation.child import ChildAttempt, Work, be_child
-from qframe.worker.isolation.errors import Message, packed_end, unpacked, unpacked_end
+from qframe.worker import process_tree
+from qframe.worker.isolation.child import ChildAttempt, Work
+from qframe.worker.isolation.job import ChildChannel
+from qframe.worker.isolation.messages import Message, packed_end, unpacked, unpacked_end
 from qframe.worker.isolation.spawn import Spawner
 from qframe.worker.isolation.supervision import STACKS, SupervisedChild
 from qframe.worker.options import WorkerOptions
@@ -88,21 +89,24 @@ class IsolatingRunner(Runner):
         if self._spawner is None:
             self._spawner = Spawner()
         self._pause = min(_LONGEST_PAUSE, self._pause * 2 or _FIRST_PAUSE)
+        others = process_tree.children()
         ours, theirs = socket.socketpair()
 
-        def begin(unblock: Callable[[], object]) -> int:
+        def begin(unblock: Callable[[], object]) -> None:
             ours.close()
-            return be_child(work, attempt, ChildChannel(theirs), unblock)
+            there = ChildAttempt(attempt, ChildChannel(theirs))
+            unblock()
+            work(there)
 
         try:
-            process = self._spawner.fork(begin)
+            pid = self._spawner.fork(begin)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         self._pause = 0.0
-        return SupervisedChild(self, process, ParentChannel(ours))
+        return SupervisedChild(self, pid, others, ours)
 
 
 class IsolatedAttempt(Attempt):

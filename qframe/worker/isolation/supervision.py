@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import os
 import select
+import signal
+import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from qframe.exceptions import JobCancelled, JobGivenBack
 from qframe.features.reserved import ReservedJob
+from qframe.worker import process_tree
 from qframe.worker.isolation import child
-from qframe.worker.isolation.channel import ParentChannel
-from qframe.worker.isolation.errors import Message
-from qframe.worker.isolation.spawn import ChildExit, ChildProcess
+from qframe.worker.isolation.messages import Message, line
+from qframe.worker.isolation.spawn import ChildExit
 from qframe.worker.runner import Runner
 
 STACKS = 0.2
 """Seconds a process that is about to be killed has to show where it is stuck."""
 _BEAT = 1.0
 """Seconds between two looks, at most."""
+_PART = 65536
+_PATIENCE = 10.0
+"""Seconds in which a process that waits for a message has to take it."""
 _ENDINGS = {JobGivenBack: child.GIVE_BACK, JobCancelled: child.CANCEL}
 """How the job's process is told that it is ended, where it is not interrupted."""
 
 
 class SupervisedChild:
-    """A forked process and the channel to it. `exit` says how it ended, once it has."""
+    """A forked process and the socket to it. `exit` says how it ended, once it has.
 
-    def __init__(self, runner: Runner, process: ChildProcess, channel: ParentChannel) -> None:
+    `others` are the children there were before; what else it leaves behind is ended with it.
+    """
+
+    def __init__(
+        self, runner: Runner, pid: int, others: frozenset[int], sock: socket.socket
+    ) -> None:
         self.exit: ChildExit | None = None
         self.was_late = False
         """Whether its time was up."""
-        self.tell = channel.tell
         self._runner = runner
-        self._process = process
-        self._channel = channel
+        self._pid = pid
+        self._others = others
+        self._socket = sock
+        self._is_open = True
+        self._begun = b""
         self._every = min(runner.leases.every, _BEAT)
         self._looks_at = time.monotonic() + self._every
         self._ends_at = float("inf")
@@ -51,30 +67,58 @@ class SupervisedChild:
         try:
             while True:
                 signals.drain()  # first: what comes from here on ends the wait below
-                self.exit = self._process.ended()
-                if any(hear(message) for message in self._channel.hear()):
+                self.exit = self._ended(os.WNOHANG)
+                if any(hear(message) for message in self.hear()):
                     return True
                 if self.exit is not None:
-                    self._channel.close()
                     return False
                 self._look_after(job)
-                heard = [signals.fileno()]
-                if self._channel.is_open:
-                    heard.append(self._channel.fileno())
+                heard = [signals.fileno(), *([self._socket.fileno()] if self._is_open else [])]
                 moment = min(self._ends_at, self._looks_at)
                 select.select(heard, [], [], max(0.0, moment - time.monotonic()))
         except BaseException:
-            self._process.kill()
-            self.exit = self._process.ended(at_once=False)
+            self._kill()
+            self.exit = self._ended(0)
             raise
 
     def end(self, seconds: float, hear: Callable[[Message], bool]) -> ChildExit:
         """Tell it no more, and wait for its end; it has so many seconds."""
-        self._channel.say_no_more()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
         self.allow(seconds)
         while self.exit is None:
             self.wait(hear)
+        self._socket.close()
         return self.exit
+
+    # -- what is said -----------------------------------------------------------------------------
+
+    def tell(self, message: Message) -> None:
+        """Say something to a process that waits for it; one that is gone hears nothing."""
+        with suppress(OSError):
+            self._socket.settimeout(_PATIENCE)
+            self._socket.sendall(line(message))
+
+    def hear(self) -> list[Message]:
+        """Give the messages that have come; what is none ends it all."""
+        try:
+            while self._is_open:
+                part = self._socket.recv(_PART, socket.MSG_DONTWAIT)
+                self._is_open = bool(part)
+                self._begun += part
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._is_open = False
+        *lines, self._begun = self._begun.split(b"\n")
+        try:
+            return [dict(json.loads(each)) for each in lines]
+        except (ValueError, TypeError):
+            self._is_open = False
+            self._socket.close()
+            return []
+
+    # -- its end ----------------------------------------------------------------------------------
 
     def _look_after(self, job: ReservedJob | None) -> None:
         now, fired = time.monotonic(), self._runner.signals.fired
@@ -87,7 +131,7 @@ class SupervisedChild:
             self._end_late()
         if job is not None and fired is not None and not self._interrupted:
             self._interrupted = True
-            self._process.send(_ENDINGS.get(type(fired), child.INTERRUPT))
+            self._send(_ENDINGS.get(type(fired), child.INTERRUPT))
             self._ends_at = min(self._ends_at, now + self._runner.options.grace)
 
     def _end_late(self) -> None:
@@ -96,9 +140,33 @@ class SupervisedChild:
             self._kill()
         else:
             self.was_late = True
-            self._process.send(child.SHOW_STACKS)
+            self._send(child.SHOW_STACKS)
             self._ends_at = time.monotonic() + STACKS
+
+    def _send(self, number: int) -> None:
+        with suppress(OSError):
+            os.kill(self._pid, number)
 
     def _kill(self) -> None:
         self._ends_at = float("inf")
-        self._process.kill()
+        self._kill_group()
+        self._send(signal.SIGKILL)  # it may have left its group
+
+    def _kill_group(self) -> None:
+        with suppress(OSError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def _ended(self, flags: int) -> ChildExit | None:
+        """Say how it ended, and end what it has left behind; None while it runs."""
+        try:
+            pid, status, usage = os.wait4(self._pid, flags)
+        except ChildProcessError:
+            found = ChildExit(self._pid, None)
+        else:
+            if not pid:
+                return None
+            size = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024 * 1024)
+            found = ChildExit(pid, status, size, usage.ru_utime + usage.ru_stime)
+        self._kill_group()
+        process_tree.end_children(spare=self._others, pause=0.001)
+        return found

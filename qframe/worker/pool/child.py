@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from qframe.drivers.heartbeat import start_thread
 from qframe.worker import process_tree
 from qframe.worker.pool.scoreboard import WorkerScore
 
@@ -21,8 +19,6 @@ class PoolMember:
 
     scoreboard: WorkerScore
     parent: int
-    lifeline: int
-    """The reading end of a pipe that nobody writes to: it ends when the pool is dead."""
 
     @classmethod
     def joined(cls) -> PoolMember | None:
@@ -36,8 +32,8 @@ class PoolMember:
         score, lifeline, parent = map(int, told.split(":"))
         for descriptor in (score, lifeline):
             os.set_inheritable(descriptor, False)
-        member = cls(WorkerScore(score), parent, lifeline)
-        process_tree.signal_at_death_of_parent(signal.SIGHUP)
+        member = cls(WorkerScore(score), parent)
+        process_tree.signal_at_death_of_parent(signal.SIGHUP, lifeline)
         if member.is_orphan():
             raise SystemExit(0)
         return member
@@ -45,16 +41,3 @@ class PoolMember:
     def is_orphan(self) -> bool:
         """Whether the pool is dead."""
         return os.getppid() != self.parent
-
-    def follow(self, stop: Callable[[], None]) -> None:
-        """Call `stop` when the pool is dead, where the system does not tell by SIGHUP."""
-        if self.is_orphan():
-            stop()
-        if process_tree.can_signal_death():
-            return
-
-        def wait() -> None:
-            os.read(self.lifeline, 1)
-            stop()
-
-        start_thread("qframe-lifeline", wait)

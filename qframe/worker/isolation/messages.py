@@ -1,8 +1,13 @@
-"""Errors, and ends, as they travel between the process of a job and its worker."""
+"""What the process of a job and its worker say to each other: lines of JSON.
+
+Among it are errors and ends, which are made again on the other side.
+"""
 
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -20,7 +25,7 @@ Message = dict[str, Any]
 _LONGEST = 1024 * 1024
 """Characters of an error's message that travel; the traceback has both its ends."""
 _HOMES = {each.__name__: each for each in (builtins, exceptions, outcome)}
-_PLAIN = ("delay", "remark", "how", "refused", "ran", "front", "priority")
+_FIELDS = tuple(field.name for field in dataclasses.fields(End))
 
 
 class ElsewhereError(Exception):
@@ -75,19 +80,22 @@ def _named(kind: type[BaseException], error: Message) -> BaseException:
 
 def packed_end(end: End) -> Message:
     """Give how a job is to end, as it travels."""
-    return {
-        "state": end.state.value,
+    result = None if end.result is None else status.as_json(end.result)
+    return {name: getattr(end, name) for name in _FIELDS} | {
         "error": packed(end.error),
-        "result": None if end.result is None else status.as_json(end.result),
-        **{key: getattr(end, key) for key in _PLAIN},
+        "result": result,
     }
 
 
 def unpacked_end(end: Message, own: Iterable[object] = ()) -> End:
     """Make it again."""
-    return End(
-        State(end["state"]),
-        error=unpacked(end["error"], own),
-        result=None if end["result"] is None else status.Encoded(*end["result"]),
-        **{key: end[key] for key in _PLAIN},
-    )
+    fields = {name: end[name] for name in _FIELDS}
+    fields["state"] = State(end["state"])
+    fields["error"] = unpacked(end["error"], own)
+    fields["result"] = None if end["result"] is None else status.Encoded(*end["result"])
+    return End(**fields)
+
+
+def line(message: Message) -> bytes:
+    """Give a message as it travels."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
