@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qframe.middleware.base import Middleware as Middleware
+    from qframe.middleware.base import store_of as store_of
     from qframe.middleware.fail_on import FailOn as FailOn
     from qframe.middleware.limits import Limit as Limit
     from qframe.middleware.rate_limited import RateLimited as RateLimited
     from qframe.middleware.skip import Skip as Skip
-    from qframe.middleware.skip_if_batch_cancelled import (
-        SkipIfBatchCancelled as SkipIfBatchCancelled,
-    )
-    from qframe.middleware.stores import store_of as store_of
+    from qframe.middleware.skip import SkipIfBatchCancelled as SkipIfBatchCancelled
     from qframe.middleware.throttles_exceptions import ThrottlesExceptions as ThrottlesExceptions
     from qframe.middleware.without_overlapping import WithoutOverlapping as WithoutOverlapping
 else:  # or type checkers would take any name for one of these
@@ -23,10 +21,10 @@ else:  # or type checkers would take any name for one of these
         "Middleware": "base",
         "RateLimited": "rate_limited",
         "Skip": "skip",
-        "SkipIfBatchCancelled": "skip_if_batch_cancelled",
+        "SkipIfBatchCancelled": "skip",
         "ThrottlesExceptions": "throttles_exceptions",
         "WithoutOverlapping": "without_overlapping",
-        "store_of": "stores",
+        "store_of": "base",
     }
     __all__ = list(_PLACES)
 

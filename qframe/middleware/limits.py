@@ -45,13 +45,8 @@ _WIDEST = 60.0
 """Of the time one job has by the limit, a job waits up to this part longer; by this factor more
 for each release; and no more than these seconds, or the limit's."""
 
-_TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+)?\s*([a-z]+)\s*")
-_UNITS = {
-    "s": 1, "sec": 1, "second": 1, "seconds": 1,
-    "m": 60, "min": 60, "minute": 60, "minutes": 60,
-    "h": 3600, "hour": 3600, "hours": 3600,
-    "d": 86400, "day": 86400, "days": 86400,
-}  # fmt: skip
+_TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+)?\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)\s*")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -77,12 +72,11 @@ class Limit:
     def parse(cls, text: str, by: By = None) -> Self:
         """Read `10/minute`, `5/s`, `1000/day` or `100/15m`."""
         found = _TEXT.fullmatch(str(text).lower())
-        unit = _UNITS.get(found[3]) if found else None
-        if found is None or unit is None:
+        if found is None:
             raise JobDefinitionError(
                 f"{one_line(repr(text), 60)} is no limit: write 10/minute, 5/s, 1000/day or 100/15m"
             )
-        return cls(int(found[1]), int(found[2] or 1) * unit, by)
+        return cls(int(found[1]), int(found[2] or 1) * _UNITS[found[3][0]], by)
 
     @classmethod
     def per_second(cls, max: int, by: By = None) -> Self:  # noqa: A002 (as above)

@@ -10,8 +10,8 @@ from typing import Any
 from qframe.exceptions import BackendUnavailable, BackendUnusable, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
 from qframe.middleware import limits as over_time
+from qframe.middleware.base import store_of
 from qframe.middleware.limits import By, Limit, Window
-from qframe.middleware.stores import store_of
 
 _STORE_IS_AWAY = 5.0
 """Seconds a job waits where the store does not answer."""
@@ -21,12 +21,6 @@ _CONTENDED = (0.05, 0.2)
 
 class RateLimited:
     """Lets only so many jobs start within a time; the others are released until there is room.
-
-    ```python
-    class Fetch(Queueable):
-        user_id: int
-        middleware = (RateLimited("10/minute", "1000/day", by=lambda job: job.user_id),)
-    ```
 
     - `limits`: `"10/minute"`, `"5/s"`, `"100/15m"`, or `Limit(10, per=60)`. In no time of that
       length, wherever it begins, do more start, whatever number of workers there is. Of several

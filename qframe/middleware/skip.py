@@ -1,12 +1,19 @@
-"""Skip: a job that is not to be run, by a condition looked at when it would be."""
+"""Skip, SkipIfBatchCancelled: jobs that are not to be run, as is seen when they would be."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from qframe.exceptions import BackendUnavailable
+from qframe.features.batch import BatchMember
+from qframe.features.batches import Batches
+
 if TYPE_CHECKING:
     from qframe.jobs.definition import JobDefinition
+
+log = logging.getLogger("qframe")
 
 
 class Skip:
@@ -34,3 +41,34 @@ class Skip:
         """Call on, or do not."""
         found = self._condition(job) if callable(self._condition) else self._condition
         return None if bool(found) is self._wanted else call_next(job)
+
+
+class SkipIfBatchCancelled:
+    """Skips a member of a batch that is cancelled; the batch counts it as done.
+
+    What runs goes on: it may ask `self.batch()`. A member that has failed, one of the thousand
+    first, and is queued again is run, since somebody wanted that. So are jobs that are no members
+    of a batch, what follows one among them, and those whose batch is gone.
+
+    While the backend does not answer, members are run, with a warning in the log.
+    """
+
+    def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
+        """Call on, or do not."""
+        return None if _is_unwanted(job) else call_next(job)
+
+
+def _is_unwanted(job: JobDefinition) -> bool:
+    reserved: Any = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    member = None if reserved is None else BatchMember.of(reserved.payload)
+    if member is None:
+        return False
+    batches = Batches(reserved.context)
+    try:
+        batch = batches.read(member.batch)
+        if batch is None or batch.cancelled_at is None:
+            return False
+        return not batch.failed or reserved.uuid not in batches.failures(member.batch)
+    except BackendUnavailable as error:
+        log.warning("%s is run: is its batch cancelled? %s", reserved.name, error)
+        return False

@@ -19,9 +19,9 @@ from qframe.exceptions import (
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.options import Seconds
 from qframe.middleware import limits as over_time
+from qframe.middleware.base import store_of
 from qframe.middleware.fail_on import matching
 from qframe.middleware.limits import By, Limit, Window
-from qframe.middleware.stores import store_of
 from qframe.payload import tracebacks
 
 log = logging.getLogger("qframe")
@@ -31,11 +31,6 @@ When = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseExc
 
 class ThrottlesExceptions:
     """Holds jobs back once `max` of them have raised within `per` seconds.
-
-    ```python
-    class Sync(Queueable):
-        middleware = (ThrottlesExceptions(10, per=300, name="github"),)
-    ```
 
     From then on jobs are released without being run, which uses up no try, until fewer than `max`
     exceptions lie within the last `per` seconds. A success forgets the exceptions that were known

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from qframe.exceptions import InvalidJob, JobDefinitionError, QframeError
 from qframe.middleware import limits
+from qframe.middleware.base import store_of
 from qframe.middleware.locks import Lock, age
-from qframe.middleware.stores import store_of
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -35,14 +35,6 @@ _OVER = frozenset({"worker died", "timed out", "interrupted", "error"})
 
 class WithoutOverlapping:
     """Lets one job with a key run at a time; the others are released for a while, uncounted.
-
-    ```python
-    class Import(Queueable):
-        account: int
-
-        def middleware(self):
-            return [WithoutOverlapping(self.account)]
-    ```
 
     - `key`: text, a number or a UUID, or a function of the job that gives one; default: one key
       for the whole class. It is the class's own unless it is `shared` with all classes.
