@@ -1,10 +1,10 @@
 """Chains: jobs that run one after the other, each pushed in the step that ends the one before.
 
-`chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `next` that of
-the one behind it, `last` that of the last; `delays` are the seconds that all links together wait.
-`chain:ID:UUID` is a link that waits for its turn, with its payload and the uuid of the one behind
-it; `chain:ID:catch` what is pushed when a link fails. Every change of a chain changes `chain:ID`,
-so a step that expects its value as it was read is refused where anything has changed.
+`chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `last` that of
+the last; `delays` are the seconds that all links together wait. `chain:ID:UUID` is the link behind
+that one, with its payload; `chain:ID:catch` what is pushed when a link fails. Every change of a
+chain changes `chain:ID`, so a step that expects its value as it was read is refused where anything
+has changed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ChainFeature(Feature):
 
     def needless(self, job: ReservedJob) -> str | None:
         """Say that the chain has gone on: the link was done before, where a step cannot be one."""
-        chain = named_id(job.payload, KEY)
+        chain = _chain_of(job)
         if chain is None or (job.context.joint and not job.attempts()):
             return None
         (text,) = job.context.backend.read(_key(chain))
@@ -69,15 +69,12 @@ class ChainFeature(Feature):
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Go on with the next link, push what catches a failure, or forget the chain."""
-        chain = named_id(job.payload, KEY)
+        chain = _chain_of(job)
         if chain is None or not end.state.is_final:
             return
         context, uuid = job.context, job.own_uuid
         if end.state in {State.COMPLETE, State.SKIPPED}:
-            if _waits_for_batch(job):
-                plan.continues = True
-                return
-            goes_on = plan_next(context, chain, uuid, plan)
+            goes_on = _waits_for_batch(job) or plan_next(context, chain, uuid, plan)
             if goes_on is None:
                 log.warning("%s %s: nothing is kept of its chain (any more)", job.name, uuid)
             plan.continues = bool(goes_on)
@@ -89,6 +86,11 @@ class ChainFeature(Feature):
             plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)))
         elif text is not None:
             plan.add(Expect(_key(chain), text), *_forgetting(context, chain))
+
+
+def _chain_of(job: ReservedJob) -> str | None:
+    """Give the id of the chain whose link a job may be."""
+    return named_id(job.payload, KEY) if is_id(job.own_uuid) else None
 
 
 def named_id(message: Mapping[str, Any], key: str) -> str | None:
@@ -105,7 +107,7 @@ def is_id(identity: str) -> bool:
 
 def _waits_for_batch(job: ReservedJob) -> bool:
     """Whether the chain goes on not with the end of this job but with that of a batch it began."""
-    if job.payload[KEY].get("batch") is not True or not is_id(job.own_uuid):
+    if job.payload[KEY].get("batch") is not True:
         return False
     (text,) = job.context.backend.read(f"batch:{job.own_uuid}")
     return text is not None  # one that was skipped has none to wait for
@@ -151,16 +153,14 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
     plan, pushing = Plan(), context.pushing(chain.links[0])
     if chain.id:
         delays = sum(link.delay for link in chain.links)
-        first, *rest = chain.links
-        for link, behind in itertools.zip_longest(rest, [link.uuid for link in rest[1:]]):
-            key = _link_key(chain.id, link.uuid)
-            plan.add(Set(key, _record(link, behind), KEPT + delays))
+        ttl = KEPT + delays
+        for link, behind in itertools.pairwise(chain.links):
+            plan.add(Set(_link_key(chain.id, link.uuid), _json(behind.fields()), ttl))
         if chain.catch:
             catch = _json([each.fields() for each in chain.catch])
-            plan.add(Set(_catch_key(chain.id), catch, KEPT + delays))
-        follows = rest[0].uuid if rest else None
-        head = _head(first.uuid, follows, chain.links[-1].uuid, delays)
-        plan.add(Set(_key(chain.id), head, KEPT + delays))
+            plan.add(Set(_catch_key(chain.id), catch, ttl))
+        head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
+        plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
     plan.after.append(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
     return pushing, plan
@@ -174,29 +174,26 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
 
     Also where it has gone on before; None where nothing of it is kept.
     """
-    (text,) = context.backend.read(_key(chain))
+    text, record = context.backend.read(_key(chain), _link_key(chain, uuid))
     if text is None:
         return None
     head = json.loads(text)
     if head["at"] != uuid:
         return True
     plan.add(Expect(_key(chain), text))
-    follows = head["next"]
-    while follows is not None:
-        (record,) = context.backend.read(_link_key(chain, follows))
-        if record is None:
-            log.warning("the chain %s ends early: what is left of it is not kept any more", chain)
-            plan.add(*_forgetting(context, chain))
-            return False
-        fields = json.loads(record)
-        link = Prepared.of(fields)
-        plan.add(Unset(_link_key(chain, follows)))
+    while record is not None:
+        link = Prepared.of(json.loads(record))
+        plan.add(Unset(_link_key(chain, head["at"])))
+        head["at"] = link.uuid
         if not plan_prepared(context, link, plan, follows=uuid):
-            at = _head(link.uuid, fields["next"], head["last"], head["delays"])
-            plan.add(Set(_key(chain), at, KEPT + link.delay))
+            plan.add(Set(_key(chain), _json(head), KEPT + link.delay))
             return True
-        follows = fields["next"]
-    plan.add(Unset(_key(chain)), Unset(_catch_key(chain)))
+        (record,) = context.backend.read(_link_key(chain, link.uuid))
+    if head["at"] != head["last"]:
+        log.warning("the chain %s ends early: what is left of it is not kept any more", chain)
+        plan.add(*_forgetting(context, chain))
+    else:
+        plan.add(Unset(_key(chain)), Unset(_catch_key(chain)))
     return False
 
 
@@ -257,28 +254,23 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
     Says whether it did: not where the chain is gone or has gone on.
     """
     for _ in range(_TRIES):
-        (text,) = context.backend.read(_key(chain))
+        text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))
         head = None if text is None else json.loads(text)
         if head is None or head["at"] != uuid:
             return False
-        kept = KEPT + head["delays"] + link.delay
-        step: list[Operation] = [Expect(_key(chain), text)]
-        behind = head["next"] if first else None
         head["delays"] += link.delay
-        if first or head["next"] is None:
-            head["last"] = link.uuid if head["next"] is None else head["last"]
-            head["next"] = link.uuid
-        else:
-            key = _link_key(chain, head["last"])
-            (record,) = context.backend.read(key)
-            if record is None:
-                continue
-            step.append(Set(key, _json({**json.loads(record), "next": link.uuid}), kept))
+        kept = KEPT + head["delays"]
+        place = uuid if first else head["last"]
+        plan = Plan()
+        plan.add(
+            Expect(_key(chain), text), Set(_link_key(chain, place), _json(link.fields()), kept)
+        )
+        if place == head["last"]:
             head["last"] = link.uuid
-        step.append(Set(_key(chain), _json(head), kept))
-        step.append(Set(_link_key(chain, link.uuid), _record(link, behind), kept))
-        (result,) = context.backend.apply(Step(None, *step))
-        if result.applied:
+        elif behind is not None:
+            plan.add(Set(_link_key(chain, link.uuid), behind, kept))
+        plan.add(Set(_key(chain), _json(head), kept))
+        if context.apply(plan).applied:
             return True
     raise BackendUnavailable(f"the chain {chain} is changed again and again")
 
@@ -302,14 +294,6 @@ def _link_key(chain: str, uuid: str) -> str:
 
 def _catch_key(chain: str) -> str:
     return f"chain:{chain}:catch"
-
-
-def _head(at: str, follows: str | None, last: str, delays: float) -> str:
-    return _json({"at": at, "next": follows, "last": last, "delays": delays})
-
-
-def _record(link: Prepared, behind: str | None) -> str:
-    return _json({**link.fields(), "next": behind})
 
 
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
