@@ -82,8 +82,6 @@ class TestScoreboard:
         assert score.is_ready
         score.farewell("memory", {"done": 3})
         assert score.last_words() == ("memory", {"done": 3})
-        assert score.was_ready
-        assert not score.is_ready
 
     def test_it_works_without_memory_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "memfd_create")
@@ -100,7 +98,7 @@ class TestScoreboard:
         worker.member = PoolMember(score, os.getppid())
         worker.run()
         assert (score.last_job().state, score.last_job().number) == (JobState.DEFERRED, 1)
-        assert score.was_ready
+        assert score.is_ready
 
 
 class TestMember:

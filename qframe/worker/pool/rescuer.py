@@ -19,7 +19,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.drivers.heartbeat import start_thread
-from qframe.exceptions import BackendUnavailable, InvalidPayload, JobTimedOut, SettleError
+from qframe.exceptions import BackendUnavailable, JobTimedOut, SettleError
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
@@ -30,8 +30,8 @@ from qframe.worker.pool.scoreboard import JobState, LastJob
 
 log = logging.getLogger("qframe")
 
-_LOOKS = (0.02, 0.05, 0.1, 0.2)
-"""Pauses before a job is looked for again: its start may be on its way still."""
+_LOOKS = (0, 0.02, 0.05, 0.1, 0.2)
+"""Pauses before a job is looked for: its start may be on its way still."""
 _STARTING = 1.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -95,8 +95,7 @@ class Rescuer:
         self._tell = tell
         self._orphans: queues.SimpleQueue[Orphan | None] = queues.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._needed = threading.Event()
-        self._ended = threading.Event()
+        self._ends = False
 
     def begin(self) -> None:
         """Get ready, if that has not been begun."""
@@ -107,19 +106,24 @@ class Rescuer:
         """Settle a job soon."""
         self.begin()
         self._orphans.put(orphan)
-        self._needed.set()
 
     def end(self) -> None:
         """Settle what there still is, as far as the backend answers."""
         if self._thread is not None:
-            self._ended.set()
-            self._needed.set()
+            self._ends = True
             self._orphans.put(None)
             self._thread.join(_PARTING + 1)
 
     def _run(self) -> None:
-        connection = self._made()
-        while (orphan := self._orphans.get()) is not None:
+        connection: Connection | None = None
+        orphan: Orphan | None = None
+        try:
+            orphan = self._orphans.get(timeout=_STARTING)
+        except queues.Empty:  # the workers had time to start
+            with contextlib.suppress(Exception):  # said when it is needed
+                connection = self._connect()
+            orphan = self._orphans.get()
+        while orphan is not None:
             try:
                 connection = connection or self._connect()
                 rescue = self._rescued(connection, orphan)
@@ -127,16 +131,9 @@ class Rescuer:
                 log.warning("the job of worker %d: %s", orphan.worker, tracebacks.brief(error))
                 rescue = Rescue(orphan, Fate.LEFT)
             self._tell(rescue)
+            orphan = self._orphans.get()
         if connection is not None:
             connection.close()
-
-    def _made(self) -> Connection | None:
-        """Make the connection once the workers had time to start, or as soon as there is need."""
-        self._needed.wait(_STARTING)
-        if not self._ended.is_set():
-            with contextlib.suppress(Exception):  # said when it is needed
-                return self._connect()
-        return None
 
     def _rescued(self, connection: Connection, orphan: Orphan) -> Rescue:
         """Settle, trying again while the backend does not answer and the lease may still hold."""
@@ -150,7 +147,7 @@ class Rescuer:
             except SettleError:
                 return Rescue(orphan, Fate.GONE)
             except BackendUnavailable as error:
-                if self._ended.is_set():
+                if self._ends:
                     give_up = min(give_up, time.monotonic() + _PARTING)
                 if time.monotonic() + pause > give_up:
                     log.warning("the job of worker %d: %s", orphan.worker, error)
@@ -175,7 +172,7 @@ class Rescuer:
         if orphan.stopping and not orphan.late and Capability.UNCOUNT in connection.capabilities:
             return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
         how = TIMED_OUT if orphan.late else DIED
-        delay = self._backoff(job, orphan.words) if orphan.late else 0.0
+        delay = self._backoff(job, orphan.words) if orphan.late and job.refusal is None else 0.0
         end = End(State.RELEASED, delay, error=orphan.words, how=how, front=not delay)
         return Fate.RETRIED if delay else Fate.READY, end
 
@@ -184,20 +181,15 @@ class Rescuer:
 
         Whoever takes it next then fails it, where its class is known and listeners hear of it.
         """
-        try:
-            limits = Limits(None, job.payload, self._options)
-        except InvalidPayload:
-            return 0.0
-        verdict = outcome.decide(JobTimedOut(words), Facts.of(job), limits)
-        return verdict.end.delay
+        limits = Limits(None, job.payload, self._options)
+        return outcome.decide(JobTimedOut(words), Facts.of(job), limits).end.delay
 
 
 def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:
     """Adopt the job; its worker's last words to the backend may come a moment after ours."""
-    reservation = connection.backend.adopt(last.fence)
-    for pause in _LOOKS if last.state is JobState.RUNNING else ():
-        if reservation is not None:
-            break
+    for pause in _LOOKS if last.state is JobState.RUNNING else _LOOKS[:1]:
         time.sleep(pause)
         reservation = connection.backend.adopt(last.fence)
-    return None if reservation is None else ReservedJob(connection.context, reservation)
+        if reservation is not None:
+            return ReservedJob(connection.context, reservation)
+    return None

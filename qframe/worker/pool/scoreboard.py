@@ -128,12 +128,7 @@ class WorkerScore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker hears signals."""
-        return self._memory[_PHASE] == _Phase.READY
-
-    @property
-    def was_ready(self) -> bool:
-        """Whether it has got as far as to hear signals."""
+        """Whether the worker has got as far as to hear signals."""
         return self._memory[_PHASE] != _Phase.STARTING
 
     def deadline(self) -> float:

@@ -48,11 +48,63 @@ class WorkerExit:
     @property
     def words(self) -> str:
         """What became of the worker, as its job's history says it."""
-        if self.signal:
-            name = process_tree.signal_name(self.signal)
-            who = " by its pool" if self.killed_by_pool else ""
-            return f"killed{who} ({name})" if who else f"killed by {name}"
-        return f"exited with code {self.code}"
+        if not self.signal:
+            return f"exited with code {self.code}"
+        name = process_tree.signal_name(self.signal)
+        return f"killed by its pool ({name})" if self.killed_by_pool else f"killed by {name}"
+
+
+class PoolWorker:
+    """A worker that was started; raises `OSError` where the system does not let it."""
+
+    def __init__(self, command: Sequence[str], lifeline: int, *, paused: bool) -> None:
+        self.score = WorkerScore.create()
+        self.score.paused = paused
+        told = f"{self.score.descriptor}:{lifeline}:{os.getpid()}"
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 (the command this process was started by)
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, VARIABLE: told},
+                pass_fds=(self.score.descriptor, lifeline),
+                start_new_session=True,
+            )
+        finally:
+            self.score.close()
+        self.pid = self._process.pid
+        self.began = time.monotonic()
+        self.killed = False
+        """Whether the pool has killed it."""
+        self.was_late = False
+        """Whether that was because of its job's hard timeout."""
+        self.leaves = False
+        """Whether it was told to leave, to be replaced."""
+
+    def signal(self, number: int) -> None:
+        """Send the worker a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def tell_to_leave(self) -> None:
+        """Have the worker replaced after its job."""
+        if not self.leaves:
+            self.leaves = True
+            self.signal(signal.SIGTERM)
+
+    def kill(self, *, late: bool = False) -> None:
+        """Kill the worker and its process group; `late` because of its job's hard timeout."""
+        self.killed, self.was_late = True, late
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reaped(self, status: int) -> int:
+        """End what it has left in its process group; gives its exit code, negative for a signal."""
+        self._kill_group()
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode
 
 
 class WorkerSlot:
@@ -61,146 +113,52 @@ class WorkerSlot:
     `closed`: no worker is to follow.
     """
 
-    def __init__(self, number: int, command: Sequence[str], lifeline: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         self.due = 0.0
-        self.began = 0.0
         self.closed = False
-        self._command = command
-        self._lifeline = lifeline
-        self._process: subprocess.Popen[bytes] | None = None
-        self._score: WorkerScore | None = None
+        self.worker: PoolWorker | None = None
         self._at_once = 0
-        self._told_to_leave = False
-        self._killed = False
-        self._late = False
-
-    @property
-    def pid(self) -> int:
-        """The process id of the worker, 0 where there is none."""
-        return 0 if self._process is None else self._process.pid
-
-    @property
-    def runs(self) -> bool:
-        """Whether there is a worker."""
-        return self._process is not None
 
     @property
     def waits(self) -> bool:
         """Whether a worker is to be started."""
-        return self._process is None and not self.closed
-
-    @property
-    def hears(self) -> bool:
-        """Whether the worker has got as far as to hear signals."""
-        return self._score is not None and self._process is not None and self._score.is_ready
-
-    # -- beginning ------------------------------------------------------------------------------
-
-    def start(self, *, paused: bool) -> None:
-        """Start a worker; raises `OSError` where the system does not let it."""
-        score = WorkerScore.create()
-        score.paused = paused
-        told = f"{score.descriptor}:{self._lifeline}:{os.getpid()}"
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 (the command this process was started by)
-                self._command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, VARIABLE: told},
-                pass_fds=(score.descriptor, self._lifeline),
-                start_new_session=True,
-            )
-        finally:
-            score.close()
-        self._score = score
-        self.began = time.monotonic()
-        self._told_to_leave = self._killed = self._late = False
+        return self.worker is None and not self.closed
 
     def not_started(self) -> float:
         """Count that the system did not let a worker be started; gives the seconds to wait."""
         self._at_once += 1
-        delay = self._grown()
-        self.replace_in(delay)
-        return delay
+        return self.delay()
 
-    def replace_in(self, seconds: float) -> None:
-        """Let the next worker start then."""
-        self.due = time.monotonic() + seconds
+    def delay(self) -> float:
+        """Give the seconds to wait: none, or more each time that a worker ends at once."""
+        seconds = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (self._at_once - 1))
+        return seconds if self._at_once else 0.0
 
-    def next_delay(self, exit_: WorkerExit) -> float:
-        """Give the seconds to wait: none, or more each time that one ends at once."""
-        return self._grown() if exit_.attempt else 0.0
-
-    def _grown(self) -> float:
-        return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (self._at_once - 1))
-
-    # -- while it runs --------------------------------------------------------------------------
-
-    def signal(self, number: int) -> None:
-        """Send the worker a signal."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
-
-    def pause(self, *, paused: bool) -> None:
-        """Note, for a worker that does not hear signals yet, whether it may work."""
-        if self._score is not None:
-            self._score.paused = paused
-
-    def tell_to_leave(self) -> None:
-        """Have the worker replaced after its job."""
-        if self._process is not None and not self._told_to_leave:
-            self._told_to_leave = True
-            self.signal(signal.SIGTERM)
-
-    def kill(self, *, late: bool = False) -> None:
-        """Kill the worker and its process group; `late` because of its job's hard timeout."""
-        if self._process is not None:
-            self._killed = True
-            self._late = late
-            self._kill_group()
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def deadline(self) -> float:
-        """Give the moment of the hard timeout of the job that runs; 0 where there is none."""
-        if self._score is None or self._process is None:
-            return 0.0
-        return self._score.deadline()
-
-    # -- its end --------------------------------------------------------------------------------
-
-    def reap(self, status: int) -> WorkerExit:
-        """Take note of the end of the worker, and end what it left in its process group."""
-        process, score = self._process, self._score
-        if process is None or score is None:
-            raise RuntimeError(f"slot {self.number} has no worker to reap")
-        self._kill_group()
-        process.returncode = code = os.waitstatus_to_exitcode(status)
-        self._process = None
-        last = score.last_job()
-        reason, totals = score.last_words()
-        lived = time.monotonic() - self.began
+    def reap(self, worker: PoolWorker, status: int) -> WorkerExit:
+        """Take note of the end of the worker."""
+        self.worker = None
+        code, last = worker.reaped(status), worker.score.last_job()
+        reason, totals = worker.score.last_words()
+        lived = time.monotonic() - worker.began
         left = last if not reason and last.state is not JobState.IDLE else None
         done = last.number - (left is not None and left.state is not JobState.DEFERRED)
-        late = _is_late(left) and (self._late or code == 1)  # or its own watchdog has ended it
-        expected = self._told_to_leave or late
-        self._at_once = 0 if expected or done or lived >= _AT_ONCE else self._at_once + 1
+        late = _is_late(left) and (worker.was_late or code == 1)  # or its own watchdog has ended it
+        expected = worker.leaves or late or done or lived >= _AT_ONCE
+        self._at_once = 0 if expected else self._at_once + 1
         return WorkerExit(
             number=self.number,
-            pid=process.pid,
+            pid=worker.pid,
             code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
             reason=reason,
             jobs=last.number,
             totals=totals,
             lived=lived,
-            was_ready=score.was_ready,
+            was_ready=worker.score.is_ready,
             left=left,
             late=late,
-            killed_by_pool=self._killed,
+            killed_by_pool=worker.killed,
             attempt=self._at_once,
         )
 

@@ -17,8 +17,8 @@ from qframe.worker import process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
 from qframe.worker.pool.rescuer import Orphan, Rescuer
 from qframe.worker.pool.scoreboard import LastJob
-from qframe.worker.pool.signal_queue import PASSED_ON, STOPS, SignalQueue
-from qframe.worker.pool.slot import WorkerExit, WorkerSlot
+from qframe.worker.pool.signal_queue import CHANGED, PASSED_ON, STOPS, SignalQueue
+from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot
 
 _LOOK = 1.0
 """Seconds between two looks at the deadlines of the jobs."""
@@ -72,8 +72,9 @@ class Supervisor:
         self._report = report
         self._stop_timeout = stop_timeout
         self._changes = changes
+        self._command = command
         self._lifeline, self._lifeline_end = os.pipe()
-        self._slots = [WorkerSlot(n + 1, command, self._lifeline) for n in range(size)]
+        self._slots = [WorkerSlot(n + 1) for n in range(size)]
         self._proven = False
         self._paused = False
         self._codes: list[int] = []
@@ -88,15 +89,12 @@ class Supervisor:
         with self._signals:
             if self._changes is not None:
                 self._changes(self._signals.tell_of_changes)
-            while True:
-                self._heed_signals()
+            while not self._is_over():
+                self._fill()
+                self._heed(self._signals.wait(self._seconds_to_wait()))
                 self._reap()
                 self._end_late_jobs()
                 self._step_to_the_end()
-                self._fill()
-                if self._is_over():
-                    break
-                self._signals.wait(self._seconds_to_wait())
             self._rescuer.end()
             process_tree.end_children()
         os.close(self._lifeline_end)
@@ -110,15 +108,18 @@ class Supervisor:
         """Whether it was told to stop."""
         return self._stopping > 0
 
+    @property
+    def _workers(self) -> list[PoolWorker]:
+        return [slot.worker for slot in self._slots if slot.worker is not None]
+
     def _is_over(self) -> bool:
-        return all(not slot.runs for slot in self._slots) and (
-            bool(self._stopping) or all(slot.closed for slot in self._slots)
-        )
+        ends = self._stopping or all(slot.closed for slot in self._slots)
+        return bool(ends) and not self._workers
 
     def _seconds_to_wait(self) -> float:
         now = time.monotonic()
         moments = [now + _LOOK]
-        if not self._proven and self._slots[0].runs:
+        if not self._proven and self._slots[0].worker is not None:
             moments.append(now + _START_LOOK)
         if not self._stopping:
             moments += [slot.due for slot in self._slots if slot.waits]
@@ -128,39 +129,39 @@ class Supervisor:
 
     # -- what it is told ------------------------------------------------------------------------
 
-    def _heed_signals(self) -> None:
-        for number in self._signals.heard():
+    def _heed(self, heard: bytes) -> None:
+        for number in heard:
             if number in STOPS:
                 self._stop(number)
             elif number in PASSED_ON:
-                if number != signal.SIGUSR1:
-                    self._paused = number == signal.SIGUSR2
-                self._tell(number)
-        if self._signals.changed():
+                self._pass_on(number)
+        if CHANGED in heard:
             self._report.told("source files have changed: workers are replaced after their jobs")
-            for slot in self._slots:
-                slot.tell_to_leave()
+            for worker in self._workers:
+                worker.tell_to_leave()
 
-    def _tell(self, number: int) -> None:
-        for slot in self._slots:
-            slot.pause(paused=self._paused)
-            if slot.hears:
-                slot.signal(number)
+    def _pass_on(self, number: int) -> None:
+        if number != signal.SIGUSR1:
+            self._paused = number == signal.SIGUSR2
+        for worker in self._workers:
+            worker.score.paused = self._paused  # for one that does not hear signals yet
+            if worker.score.is_ready:
+                worker.signal(number)
 
     def _stop(self, number: int) -> None:
         """Go one step further to the end: finish the jobs, give them back, kill what is left."""
         self._stopping += 1
         if self._stopping <= 2:  # noqa: PLR2004 (finish, and give back)
-            for slot in self._slots:
+            for worker in self._workers:
                 # One that cannot hear yet holds no job, and would say of an INT where it was.
-                slot.signal(number if slot.hears else signal.SIGTERM)
-                slot.signal(signal.SIGCONT)  # or one that is stopped would not hear it
+                worker.signal(number if worker.score.is_ready else signal.SIGTERM)
+                worker.signal(signal.SIGCONT)  # or one that is stopped would not hear it
             wait = self._stop_timeout if self._stopping == 1 else max(self._options.grace, 1)
             self._next_step = time.monotonic() + wait if wait else 0.0
         else:
             self._next_step = 0.0
-            for slot in self._slots:
-                slot.kill()
+            for worker in self._workers:
+                worker.kill()
 
     def _step_to_the_end(self) -> None:
         if self._stopping and self._next_step and time.monotonic() >= self._next_step:
@@ -175,8 +176,8 @@ class Supervisor:
     def _reap(self) -> None:
         for pid, status in process_tree.dead_children():
             for slot in self._slots:
-                if slot.pid == pid:
-                    self._ended(slot, slot.reap(status))
+                if slot.worker is not None and slot.worker.pid == pid:
+                    self._ended(slot, slot.reap(slot.worker, status))
 
     def _ended(self, slot: WorkerSlot, exit_: WorkerExit) -> None:
         self.totals.update(exit_.totals)
@@ -189,7 +190,7 @@ class Supervisor:
             slot.closed = True
             self._codes.append(exit_.code)
         else:
-            slot.replace_in(delay)
+            slot.due = time.monotonic() + delay
 
     def _orphan(self, exit_: WorkerExit, left: LastJob) -> Orphan:
         words = exit_.words
@@ -206,14 +207,14 @@ class Supervisor:
             for other in self._slots:  # what is wrong with one is wrong with all
                 other.closed = True
             return None
-        return slot.next_delay(exit_)
+        return slot.delay()
 
     def _end_late_jobs(self) -> None:
         now = time.monotonic()
-        for slot in self._slots:
-            deadline = slot.deadline()
+        for worker in self._workers:
+            deadline = worker.score.deadline()
             if deadline and now > deadline + _MARGIN:
-                slot.kill(late=True)
+                worker.kill(late=True)
 
     # -- workers that begin ---------------------------------------------------------------------
 
@@ -224,10 +225,11 @@ class Supervisor:
         first, *others = self._slots
         self._start(first, now)
         if not self._proven:
-            self._proven = first.hears
+            worker = first.worker
+            self._proven = worker is not None and worker.score.is_ready
             if self._proven:
                 self._rescuer.begin()
-            elif not (first.runs and now - first.began > _FIRST_ALONE):
+            elif worker is None or now - worker.began <= _FIRST_ALONE:
                 return
         for slot in others:
             self._start(slot, now)
@@ -235,8 +237,10 @@ class Supervisor:
     def _start(self, slot: WorkerSlot, now: float) -> None:
         if slot.waits and now >= slot.due:
             try:
-                slot.start(paused=self._paused)
+                slot.worker = PoolWorker(self._command, self._lifeline, paused=self._paused)
             except OSError as error:
-                self._report.not_started(slot.number, error, slot.not_started())
+                delay = slot.not_started()
+                slot.due = now + delay
+                self._report.not_started(slot.number, error, delay)
             else:
-                self._report.started(slot.number, slot.pid)
+                self._report.started(slot.number, slot.worker.pid)
