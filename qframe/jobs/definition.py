@@ -355,11 +355,11 @@ def _find_secrets(cls: type[JobDefinition]) -> None:
 
 def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:
     """Make a job; of the data of a payload, the whole error is looked into before it is shown."""
-    if isinstance(given, dict):
-        return validate(given)
     try:
         return validate(given)
     except ValidationError as error:
+        if isinstance(given, dict):
+            raise
         raise without_values(error) from None
 
 

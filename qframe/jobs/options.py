@@ -183,10 +183,6 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 _METHODS = {"backoff", "retry_until", "display_name", "tags", "middleware", "unique_id"}
 _HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
-_NEVER_NONE = {
-    "delay", "encrypted", "fail_on_timeout", "middleware", "tags", "track", "unique", "unique_for",
-    "unique_until",
-}  # fmt: skip
 
 
 def check_declaration(cls: type, base: type) -> None:
@@ -195,7 +191,7 @@ def check_declaration(cls: type, base: type) -> None:
     annotations = annotations_of(cls)
     for name, annotation in annotations.items():
         if name in public and "ClassVar" not in str(annotation):
-            raise JobDefinitionError(_reserved_message(cls, name))
+            raise JobDefinitionError(f"{cls.__name__}.{name}: {_no_field(name)}")
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
@@ -209,16 +205,13 @@ def check_declaration(cls: type, base: type) -> None:
             _check_stray(cls, name, value)
 
 
-def _reserved_message(cls: type, name: str) -> str:
+def _no_field(name: str) -> str:
     if name in OPTIONS:
         return (
-            f"{cls.__name__}.{name}: {name!r} is an option of every job and cannot be a field; "
-            f"set the option without annotation ({name} = ...), or name the field differently"
+            f"{name!r} is an option of every job and cannot be a field; set the option without "
+            f"annotation ({name} = ...), or name the field differently"
         )
-    return (
-        f"{cls.__name__}.{name}: a field cannot be called {name!r}, which is Queueable's own; "
-        "name it differently"
-    )
+    return f"a field cannot be called {name!r}, which is Queueable's own; name it differently"
 
 
 def check_option(owner: str, name: str, value: object) -> None:
@@ -228,7 +221,7 @@ def check_option(owner: str, name: str, value: object) -> None:
     valid, wanted = OPTIONS[name]
     if name in _METHODS and isinstance(value, types.FunctionType):
         return
-    if value is None and name not in _NEVER_NONE:
+    if value is None and getattr(Options, name) is None:
         return
     try:
         right = valid(value)
@@ -243,23 +236,17 @@ def check_option(owner: str, name: str, value: object) -> None:
 def _check_stray(cls: type, name: str, value: object) -> None:
     """Refuse what was meant as an option, hook or field but is none."""
     if isinstance(value, types.FunctionType):
-        if (meant := _near_hook(cls, name)) is not None:
-            raise JobDefinitionError(
-                f"{cls.__name__}.{name} is never called (did you mean {meant!r}?)"
-            )
+        plain = name.replace("_", "").lower()
+        for hook in _HOOKS | _METHODS:
+            if plain == hook.replace("_", "") and hook not in vars(cls):
+                raise JobDefinitionError(
+                    f"{cls.__name__}.{name} is never called (did you mean {hook!r}?)"
+                )
     elif name.islower() and not callable(value) and not hasattr(value, "__get__"):
         raise JobDefinitionError(
             f"{cls.__name__}.{name} is no option{nearest(name, OPTIONS)}; annotate it as a field "
             f"({name}: {type(value).__name__} = ...) or as a ClassVar"
         )
-
-
-def _near_hook(cls: type, name: str) -> str | None:
-    plain = name.replace("_", "").lower()
-    for hook in _HOOKS | _METHODS:
-        if plain == hook.replace("_", "") and hook not in vars(cls):
-            return hook
-    return None
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
