@@ -138,7 +138,7 @@ def test_the_payload_says_which_lock_also_beside_other_keys() -> None:
         assert lock is not None
         said = {"key": lock.key, "for": 120, "until": "started"}
         assert envelope.payload["unique"] == said
-        assert lock[1:] == (envelope.uuid, 120, "started")
+        assert (lock.uuid, lock.seconds, lock.until) == (envelope.uuid, 120, "started")
         assert list(envelope.payload)[-2:] != ["unique", "delay"]
     assert b'"unique"' not in Envelope.of(PlainJob()).raw
 

@@ -54,10 +54,12 @@ class BatchFeature(Feature):
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Count the member, unless its chain goes on."""
+        if plan.continues or not end.state.is_final:
+            return
         member = BatchMember.of(job.payload)
-        if member is not None and end.state.is_final and not plan.continues:
+        if member is not None:
             failed = end.state in {State.FAILED, State.CANCELLED}
-            plan.add(member.arrives(job.own_uuid, failed=failed))
+            plan.add(member.arrives(job.own_uuid if failed else "", failed=failed))
 
 
 def batch_of(message: Mapping[str, Any]) -> str | None:

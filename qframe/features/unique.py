@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
 from qframe.features.base import End, Plan, Pushing
@@ -17,13 +18,16 @@ from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope
 
 
-class Lock(NamedTuple):
+@dataclass(slots=True)
+class Lock:
     """The lock that a payload names."""
 
     key: str
     uuid: str
     seconds: float
     until: str
+    kept_until: float = 0.0
+    """When, by the clock here, it is to be prolonged next."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Lock | None:
@@ -68,21 +72,29 @@ class UniqueFeature(Feature):
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
         """Free a lock that lasts until the start."""
-        lock = Lock.of(job.payload)
+        lock = _lock(job)
         if lock is not None and lock.until == "started":
-            plan.add(Unset(lock.key, lock.uuid))
+            plan.operations.append(Unset(lock.key, lock.uuid))
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Free the lock at a final end."""
-        lock = Lock.of(job.payload)
+        lock = _lock(job)
         if lock is not None and end.state.is_final:
-            plan.add(Unset(lock.key, lock.uuid))
+            plan.operations.append(Unset(lock.key, lock.uuid))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Let the lock of a job that runs on not end before the job."""
-        lock = Lock.of(job.payload)
-        now = time.monotonic()
-        if lock is None or lock.until != "handled" or now < job.kept.get("unique", 0.0):
+        lock, now = _lock(job), time.monotonic()
+        if lock is None or lock.until != "handled" or now < lock.kept_until:
             return ()
-        job.kept["unique"] = now + lock.seconds / 3
+        lock.kept_until = now + lock.seconds / 3
         return Expect(lock.key, lock.uuid), Set(lock.key, lock.uuid, lock.seconds)
+
+
+def _lock(job: ReservedJob) -> Lock | None:
+    """Give the lock a reserved job's payload names, read once."""
+    kept = job.kept
+    if UniqueFeature.key not in kept:
+        kept[UniqueFeature.key] = Lock.of(job.payload)
+    lock: Lock | None = kept[UniqueFeature.key]
+    return lock
