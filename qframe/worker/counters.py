@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qframe.drivers.store import Store
 
 PREFIX = "counter:"
-_QUEUE = f"{PREFIX}queue:"
-_JOB = f"{PREFIX}job:"
 _LONGEST = 150
 UNKNOWN = "(unknown)"
 """Stands for every job whose class is not known to its worker."""
@@ -24,8 +23,10 @@ OUTCOMES = {
     "cancelled": "cancelled",
     "lost": "lost",
 }
-"""What the counter of each outcome is called; one that is not here is called as itself."""
+"""What the counter of each outcome is called."""
 
+Place = tuple[str, str, str]
+"""`queue` or `job`, a connection, and the name of a queue or class."""
 Ended = tuple[str, str, str]
 """The name of a job's class, its queue, and an outcome."""
 
@@ -37,46 +38,35 @@ class Counts(dict[Ended, int]):
     where the class was not known: names are made up by who pushes, and there is a counter each.
     """
 
-    def count(self, name: str, queue: str, outcome: str) -> None:
+    def count(self, name: str, queue: str, outcome: str, times: int = 1) -> None:
         """Count an outcome."""
-        self[name, queue, outcome] = self.get((name, queue, outcome), 0) + 1
+        self[name, queue, outcome] = self.get((name, queue, outcome), 0) + times
 
     def lost(self, name: str, queue: str, *, was_done: bool) -> None:
         """Count a lease that was lost, and an outcome that was counted before that was known."""
-        self[name, queue, "lost"] = self.get((name, queue, "lost"), 0) + 1
+        self.count(name, queue, "lost")
         if was_done:
-            self[name, queue, "done"] = self.get((name, queue, "done"), 0) - 1
+            self.count(name, queue, "done", -1)
 
     def by_outcome(self) -> dict[str, int]:
         """Add up the outcomes of all queues and classes."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for (_, _, outcome), count in self.copy().items():
-            counter = OUTCOMES.get(outcome, outcome)
-            total[counter] = total.get(counter, 0) + count
-        return total
+            total[OUTCOMES[outcome]] += count
+        return dict(total)
 
 
-def amounts(connection: str, before: Mapping[Ended, int], now: Mapping[Ended, int]) -> Amounts:
+def amounts(connection: str, before: Mapping[Ended, int], now: Mapping[Ended, int]) -> Counter[str]:
     """Give what to add to which counters: what has come since `before`."""
-    added: Amounts = {}
+    added: Counter[str] = Counter()
     for ended, count in now.items():
+        name, queue, outcome = ended
         more = count - before.get(ended, 0)
         if more:
-            name, queue, outcome = ended
-            counter = OUTCOMES.get(outcome, outcome)
-            for key in (
-                _key(_QUEUE, connection, queue, counter),
-                _key(_JOB, connection, (name or UNKNOWN)[:_LONGEST], counter),
-            ):
-                added[key] = added.get(key, 0) + more
+            for what, named in (("queue", queue), ("job", (name or UNKNOWN)[:_LONGEST])):
+                place = f"{what}:{connection.replace('|', '/')}|{named}"
+                added[f"{PREFIX}{place}|{OUTCOMES[outcome]}"] += more
     return added
-
-
-def _key(prefix: str, connection: str, name: str, counter: str) -> str:
-    return f"{prefix}{connection.replace('|', '/')}|{name}|{counter}"
-
-
-Amounts = dict[str, int]
 
 
 @dataclass
@@ -92,7 +82,7 @@ class Counted:
 
 def read(store: Store) -> list[Counted]:
     """Read all counters of a store: queues, then classes, each sorted by name."""
-    found: dict[tuple[str, str, str], Counted] = {}
+    found: dict[Place, Counted] = {}
     for key, value in store.items(PREFIX):
         place, counter = _parted(key)
         counted = found.setdefault(place, Counted(*place))
@@ -100,25 +90,22 @@ def read(store: Store) -> list[Counted]:
     return sorted(found.values(), key=lambda each: (each.what == "job", each.connection, each.name))
 
 
-def _parted(key: str) -> tuple[tuple[str, str, str], str]:
-    """Give what a key counts: kind, connection and name; and which outcome."""
+def _parted(key: str) -> tuple[Place, str]:
+    """Give where a key counts what."""
     what, _, rest = key.removeprefix(PREFIX).partition(":")
-    place, _, counter = rest.rpartition("|")
-    connection, _, name = place.partition("|")
+    connection, _, rest = rest.partition("|")
+    name, _, counter = rest.rpartition("|")
     return (what, connection, name), counter
 
 
 def added_up(each: Iterable[Counted]) -> dict[str, int]:
     """Give the total of some counters."""
-    total = dict.fromkeys(OUTCOMES.values(), 0)
-    for counted in each:
-        for counter, count in counted.counts.items():
-            total[counter] = total.get(counter, 0) + count
-    return total
+    several = list(each)
+    return {name: sum(one.counts[name] for one in several) for name in OUTCOMES.values()}
 
 
 def reset(store: Store, connection: str | None = None) -> None:
     """Let the counters of a store begin anew: all, or those of a connection."""
     for key in store.keys(PREFIX):
-        if connection is None or _parted(key)[0][1] == connection:
+        if connection in {None, _parted(key)[0][1]}:
             store.delete(key)

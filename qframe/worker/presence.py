@@ -17,7 +17,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import counters, memory
-from qframe.worker.counters import Amounts, Counts, Ended
+from qframe.worker.counters import Counts, Ended
 from qframe.worker.roster import BEAT, TTL, Entry, Running
 
 log = logging.getLogger("qframe")
@@ -61,7 +61,6 @@ class Presence:
         self._job: Job | None = None
         self._written = 0.0
         self._counted: dict[Ended, int] = {}
-        self._pending: Amounts = {}
         self._unheard_since = 0.0
         self._warned = False
 
@@ -131,14 +130,12 @@ class Presence:
             self._written = now
 
     def _count(self) -> None:
-        """Add to the counters what has come, and what could not be added before."""
+        """Add to the counters what has come since that was last done."""
         now = self._ended.copy()
-        for key, number in counters.amounts(self.entry.connection, self._counted, now).items():
-            self._pending[key] = self._pending.get(key, 0) + number
+        added = counters.amounts(self.entry.connection, self._counted, now)
+        if added:
+            self._store.increment(added)
         self._counted = now
-        if self._pending:
-            self._store.increment(self._pending)
-            self._pending = {}
 
     def _remove(self) -> None:
         self._store.delete(self.entry.key)

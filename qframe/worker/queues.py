@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
 from qframe.payload.text import is_queue_name, printable, queue_name
@@ -22,24 +21,15 @@ _SET = re.compile(r"\[!?(.+?)\]")
 _RANGE = re.compile(r"([A-Za-z0-9_.:])-([A-Za-z0-9_.:])")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One name or pattern."""
-
-    text: str
-    regex: re.Pattern[str]
-    is_pattern: bool
-
-
-def parse(given: Sequence[str]) -> tuple[list[Entry], list[Entry]]:
-    """Give what is wanted and what is skipped.
+def parse(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Give what is wanted and what is skipped: names and patterns.
 
     Raises `ConfigurationError` for what is neither a name nor a pattern, and where no queue could
     ever be left.
     """
-    wanted = [_entry(text) for text in given if not _skips(text)]
-    skipped = [_entry(text[1:]) for text in given if _skips(text)]
-    if not any(entry.is_pattern or not _matched(entry.text, skipped) for entry in wanted):
+    wanted = [_checked(text) for text in given if not _skips(text)]
+    skipped = [_checked(text[1:]) for text in given if _skips(text)]
+    if not any(_is_pattern(text) or not _matched(text, skipped) for text in wanted):
         shown = printable(",".join(given), 60)
         raise ConfigurationError(
             f"{shown!r} leaves no queue to work: give a name, or a pattern such as '*'"
@@ -59,7 +49,7 @@ class Queues:
         self._existing = existing
         self._seen: dict[str, float] = {}
         self._silent = False
-        self.patterns = tuple(entry.text for entry in self._wanted if entry.is_pattern)
+        self.patterns = tuple(filter(_is_pattern, self._wanted))
         """The patterns among what was given: with none, the names never change."""
         self.names = self._among(())
         """The queues as last found: those given by name, until `find` was called."""
@@ -88,24 +78,27 @@ class Queues:
 
     def _among(self, existing: Sequence[str]) -> tuple[str, ...]:
         names: dict[str, None] = {}
-        for entry in self._wanted:
-            if entry.is_pattern:
-                names.update(dict.fromkeys(filter(entry.regex.fullmatch, existing)))
+        for text in self._wanted:
+            if _is_pattern(text):
+                names.update(dict.fromkeys(name for name in existing if fnmatchcase(name, text)))
             else:
-                names[entry.text] = None
+                names[text] = None
         return tuple(name for name in names if not _matched(name, self._skipped))
 
 
-def _entry(given: object) -> Entry:
-    if not isinstance(given, str) or {*"*?[]"}.isdisjoint(given):
-        name = queue_name(given)
-        return Entry(name, re.compile(re.escape(name)), is_pattern=False)
+def _is_pattern(text: str) -> bool:
+    return not {*"*?[]"}.isdisjoint(text)
+
+
+def _checked(given: object) -> str:
+    if not isinstance(given, str) or not _is_pattern(given):
+        return queue_name(given)
     if not _PATTERN.fullmatch(given) or _is_backward(given):
         shown = printable(repr(given), 60)
         raise InvalidQueueName(
             f"{shown} is not a pattern of queue names: use A-Z a-z 0-9 _ . : - and * ? [abc] [a-z]"
         )
-    return Entry(given, re.compile(fnmatch.translate(given)), is_pattern=True)
+    return given
 
 
 def _is_backward(pattern: str) -> bool:
@@ -118,5 +111,5 @@ def _skips(given: object) -> bool:
     return isinstance(given, str) and given.startswith("!")
 
 
-def _matched(name: str, entries: Iterable[Entry]) -> bool:
-    return any(entry.regex.fullmatch(name) for entry in entries)
+def _matched(name: str, entries: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, text) for text in entries)
