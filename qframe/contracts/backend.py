@@ -139,7 +139,7 @@ class Backend(ABC):
         """Apply steps in order, each by itself, in one exchange; gives a result for each."""
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
-        """Apply steps without waiting for the answer, where the backend can.
+        """Apply steps, without waiting for the answer where the leases are certain to be ours.
 
         `heard` gets the results, at the next call of this thread at the latest. Only for steps
         that may be said twice: `Start`, and what is fenced by its reservation. The reservation

@@ -14,7 +14,7 @@ from functools import partial
 
 from qframe.connection import Connection
 from qframe.contracts.step import APPLIED, Result, Step
-from qframe.exceptions import BackendUnavailable, SettleError
+from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 
@@ -79,23 +79,14 @@ class Exchange:
 
         Its answer may come later, while the job runs: then a loss is found by whatever is next.
         """
-        backend, ended, now = self._backend, self._take(), self._backend.clock()
-        started = _Started(job, ended, now)
-        sure_until = job.reservation.sure_until
-        for each in ended:
-            sure_until = min(sure_until, each.job.reservation.sure_until)
-        self._unanswered[job] = started
+        ended = self._take()
+        started = self._unanswered[job] = _Started(job, ended, self._backend.clock())
         try:
-            if now >= sure_until:
-                self._hear(started, backend.apply(*started.steps))
-            else:
-                backend.tell(started.steps, partial(self._hear, started))
+            self._backend.tell(started.steps, partial(self._hear, started))
         except BackendUnavailable:
             self._unanswered.pop(job, None)
             self._put_back(ended)
             raise
-        if job in self._unanswered and backend.clock() >= sure_until:
-            return self._make_sure(job)  # it was said so late that the answer must be heard
         return not job.is_lost
 
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:
@@ -122,26 +113,20 @@ class Exchange:
                 raise
             self._hear_ends(ended, results)
 
-    def confirm(self, job: ReservedJob, *, late: float = CONFIRM) -> bool:
+    def confirm(self, job: ReservedJob) -> bool:
         """Say a start again that was not answered; from another thread, so by another connection.
 
         It counts once, and renews the lease. False where there is nothing to say. Raises
         `LeaseLost` where the job is not ours.
         """
         started = self._unanswered.get(job)
-        if started is None or self._backend.clock() - started.said_at < late:
+        if started is None or self._backend.clock() - started.said_at < CONFIRM:
             return False
         for each in started.ended:
             each.said += 1
         results = job.say(*started.steps)
         self._hear(started, results)
         return True
-
-    def _make_sure(self, job: ReservedJob) -> bool:
-        try:
-            return self.confirm(job, late=0.0) or not job.is_lost
-        except SettleError:
-            return False
 
     # -- what is heard ----------------------------------------------------------------------------
 
@@ -158,17 +143,20 @@ class Exchange:
         self._ended = ended + self._ended
 
     def _hear(self, started: _Started, results: Sequence[Result]) -> None:
-        *of_ends, of_start = results
-        self._hear_ends(started.ended, of_ends)
+        if started.ended:
+            self._hear_ends(started.ended, results[:-1])
         if self._unanswered.pop(started.job, None) is None:
             return  # it was said twice, and the other answer came first
-        if of_start.applied:
+        if results[-1].applied:
             started.plan.applied()
         elif not started.job.is_settled:
             started.job.mark_lost()
 
     def _hear_ends(self, ended: Sequence[_Ended], results: Sequence[Result]) -> None:
         for each, result in zip(ended, results, strict=True):
+            if result is APPLIED and not each.plan.after:
+                each.heard = True  # whatever another answer says, there is nothing else to do
+                continue
             with self._hearing:
                 each.missed += result.lost
                 other = each.missed < each.said and not each.in_doubt

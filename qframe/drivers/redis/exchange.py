@@ -378,7 +378,7 @@ def _noted(
     """
     stored, tag = job.stored, job.tag
     if attempts not in (None, job.attempts()) and job.at >= 0:
-        stored = message.counted(job.raw_body, job.at, attempts, tag)
+        stored, _ = message.counted(job.raw_body, job.at, job.beside, attempts, tag)
     if notes is None:
         return stored, job.note, b"" if beside == job.beside else b"%d" % beside
     kept = message.noted(beside, notes)

@@ -47,9 +47,9 @@ class RedisJob(Reservation):
     def begun(self) -> tuple[bytes, bytes]:
         """Give what is stored once it is started, and the tag: the same each time it is asked."""
         if not self._begun[0]:
-            tag = message.new_tag()
-            stored = message.counted(self.raw_body, self.at, self._attempts + 1, tag)
-            self._begun = stored, stored[-len(tag) :]
+            self._begun = message.counted(
+                self.raw_body, self.at, self.beside, self._attempts + 1, message.new_tag()
+            )
         return self._begun
 
     def state(self) -> State:

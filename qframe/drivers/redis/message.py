@@ -76,7 +76,7 @@ def read(stored: bytes, notes: bytes) -> Message:
     if at < 0:
         return Message(raw, _named(raw), attempts + beside, tag, at, beside, notes)
     if tag.startswith(_COUNTED):
-        raw = _with_count(raw, at, beside)
+        raw = _with_count(raw, at, attempts, beside)
     else:
         beside = attempts
     return Message(raw, id.decode() if id else _named(raw), attempts, tag, at, beside, notes)
@@ -93,11 +93,12 @@ def _end_of(raw: bytes) -> re.Match[bytes] | None:
     return None
 
 
-def counted(raw: bytes, at: int, attempts: int, tag: bytes) -> bytes:
-    """Put a message together again."""
+def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tuple[bytes, bytes]:
+    """Put a message together again whose payload counts `before`; gives the white space, too."""
     if at < 0:
-        return raw + tag
-    return _with_count(raw, at, attempts) + _COUNTED + tag[len(_COUNTED) :]
+        return raw + tag, tag
+    tag = _COUNTED + tag[len(_COUNTED) :]
+    return _with_count(raw, at, before, attempts) + tag, tag
 
 
 def noted(beside: int, notes: bytes) -> bytes:
@@ -111,9 +112,8 @@ def tag_of(stored: bytes) -> bytes:
     return b"" if pad is None else pad.group()
 
 
-def _with_count(raw: bytes, at: int, count: int) -> bytes:
-    digits = _DIGITS.match(raw, at)
-    return b"%s%d%s" % (raw[:at], count, raw[at if digits is None else digits.end() :])
+def _with_count(raw: bytes, at: int, before: int, count: int) -> bytes:
+    return b"%s%d%s" % (raw[:at], count, raw[at + len(str(before)) :])
 
 
 def _named(raw: bytes) -> str:
