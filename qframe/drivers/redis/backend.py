@@ -23,7 +23,7 @@ from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.pool import Pool
-from qframe.drivers.redis.told import ToldSteps
+from qframe.drivers.redis.told import ToldStart, ToldSteps, plain_start
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -182,23 +182,35 @@ class RedisBackend(RedisFacts, Backend):
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
         with guarded():
-            now = self.clock()
-            exchange = Exchange(self.keys)
-            fits = all(map(exchange.add, steps)) and not (exchange.marked or exchange.awaited)
-            sure_until = exchange.sure_until() if fits else 0.0
-            if now >= sure_until:
+            told = self._to_tell(steps, heard)
+            if told is None:
                 heard(self._apply(steps)[0])
                 return
-            connection = self.pool.of(exchange.key)
-            told = ToldSteps(exchange, connection, self.timing.skew, now, heard)
+            sure_until = told.sure_until()
             try:
-                connection.tell(told)
+                told.connection.tell(told)
             except BackendUnavailable:
                 told.refused()
                 raise
             told.begin()
             if self.clock() >= sure_until:  # it was said so late that the answer must be heard
-                connection.ask_all()
+                told.connection.ask_all()
+
+    def _to_tell(
+        self, steps: Sequence[Step], heard: Callable[[list[Result]], None]
+    ) -> ToldSteps | None:
+        """Give what to tell; None where the answer must be waited for."""
+        now, skew = self.clock(), self.timing.skew
+        for step in steps:
+            if step.reservation is None or now >= step.reservation.sure_until:
+                return None
+        plain = None if self.settings.cluster or not steps else plain_start(steps)
+        if plain is not None:
+            return ToldStart(*plain, self.pool.of(plain[1].keys.ready), skew, now, heard)
+        exchange = Exchange(self.keys)
+        if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
+            return None
+        return ToldSteps(exchange, self.pool.of(exchange.key), skew, now, heard)
 
     # -- reserving --------------------------------------------------------------------------------
 

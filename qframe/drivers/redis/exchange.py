@@ -273,10 +273,6 @@ class Exchange:
                 return f"{facts}failed", f"{facts}order"
         return ()
 
-    def sure_until(self) -> float:
-        """Give until when all leases are certain to be ours without asking."""
-        return min([job.sure_until for job in self.jobs], default=0.0)
-
     def begin(self, asked_at: float) -> None:
         """Take it that all is applied: what is not is taken back when it is heard."""
         for place, (job, *_) in self._changes.items():
