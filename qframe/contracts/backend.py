@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qframe.contracts.queue import Sizes
@@ -241,8 +242,7 @@ class Backend(ABC):
 
     def clock(self) -> float:
         """Give the seconds of a clock of this process that counts suspension."""
-        now = time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
-        return now + self.timing.skew
+        return _clock() + self.timing.skew
 
     @abstractmethod
     def described(self) -> str:
@@ -256,4 +256,6 @@ class Backend(ABC):
         """Close this thread's connections; the next call opens others."""
 
 
-_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_clock: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):
+    _clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)

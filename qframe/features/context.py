@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from qframe import events
 from qframe.contracts.backend import Backend, Capability
-from qframe.contracts.step import Outcome, Push, Result, Step
+from qframe.contracts.step import Operation, Outcome, Push, Result, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.payload import envelope
@@ -68,6 +68,7 @@ class Context:
     max_payload: int
     owner: Any = None
     """The `Connection` that has it, for what a running job dispatches by it."""
+    _keys: frozenset[str] = field(init=False, repr=False)
 
     @property
     def at_once(self) -> bool:
@@ -79,8 +80,13 @@ class Context:
         """Whether a step is one thing here."""
         return Capability.JOINT in self.backend.capabilities
 
-    def features_of(self, message: Mapping[str, Any]) -> list[PushFeature]:
-        """Give the features a payload has."""
+    def __post_init__(self) -> None:
+        self._keys = frozenset(each.key for each in self.features)
+
+    def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:
+        """Give the features a payload has: most have none."""
+        if self._keys.isdisjoint(message):
+            return ()
         return [each for each in self.features if each.key in message]
 
     # -- payloads made before ---------------------------------------------------------------------
@@ -118,7 +124,7 @@ class Context:
 
     # -- pushing ----------------------------------------------------------------------------------
 
-    def plan_push(self, job: Pushing, plan: Plan) -> list[PushFeature]:
+    def plan_push(self, job: Pushing, plan: Plan) -> Sequence[PushFeature]:
         """Add the push of a job, with its features, to a plan; gives these."""
         plan.add(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
         features = self.features_of(job.message)
@@ -136,22 +142,21 @@ class Context:
 
         Gives, by the uuid of each that was not pushed, the uuid of the job that is there instead.
         """
-        plain, steps = Plan(), []
+        plain: list[Operation] = []
         planned: list[tuple[Pushing, Plan]] = []
         for job in jobs:
-            plan = Plan()
-            self.plan_push(job, plan)
-            if len(plan.operations) == 1:
-                plain.operations += plan.operations
-            else:
+            if self.features_of(job.message):
+                plan = Plan()
+                self.plan_push(job, plan)
                 planned.append((job, plan))
-        if plain.operations:
-            steps.append(plain.step())
-        steps += [plan.step() for _, plan in planned]
+            else:
+                plain.append(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
+        steps = [plan.step() for _, plan in planned]
+        if plain:
+            steps.insert(0, Step(None, *plain))
         results = self.backend.apply(*steps)
-        if plain.operations:
-            _check(results[0])
-            results = results[1:]
+        if plain:
+            _check(results.pop(0))
         holders = {}
         for (job, plan), result in zip(planned, results, strict=True):
             holder = self.holder(job, result)

@@ -56,25 +56,29 @@ class ReservedJob(Job):
     names is touched.
     """
 
+    failed_with: BaseException | None = None
+    _state = ""
+    _in_doubt = False
+    _message: dict[str, Any] | None = None
+    _refusal: InvalidPayload | InvalidSignature | None = None
+    _history: History | None = None
+    _features: Sequence[Feature] = ()
+    _notes: bytes | None = None
+    """What the start has written beside the message."""
+
     def __init__(self, context: Context, reservation: Reservation) -> None:
         self.context = context
         self.reservation = reservation
         self.connection_name = context.connection
         self.queue = reservation.queue
         self.raw_body = reservation.raw_body
-        self.failed_with: BaseException | None = None
-        self.kept: dict[str, Any] = {}
-        """What features keep of the job meanwhile, by their keys."""
-        self._state = ""
-        self._in_doubt = False
-        self._message: dict[str, Any] | None = None
-        self._refusal: InvalidPayload | InvalidSignature | None = None
-        self._history: History | None = None
-        self._features: Sequence[Feature] = ()
-        self._notes: bytes | None = None
-        """What the start has written beside the message."""
         # A renewal comes from another thread and must not overtake a settle.
         self._moving = threading.Lock()
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What features keep of the job meanwhile, by their keys."""
+        return {}
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -106,7 +110,7 @@ class ReservedJob(Job):
         except (InvalidPayload, InvalidSignature) as error:
             self._refusal = error
         else:
-            self._features = cast("list[Feature]", self.context.features_of(self._message))
+            self._features = cast("Sequence[Feature]", self.context.features_of(self._message))
 
     @property
     def features(self) -> Sequence[Feature]:

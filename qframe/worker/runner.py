@@ -211,25 +211,26 @@ class Runner:
 class Attempt:
     """One reserved job: started, run in this process, and settled."""
 
+    name = ""
+    """The name of the class, "" where it is not known: for the counters."""
+    instance: JobDefinition | None = None
+    report = _NOTHING
+    error: BaseException | None = None
+    """What the job raised, or was failed with."""
+    ended_by: Interruption | None = None
+    """What ended the job from outside; its process is not to be trusted any more."""
+    outcome = Outcome.LOST
+    _name = ""
+    _handled = False
+
     def __init__(
         self, runner: Runner, job: ReservedJob, job_class: type[JobDefinition] | None = None
     ) -> None:
         self.runner = runner
         self.job = job
         self.job_class = job_class
-        self.name = ""
-        """The name of the class, "" where it is not known: for the counters."""
         self.limits = runner.no_limits
-        self.instance: JobDefinition | None = None
-        self.report = _NOTHING
-        self.error: BaseException | None = None
-        """What the job raised, or was failed with."""
-        self.ended_by: Interruption | None = None
-        """What ended the job from outside; its process is not to be trusted any more."""
-        self.outcome = Outcome.LOST
         self.began = time.monotonic()
-        self._name = ""
-        self._handled = False
 
     def run(self) -> Outcome:
         """Bring the job to its outcome."""
