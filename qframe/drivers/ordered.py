@@ -13,28 +13,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, get_args
 
 from qframe.contracts.backend import Backend, Capability, Found, Health, Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
-    Add,
     Arrive,
     Bury,
     Close,
     Delete,
     Expect,
-    Extend,
     Forget,
-    Open,
+    OfFact,
+    OfLatch,
+    OfReservation,
     Operation,
     Outcome,
     Push,
-    Raise,
     Record,
-    Release,
     Renew,
     Reservation,
     Result,
@@ -44,8 +44,14 @@ from qframe.contracts.step import (
     Unset,
 )
 
-_OF_RESERVATION = (Start, Renew, Delete, Release, Bury)
-_OF_FACTS = (Expect, Set, Unset, Raise, Add, Open, Extend, Arrive, Close)
+_PARTS: dict[type, str] = {
+    **dict.fromkeys(get_args(OfReservation), "own"),
+    **dict.fromkeys((*get_args(OfFact), *get_args(OfLatch)), "facts"),
+    Push: "pushes",
+    Record: "records",
+    Forget: "forgotten",
+}
+"""Which part of a step each operation belongs to."""
 _FOR = 30 * 86400.0
 """Seconds an outbox is kept for a message that comes again."""
 
@@ -93,7 +99,8 @@ class OrderedBackend(Backend):
                 continue
             results += self._apply_plain(plain)
             plain = []
-            results.append(self._in_parts(step))
+            led = [self._lead(step)]
+            results += _merged(led, self._apply_plain(_last(led)))
         return results + self._apply_plain(plain)
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
@@ -105,36 +112,40 @@ class OrderedBackend(Backend):
     def _apply_plain(self, steps: Sequence[Step]) -> list[Result]:
         return self.messages.apply(*steps) if steps else []
 
-    def _in_parts(self, step: Step) -> Result:
-        """Make a step in parts: facts, records, pushes, the reservation, records to forget."""
-        job = step.reservation
-        own = [each for each in step.operations if isinstance(each, _OF_RESERVATION)]
-        if job is not None:
-            result = self._held(job, own, step)
-            if not result.applied:
-                return result
-            own = [each for each in own if not isinstance(each, Start)]
-        forgotten = [each for each in step.operations if isinstance(each, Forget)]
-        for each in forgotten:
-            if self.failed.find_failed(each.uuid) is None:
-                return Result(Outcome.REFUSED, each.uuid)
-        result = self._facts_and_pushes(step, job)
-        if result.applied and own:
-            (ended,) = self.messages.apply(Step(job, *own))
-            result = result if ended.applied else ended
-        if result.applied and forgotten:
-            (forgot,) = self.failed.apply(Step(None, *forgotten))
-            result = result if forgot.applied else forgot
-        return result
+    def _lead(self, step: Step) -> _Led:
+        """Make all of a step but its end: facts, records, pushes, records to forget.
 
-    def _held(self, job: Reservation, own: Sequence[Operation], step: Step) -> Result:
+        Gives the step that is still to be made, of the reservation alone, if there is one.
+        """
+        if _is_plain(step):
+            return APPLIED, step
+        job = step.reservation
+        parts: defaultdict[str, list[Any]] = defaultdict(list)
+        for each in step.operations:
+            parts[_PARTS[type(each)]].append(each)
+        own = parts["own"]
+        if job is not None:
+            result = self._held(job, own, parts["facts"])
+            if not result.applied:
+                return result, None
+            own = [each for each in own if not isinstance(each, Start)]
+        for each in parts["forgotten"]:
+            if self.failed.find_failed(each.uuid) is None:
+                return Result(Outcome.REFUSED, each.uuid), None
+        result = self._facts_and_pushes(parts, job)
+        if result.applied and parts["forgotten"]:
+            (forgot,) = self.failed.apply(Step(None, *parts["forgotten"]))
+            result = result if forgot.applied else forgot
+        return result, Step(job, *own) if result.applied and own else None
+
+    def _held(self, job: Reservation, own: Sequence[Operation], facts: Sequence[Any]) -> Result:
         """Make sure of the lease before anything is done for the job, and send its outbox.
 
         A start comes before all else: what the step writes is of a job that runs. So what it
         expects is looked at even before.
         """
-        if any(isinstance(each, Start) for each in own):
-            for each in step.operations:
+        if own and isinstance(own[0], Start):
+            for each in facts:
                 if isinstance(each, Expect):
                     (holds,) = self.facts.read(each.key)
                     if holds != each.value:
@@ -148,25 +159,26 @@ class OrderedBackend(Backend):
             self._send_outbox(job)
         return result
 
-    def _facts_and_pushes(self, step: Step, job: Reservation | None) -> Result:
+    def _facts_and_pushes(
+        self, parts: defaultdict[str, list[Any]], job: Reservation | None
+    ) -> Result:
         """Write the facts, with the pushes in an outbox; then the records; then push."""
-        facts = [_handing_over(each) for each in step.operations if isinstance(each, _OF_FACTS)]
-        records = [each for each in step.operations if isinstance(each, Record)]
-        pushes = [each for each in step.operations if isinstance(each, Push)]
-        outbox = _outbox(job) if job is not None and facts and pushes else ""
-        text = _encoded(pushes)
-        if outbox:
+        pushes = parts["pushes"]
+        facts = [_handing_over(each) for each in parts["facts"]]
+        outbox = text = ""
+        if job is not None and facts and pushes:
+            outbox, text = _outbox(job), _encoded(pushes)
             facts = [Expect(outbox, None), *facts, Set(outbox, text, _FOR)]
         result = self._apply_facts(facts, job, outbox)
         if not result.applied:
             return result
         due = result.due
-        if any(isinstance(each, Arrive | Close) and not each.push for each in step.operations):
+        if due and any(isinstance(e, Arrive | Close) and not e.push for e in parts["facts"]):
             due = ()  # they are handed on
         else:
             result = APPLIED
-        if records:
-            self.failed.apply(Step(None, *records))
+        if parts["records"]:
+            self.failed.apply(Step(None, *parts["records"]))
         if pushes or due:
             self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
         if job is not None and outbox:
@@ -205,13 +217,11 @@ class OrderedBackend(Backend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        results: list[Result] = []
-        if not all(map(_is_plain, first)):
-            results, first = self.apply(*first), ()
-        jobs, more = self.messages.reserve(queues, limit, first=first)
+        led = [self._lead(step) for step in first]
+        jobs, ended = self.messages.reserve(queues, limit, first=_last(led))
         for job in jobs:
             job.unsent = job.unsent or job.attempts() > 0
-        return jobs, results or more
+        return jobs, _merged(led, ended)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         self.messages.wait(queues, timeout, wake)
@@ -284,13 +294,27 @@ class OrderedBackend(Backend):
                 each.close()
 
 
+_Led = tuple[Result, Step | None]
+"""What came of a step so far, and its end, still to be made."""
+
+
+def _last(led: Iterable[_Led]) -> list[Step]:
+    return [last for _, last in led if last is not None]
+
+
+def _merged(led: Iterable[_Led], ended: Iterable[Result]) -> list[Result]:
+    """Give the results of steps whose ends came to this."""
+    each = iter(ended)
+    return [result if last is None or (end := next(each)).applied else end for result, last in led]
+
+
 def _is_plain(step: Step) -> bool:
     """Whether the backend of the messages can make the step alone."""
     if step.reservation is None:
         queues = {each.queue if isinstance(each, Push) else "" for each in step.operations}
         return len(queues) == 1 and "" not in queues
     job = step.reservation
-    if len(step.operations) != 1 or not isinstance(step.operations[0], _OF_RESERVATION):
+    if len(step.operations) != 1 or _PARTS[type(step.operations[0])] != "own":
         return False
     # Who ends a job unstarted may do so as a step before went on without it, and broke off.
     last = not job.started and isinstance(step.operations[0], Delete | Bury)

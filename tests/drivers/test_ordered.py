@@ -423,6 +423,21 @@ def test_plain_steps_cost_no_fact(world: World, monkeypatch: pytest.MonkeyPatch)
     assert world.ordered.reserve(["q"], first=first) == ([], [APPLIED])
 
 
+def test_the_end_of_a_job_travels_with_the_next_reservation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for raw in (b"a", b"b"):
+        world.push(raw)
+    job = world.begin()
+    job.sure_until = world.messages.clock() + LEASE
+    first = Step(job, Set("k", "1"), Delete())
+    refused = Step(None, Expect("k", "other"), Set("k", "2"))
+    monkeypatch.setattr(world.messages, "apply", None)
+    (job,), results = world.ordered.reserve(["q"], first=[refused, first])
+    assert (job.raw_body, world.facts.read("k")) == (b"b", ["1"])
+    assert [each.outcome for each in results] == [Outcome.REFUSED, Outcome.APPLIED]
+
+
 # -- latches, and the rest ------------------------------------------------------------------------
 
 
