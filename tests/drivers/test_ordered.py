@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -429,13 +430,20 @@ def test_the_end_of_a_job_travels_with_the_next_reservation(
     for raw in (b"a", b"b"):
         world.push(raw)
     job = world.begin()
-    job.sure_until = world.messages.clock() + LEASE
-    first = Step(job, Set("k", "1"), Delete())
+    reserve = world.messages.reserve
+    traveled: list[Step] = []
+
+    def noted(*args: Any, first: Sequence[Step]) -> Any:
+        traveled.extend(first)
+        return reserve(*args, first=first)
+
+    monkeypatch.setattr(world.messages, "reserve", noted)
     refused = Step(None, Expect("k", "other"), Set("k", "2"))
-    monkeypatch.setattr(world.messages, "apply", None)
-    (job,), results = world.ordered.reserve(["q"], first=[refused, first])
-    assert (job.raw_body, world.facts.read("k")) == (b"b", ["1"])
+    first = [refused, Step(job, Set("k", "1"), Delete())]
+    (following,), results = world.ordered.reserve(["q"], first=first)
+    assert (following.raw_body, world.facts.read("k")) == (b"b", ["1"])
     assert [each.outcome for each in results] == [Outcome.REFUSED, Outcome.APPLIED]
+    assert traveled == [Step(job, Delete())]
 
 
 # -- latches, and the rest ------------------------------------------------------------------------
