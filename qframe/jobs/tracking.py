@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 
 from qframe.payload import timing
@@ -25,7 +24,7 @@ def checked_progress(done: float, text: str) -> None:
     """Raise `ValueError` or `TypeError` where this is no progress."""
     if isinstance(done, bool) or not isinstance(done, int | float):
         raise TypeError(f"progress is a number from 0 to 1, not {type(done).__name__}")
-    if not math.isfinite(done) or not 0 <= done <= 1:
+    if not 0 <= done <= 1:  # NaN is not, either
         raise ValueError(f"progress is a number from 0 to 1, not {done}")
     if not isinstance(text, str):
         raise TypeError(f"the text of a progress is text, not {type(text).__name__}")

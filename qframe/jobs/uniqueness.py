@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.payload import timing
@@ -15,18 +15,18 @@ DEFAULT_FOR = 3600
 _LONGEST_NAME = 80
 
 
-class Rule:
+class Rule(NamedTuple):
     """What a job class declares, looked up once."""
 
-    __slots__ = ("delay", "key", "seconds", "until")
+    seconds: float
+    until: str
+    delay: float = 0.0
+    """How long a dispatch waits for a later one; 0 where it does not."""
 
-    def __init__(self, seconds: float, until: str, delay: float = 0.0) -> None:
-        self.key = "debounce" if delay else "unique"
+    @property
+    def key(self) -> str:
         """The payload's key for it, and the beginning of its fact's."""
-        self.seconds = seconds
-        self.until = until
-        self.delay = delay
-        """How long a dispatch waits for a later one; 0 where it does not."""
+        return "debounce" if self.delay else "unique"
 
     def wire(self, job: object, name: str, data: object) -> dict[str, Any]:
         """Give what the payload of a job says of it; raises `InvalidJob` for an id that is none."""

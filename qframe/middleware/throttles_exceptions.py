@@ -92,7 +92,7 @@ class ThrottlesExceptions:
         try:
             result = call_next(job)
         except (Exception, JobTimedOut) as error:
-            if self._counts(error):
+            if self._when(error) and not isinstance(error, DontHandle | LimitReached):
                 self._note(store, key, name, error)
                 if self._backoff is not None:
                     object.__setattr__(job, "_own_backoff", self._backoff)  # also on a frozen job
@@ -102,9 +102,6 @@ class ThrottlesExceptions:
         if known.last and not gave_up:
             self._change(store, key, lambda window: window.forget(known.last))
         return result
-
-    def _counts(self, error: BaseException) -> bool:
-        return not isinstance(error, DontHandle | LimitReached) and self._when(error)
 
     def _window(self, store: Store, key: str) -> Window:
         """Read what is known; nothing where the store does not answer: then jobs just run."""
