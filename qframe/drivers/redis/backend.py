@@ -16,7 +16,7 @@ from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis import checks, message
 from qframe.drivers.redis.commands import Command, call, command
-from qframe.drivers.redis.connection import Connection, Reply
+from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
 from qframe.drivers.redis.exchange import Exchange
 from qframe.drivers.redis.facts import RedisFacts
@@ -114,7 +114,7 @@ class RedisBackend(RedisFacts, Backend):
         return exchange
 
     def _exchange(
-        self, work: _Work, connection: Connection, behind: Sequence[Command]
+        self, work: _Work, connection: RedisConnection, behind: Sequence[Command]
     ) -> list[Reply]:
         exchange = work.exchange
         assert exchange is not None  # noqa: S101 (whoever calls this has one)
@@ -137,7 +137,7 @@ class RedisBackend(RedisFacts, Backend):
         work.exchange = None
         return replies[1:]
 
-    def _doubt(self, work: _Work, connection: Connection) -> None:
+    def _doubt(self, work: _Work, connection: RedisConnection) -> None:
         """Remember what may have been done, unheard."""
         exchange = work.exchange
         if exchange is None or not (connection.repeated or work.results or work.is_done):
@@ -161,7 +161,7 @@ class RedisBackend(RedisFacts, Backend):
         ms = max(1, int(self.settings.replica_timeout * 1000))
         return [command("WAIT", self.settings.min_replicas, ms)]
 
-    def _check_replicas(self, connection: Connection, said: list[Command], count: int) -> None:
+    def _check_replicas(self, connection: RedisConnection, said: list[Command], count: int) -> None:
         if connection.mended:  # it waited for what came before
             (count,) = connection.ask(*said)
             count *= not connection.repeated
@@ -453,7 +453,7 @@ class RedisBackend(RedisFacts, Backend):
         self.pool.close()
 
 
-def _unheard_starts(jobs: Sequence[RedisJob], connection: Connection) -> list[Command]:
+def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[Command]:
     """Say first what was told by another thread, and not answered: it may come later than this."""
     starts = []
     for job in jobs:

@@ -7,14 +7,14 @@ from contextlib import suppress
 from qframe.config import RedisSettings
 from qframe.contracts.backend import Health
 from qframe.drivers.redis.commands import command
-from qframe.drivers.redis.connection import Connection
+from qframe.drivers.redis.connection import RedisConnection
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 
 _OLDEST = (6, 0, 6)
 _LOCAL = ("127.", "[::1]", "localhost")
 
 
-def health(connection: Connection, settings: RedisSettings) -> Health:
+def health(connection: RedisConnection, settings: RedisSettings) -> Health:
     """Give the kind and version of the server, and what is unsafe."""
     info = _info(connection, settings)
     version = f"Redis {info.get('redis_version', '')}"
@@ -23,7 +23,9 @@ def health(connection: Connection, settings: RedisSettings) -> Health:
     return Health(version, tuple(_warnings(connection, settings, info)))
 
 
-def _warnings(connection: Connection, settings: RedisSettings, info: dict[str, str]) -> list[str]:
+def _warnings(
+    connection: RedisConnection, settings: RedisSettings, info: dict[str, str]
+) -> list[str]:
     found = []
     number = info.get("redis_version", "")
     if number and _numbers(number) < _OLDEST:
@@ -55,7 +57,7 @@ def _is_full(info: dict[str, str]) -> bool:
     return 0 < most <= used
 
 
-def _about_persistence(connection: Connection, info: dict[str, str]) -> list[str]:
+def _about_persistence(connection: RedisConnection, info: dict[str, str]) -> list[str]:
     if info.get("aof_enabled") == "1":
         if info.get("aof_last_write_status", "ok") != "ok":
             return ["the last write to the append-only file failed, jobs may not survive a restart"]
@@ -69,7 +71,7 @@ def _about_persistence(connection: Connection, info: dict[str, str]) -> list[str
     return ["a restart loses the jobs since the last snapshot, set appendonly yes"]
 
 
-def _about_access(connection: Connection, settings: RedisSettings) -> list[str]:
+def _about_access(connection: RedisConnection, settings: RedisSettings) -> list[str]:
     url = settings.shown_url()
     host = url.split("://", 1)[1]
     if url.startswith("unix") or host.startswith(_LOCAL):
@@ -82,7 +84,7 @@ def _about_access(connection: Connection, settings: RedisSettings) -> list[str]:
     return found
 
 
-def _info(connection: Connection, settings: RedisSettings) -> dict[str, str]:
+def _info(connection: RedisConnection, settings: RedisSettings) -> dict[str, str]:
     (text,) = connection.ask(command("INFO"))
     lines = (line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     info = {key: value.strip() for key, value in lines}
@@ -91,7 +93,7 @@ def _info(connection: Connection, settings: RedisSettings) -> dict[str, str]:
     return info
 
 
-def _config(connection: Connection, name: str) -> str | None:
+def _config(connection: RedisConnection, name: str) -> str | None:
     """Give a setting of the server, None where it does not tell."""
     with suppress(BackendUnavailable):
         (pair,) = connection.ask(command("CONFIG", "GET", name))

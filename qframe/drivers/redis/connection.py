@@ -42,7 +42,7 @@ class Told(ABC):
         """Hear what it gave, maybe an error."""
 
 
-class Connection:
+class RedisConnection:
     """A connection for all commands whose keys are on one server.
 
     `key` is one of them: it finds the server on a Cluster. Belongs to one thread.

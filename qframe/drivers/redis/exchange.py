@@ -32,7 +32,7 @@ from qframe.contracts.step import (
 )
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import Command, Word, call
-from qframe.drivers.redis.connection import Connection
+from qframe.drivers.redis.connection import RedisConnection
 from qframe.drivers.redis.job import RedisJob, State
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.records import encoded
@@ -229,7 +229,7 @@ class Exchange:
 
     # -- to the server and back -------------------------------------------------------------------
 
-    def command_for(self, connection: Connection, skew: float) -> Command:
+    def command_for(self, connection: RedisConnection, skew: float) -> Command:
         """Give the command that applies them; the same each time."""
         if self.command is None:
             number = str(connection.next_number()) if self.marked else ""

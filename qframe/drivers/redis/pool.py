@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis.commands import Command, command
-from qframe.drivers.redis.connection import Connection, Reply
+from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.endpoint import server_of
 from qframe.drivers.redis.errors import is_elsewhere, meaning
 from qframe.drivers.redis.keys import Keys
@@ -36,12 +36,12 @@ class Pool:
         self._by_key = settings.cluster
         self._thread = threading.local()
 
-    def of(self, key: str) -> Connection:
+    def of(self, key: str) -> RedisConnection:
         """Give this thread's connection for a key."""
         found = self._own()[0]
         name = key if self._by_key else ""
         if name not in found:
-            found[name] = Connection(self.server, key, self._keys.markers_beside(key))
+            found[name] = RedisConnection(self.server, key, self._keys.markers_beside(key))
         return found[name]
 
     @property
@@ -49,13 +49,13 @@ class Pool:
         """What this thread waits with."""
         return self._own()[1]
 
-    def _own(self) -> tuple[dict[str, Connection], Waiter]:
+    def _own(self) -> tuple[dict[str, RedisConnection], Waiter]:
         """Give what belongs to this thread; the sockets of a parent are closed without a word."""
         thread = self._thread
         if getattr(thread, "pid", None) != process.pid():
             thread.pid = process.pid()
             thread.own = ({}, Waiter(self.server, apart=self._by_key))
-        own: tuple[dict[str, Connection], Waiter] = thread.own
+        own: tuple[dict[str, RedisConnection], Waiter] = thread.own
         return own
 
     def close(self) -> None:

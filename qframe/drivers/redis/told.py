@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from qframe.contracts.step import APPLIED, LOST, Delete, Result, Start, Step
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import Word, call
-from qframe.drivers.redis.connection import Connection, Reply, Told
+from qframe.drivers.redis.connection import RedisConnection, Reply, Told
 from qframe.drivers.redis.exchange import Exchange
 from qframe.drivers.redis.job import RedisJob
 
@@ -22,7 +22,7 @@ class ToldSteps(Told):
     def __init__(
         self,
         exchange: Exchange,
-        connection: Connection,
+        connection: RedisConnection,
         skew: float,
         asked_at: float,
         heard: Heard,
@@ -32,7 +32,7 @@ class ToldSteps(Told):
         self._hold(exchange.jobs, connection, asked_at, heard)
 
     def _hold(
-        self, jobs: Sequence[RedisJob], connection: Connection, asked_at: float, heard: Heard
+        self, jobs: Sequence[RedisJob], connection: RedisConnection, asked_at: float, heard: Heard
     ) -> None:
         self.jobs = jobs
         self.connection = connection
@@ -82,7 +82,7 @@ class ToldStart(ToldSteps):
         done: RedisJob | None,
         job: RedisJob,
         start: Start,
-        connection: Connection,
+        connection: RedisConnection,
         skew: float,
         asked_at: float,
         heard: Heard,

@@ -9,7 +9,7 @@ import pytest
 
 from qframe.config import RedisSettings
 from qframe.drivers.redis import checks
-from qframe.drivers.redis.connection import Connection
+from qframe.drivers.redis.connection import RedisConnection
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.support.redis_server import RedisServer
 
@@ -74,7 +74,7 @@ def test_it_says_who_else_could_reach_a_server(
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])
 def test_it_asks_for_no_password_and_no_tls_on_this_machine(host: str) -> None:
     settings = RedisSettings(url=f"redis://{host}:6379")
-    assert checks._about_access(Mock(spec=Connection), settings) == []
+    assert checks._about_access(Mock(spec=RedisConnection), settings) == []
 
 
 def test_it_says_that_a_replica_takes_no_jobs(

@@ -12,7 +12,7 @@ import redis
 
 from qframe.contracts.step import Push, Renew, Start, Step
 from qframe.drivers.redis.backend import RedisBackend
-from qframe.drivers.redis.connection import Connection
+from qframe.drivers.redis.connection import RedisConnection
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.conformance.steps import push, reserve, started, tried
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, Act, do_all, payload, prepared, ready
@@ -200,13 +200,13 @@ def test_trouble_between_two_calls_goes_unnoticed(
 def test_scripts_forgotten_before_every_exchange_are_told(
     server: RedisServer, backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = Connection._exchange
+    exchange = RedisConnection._exchange
 
-    def forget_first(connection: Connection, commands: Sequence[object]) -> list[object]:
+    def forget_first(connection: RedisConnection, commands: Sequence[object]) -> list[object]:
         client.script_flush()
         return exchange(connection, commands)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Connection, "_exchange", forget_first)
+    monkeypatch.setattr(RedisConnection, "_exchange", forget_first)
     with server.client() as client:
         do_all(prepared(backend, CHANGES, LOOKS))
 
