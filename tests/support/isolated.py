@@ -18,6 +18,7 @@ from typing import Any
 from jobs import note  # type: ignore[import-not-found] # the project's
 
 from qframe import Queueable, dispatch, events
+from qframe.contracts.step import Delete, Step
 from qframe.exceptions import JobAlreadySettled
 
 note("imported", os.getpid())
@@ -207,3 +208,8 @@ def rescue(event: events.JobExceptionOccurred) -> None:
 
 def refuse(event: events.JobExceptionOccurred) -> None:
     event.job.fail(event.error)
+
+
+def lose(event: events.JobExceptionOccurred) -> None:
+    job: Any = event.job
+    job.context.backend.apply(Step(job.reservation, Delete()))

@@ -506,3 +506,16 @@ def test_what_a_listener_of_the_worker_makes_of_a_job_is_told_its_process(projec
     assert project.notes("failed") == [["failed", "True", "True"]]
     told = [line[1] for line in project.notes("own")]
     assert told == ["JobExceptionOccurred", "JobFailed", "JobAttempted"]
+
+
+def test_the_process_of_a_job_that_is_lost_when_it_has_ended_hears_that(project: Project) -> None:
+    project.configure('[listeners]\nJobExceptionOccurred = ["iso:lose"]\n')
+    project.write("own.py", OWN)
+    project.push("own.Fails")
+    assert "LOST" in project.drain("--isolate").out
+    assert project.notes("failed") == []
+    assert [line[1:] for line in project.notes("own")] == [
+        ["JobExceptionOccurred", "False"],
+        ["LeaseLost", "True"],
+        ["JobAttempted", "True"],
+    ]

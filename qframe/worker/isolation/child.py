@@ -100,6 +100,7 @@ class ChildAttempt(Attempt):
         if told is None:  # the worker cannot settle it
             self.job.mark_lost()
             events.fire(events.LeaseLost, self.job)
+            events.fire(events.JobAttempted, self.job, self.report.error)
         else:
             end = unpacked_end(told["end"], (verdict.end.error, self.report.error))
             self.tell(Verdict(Outcome(told["outcome"]), end), told["seconds"])
