@@ -266,7 +266,7 @@ def test_the_jobs_kept_in_a_batch_of_a_chain_are_shown_with_stars(fresh: Path) -
     send = Send(token=Secret(VALUE))
     within = batch([send, chain([send]).catch(send)]).then(send)
     link = chain([batch([chain([send, within])]).then(send)])
-    queues.connection("database").start_chain(link.plan(queues.connection("database"), None, None))
+    queues.connection("database").start_chain(link.plan(queues.connection("database"), None, {}))
     (job,) = queues.connection("database").reserve(["default"])
     raw = json.dumps(job.payload)
     shown = redacted(job.payload)

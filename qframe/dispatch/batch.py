@@ -14,9 +14,9 @@ from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.chain import (
+    Pending,
     PendingChain,
     callbacks,
-    check_connection,
     connection_of,
     dispatchable,
     own_job,
@@ -26,13 +26,12 @@ from qframe.dispatch.chain import (
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
-from qframe.features.batch import BatchMember, BatchPlan, MakeMember
+from qframe.features.batch import BatchMember, BatchPlan, MakeMember, about
 from qframe.features.batches import Batches
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
-from qframe.jobs.registry import refuse_while_importing
-from qframe.payload.text import one_line, queue_name
+from qframe.payload.text import one_line
 
 MemberJobs = JobDefinition | PendingChain | Sequence[JobDefinition]
 """A member: a job, or a chain of jobs."""
@@ -64,7 +63,7 @@ def _found(
     return None if record is None else Batch(connection, record, adder)
 
 
-class PendingBatch:
+class PendingBatch(Pending):
     """A batch about to be dispatched (Laravel's PendingBatch); `dispatch()` does it.
 
     What follows it are jobs: dispatched at least once, tried again like any other, never before
@@ -78,25 +77,12 @@ class PendingBatch:
         self.callbacks: dict[str, list[Dispatchable]] = {name: [] for name in _CALLBACKS}
         self.allows_failures = False
         self.label = ""
-        self._connection: str | None = None
-        self._queue: str | None = None
 
     def name(self, name: str) -> Self:
         """Name it, for people; raises `InvalidJob` for what is no text."""
         if not isinstance(name, str):
             raise InvalidJob(f"the name of a batch is a text, not {type(name).__name__}")
         self.label = one_line(name, _LONGEST_NAME)
-        return self
-
-    def on_connection(self, name: str) -> Self:
-        """Use this connection; default: the configured one. Raises `ConfigurationError`."""
-        manager.default().connection(name)
-        self._connection = name
-        return self
-
-    def on_queue(self, name: str) -> Self:
-        """Use this queue for the jobs that name none themselves; raises `InvalidQueueName`."""
-        self._queue = queue_name(name)
         return self
 
     def allow_failures(self, allow: bool = True) -> Self:
@@ -134,101 +120,74 @@ class PendingBatch:
         Raises `InvalidJob` or `BackendUnavailable`; what was pushed by then runs, and the batch is
         cancelled.
         """
-        refuse_while_importing()
         jobs: list[object] = []
         if connections.stand_in is not None or not isinstance(self.jobs, Iterator):
             self.jobs = list(self.jobs)
-            jobs = list(_flat(self.jobs))
-        named = self._connection or (getattr(jobs[0], "connection", None) if jobs else None)
-        connection = stand_in_for(manager.default().connection(named), jobs)
-        plan = self.plan(connection, str(uuid.uuid4()))
+            jobs = [*self.jobs]
+        connection = self._chosen(jobs)
+        plan = self.plan(connection, self._queue, str(uuid.uuid4()))
         connection.start_batch(plan)
         return _found(connection, plan.id) or Batch(connection, _unkept(connection, plan))
 
-    def plan(self, connection: Connection, identity: str) -> BatchPlan:
+    def plan(self, connection: Connection, queue: str | None, identity: str) -> BatchPlan:
         """Build what is kept of the batch; its members are built as they are pushed."""
-        from qframe.features import batch_jobs  # noqa: PLC0415 (its jobs would cost every program time)
+        from qframe.features.batch_jobs import RunBatchCallbacks  # noqa: PLC0415 (its jobs would cost every program time)
 
-        queue = self._queue
         follow = {
-            event: callbacks(connection, jobs, queue, batch_jobs.about(identity, event))
+            event: [
+                each.fields() for each in callbacks(connection, jobs, queue, about(identity, event))
+            ]
             for event, jobs in self.callbacks.items()
         }
-        runs = batch_jobs.RunBatchCallbacks(of=identity)
+        step = 0
+        if self.callbacks["progress"]:
+            jobs = self.jobs
+            step = max(1, len(jobs) // _STEPS) if isinstance(jobs, Sequence) else _STEPS
         return BatchPlan(
             id=identity,
             name=self.label,
-            options=batch_jobs.options(queue, follow),
+            options={"queue": queue, "follow": follow},
             allows_failures=self.allows_failures,
-            progress_step=self._step(),
-            callback_job=connection.prepare(runs, queue, 0, {}),
-            before=follow["before"],
+            progress_step=step,
+            callback_job=connection.prepare(RunBatchCallbacks(of=identity), queue, 0, {}),
             members=(_maker(connection, identity, each, queue) for each in self.jobs),
         )
 
-    def _step(self) -> int:
-        if not self.callbacks["progress"]:
-            return 0
-        return max(1, len(self.jobs) // _STEPS) if isinstance(self.jobs, Sequence) else _STEPS
-
-    def as_job(self, connection: Connection, queue: str | None) -> JobDefinition:
+    def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
         """Give the job that begins this batch when its turn in a chain has come."""
-        from qframe.features import batch_jobs  # noqa: PLC0415 (its jobs would cost every program time)
+        from qframe.features.batch_jobs import StartBatch  # noqa: PLC0415 (its jobs would cost every program time)
 
-        check_connection(self._connection, connection, "a batch within a chain")
-        queue = self._queue or queue
+        queue = self._queue_within(connection, queue, "a batch within a chain")
         self.jobs = list(self.jobs)
-        plans = [_plan_of(connection, each, queue, None) for each in self.jobs]
-        runs = connection.prepare(batch_jobs.RunBatchCallbacks(of=""), queue, 0, {})
-        return batch_jobs.StartBatch(
-            label=self.label,
+        plan = self.plan(connection, queue, identity)
+        return StartBatch(
+            identity=identity,
+            label=plan.name,
             default_queue=queue,
-            allows=self.allows_failures,
-            step=self._step(),
-            callback_job=runs.fields(),
-            follow={
-                event: [each.fields() for each in callbacks(connection, jobs, queue, {})]
-                for event, jobs in self.callbacks.items()
-            },
-            members=[
-                {
-                    "chain": plan.id,
-                    "links": [each.fields() for each in plan.links],
-                    "catch": [each.fields() for each in plan.catch],
-                }
-                for plan in plans
-            ],
+            allows=plan.allows_failures,
+            step=plan.progress_step,
+            callback_job=plan.callback_job.fields(),
+            follow=plan.options["follow"],
+            members=[make(number).fields() for number, make in enumerate(plan.members)],
         )
-
-
-def _plan_of(
-    connection: Connection, each: MemberJobs, queue: str | None, member: BatchMember | None
-) -> ChainPlan:
-    """Build the payloads of a member."""
-    if isinstance(each, PendingChain):
-        return each.plan(connection, queue, member)
-    if isinstance(each, Sequence):
-        return PendingChain(each).plan(connection, queue, member)
-    job = own_job(each, connection, "a batch")
-    more = {} if member is None else member.keys()
-    prepared = connection.prepare(job, job.queue or queue, seconds(job.delay), more)
-    return ChainPlan("", [job], [prepared])
 
 
 def _maker(
     connection: Connection, identity: str, each: MemberJobs, queue: str | None
 ) -> MakeMember:
-    return lambda number: _plan_of(connection, each, queue, BatchMember(identity, number))
+    """Give what builds the payloads of a member."""
 
-
-def _flat(jobs: Iterable[MemberJobs]) -> Iterator[object]:
-    for each in jobs:
+    def make(number: int) -> ChainPlan:
+        keys = BatchMember(identity, number).keys()
         if isinstance(each, PendingChain):
-            yield from each.jobs
-        elif isinstance(each, Sequence):
-            yield from each
-        else:
-            yield each
+            return each.plan(connection, queue, keys)
+        if isinstance(each, Sequence):
+            return PendingChain(each).plan(connection, queue, keys)
+        job = own_job(each, connection, "a batch")
+        prepared = connection.prepare(job, job.queue or queue, seconds(job.delay), keys)
+        return ChainPlan("", [job], [prepared])
+
+    return make
 
 
 # -- what there is of a batch ---------------------------------------------------------------------
@@ -325,20 +284,16 @@ class Batch:
     def add(self, *jobs: MemberJobs) -> Batch:
         """Add members, from a job of the batch; raises `InvalidJob` where it is over."""
         if jobs:
+            adder, running, word = self._adder, None, ""
+            if adder is not None:  # named the same when the job that adds runs again
+                running = adder.job
+                object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
+                said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
+                word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
             queue = self._record.options.get("queue")
             makers = [_maker(self._connection, self.id, each, queue) for each in jobs]
-            running = None if self._adder is None else self._adder.job
-            self._connection.extend_batch(self.id, makers, running, self._next_word())
+            self._connection.extend_batch(self.id, makers, running, word)
         return self.fresh()
-
-    def _next_word(self) -> str:
-        """Name what is added next, the same when the job that adds it runs again."""
-        adder = self._adder
-        if adder is None:
-            return ""
-        object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
-        said = f"{adder.job.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
-        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
     def _batches(self) -> Batches:
         batches = self._connection.batches()

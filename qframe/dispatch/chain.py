@@ -12,7 +12,6 @@ from qframe.connection import Connection
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
-from qframe.features.batch import BatchMember
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
 from qframe.jobs.definition import JobDefinition
@@ -30,8 +29,8 @@ class BatchLink(Protocol):
 
     jobs: Any
 
-    def as_job(self, connection: Connection, queue: str | None) -> JobDefinition:
-        """Give the job that begins it."""
+    def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
+        """Give the job that begins it, with this id."""
 
 
 def chain(jobs: Iterable[JobDefinition | BatchLink]) -> PendingChain:
@@ -44,7 +43,46 @@ def chain(jobs: Iterable[JobDefinition | BatchLink]) -> PendingChain:
     return PendingChain(jobs)
 
 
-class PendingChain:
+class Pending:
+    """Jobs about to be dispatched together: on which connection, and to which queue."""
+
+    _connection: str | None = None
+    _queue: str | None = None
+
+    def on_connection(self, name: str) -> Self:
+        """Use this connection for all jobs; default: that of the first.
+
+        Raises `ConfigurationError`.
+        """
+        manager.default().connection(name)
+        self._connection = name
+        return self
+
+    def on_queue(self, name: str) -> Self:
+        """Use this queue for the jobs that name none themselves; raises `InvalidQueueName`."""
+        self._queue = queue_name(name)
+        return self
+
+    def _chosen(self, jobs: Sequence[object]) -> Connection:
+        """Give the connection for all jobs, or what stands in for it."""
+        refuse_while_importing()
+        named = self._connection or getattr(next(_single(jobs), None), "connection", None)
+        return stand_in_for(manager.default().connection(named), jobs)
+
+    def _queue_within(self, connection: Connection, queue: str | None, what: str) -> str | None:
+        """Give the queue within another chain or batch, whose connection it has to be on.
+
+        Raises `InvalidJob`.
+        """
+        if self._connection not in {None, connection.name}:
+            raise InvalidJob(
+                f"{what} is on its connection, here {connection.name!r}, not on "
+                f"{self._connection!r}"
+            )
+        return self._queue or queue
+
+
+class PendingChain(Pending):
     """A chain about to be dispatched (Laravel's PendingChain); `dispatch()` does it."""
 
     def __init__(self, jobs: Iterable[JobDefinition | BatchLink]) -> None:
@@ -56,23 +94,7 @@ class PendingChain:
             raise InvalidJob("a chain needs a job: chain([First(...), Second(...)])")
         self.callbacks: list[Dispatchable] = []
         """What is dispatched when a link fails."""
-        self._connection: str | None = None
-        self._queue: str | None = None
         self._delay: When | None = None
-
-    def on_connection(self, name: str) -> Self:
-        """Use this connection for all links; default: that of the first.
-
-        Raises `ConfigurationError`.
-        """
-        manager.default().connection(name)
-        self._connection = name
-        return self
-
-    def on_queue(self, name: str) -> Self:
-        """Use this queue for the links that name none themselves; raises `InvalidQueueName`."""
-        self._queue = queue_name(name)
-        return self
 
     def delay(self, delay: When) -> Self:
         """Make the first link ready after `delay`: seconds, timedelta or aware datetime.
@@ -95,29 +117,22 @@ class PendingChain:
         Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
         connection what a link raised.
         """
-        refuse_while_importing()
-        first = self.jobs[0]
-        named = self._connection or getattr(first, "connection", None)
-        connection = stand_in_for(manager.default().connection(named), self.jobs)
-        plan = self.plan(connection, self._queue, None)
+        connection = self._chosen(self.jobs)
+        plan = self.plan(connection, None, {})
         connection.start_chain(plan)
         return plan.id
 
-    def plan(
-        self, connection: Connection, queue: str | None, member: BatchMember | None
-    ) -> ChainPlan:
-        """Build the payloads of all links for a connection, as a member of a batch if it is one."""
-        check_connection(self._connection, connection, "a chain within a batch")
+    def plan(self, connection: Connection, queue: str | None, keys: dict[str, Any]) -> ChainPlan:
+        """Build the payloads of all links for a connection, with these keys in each."""
+        queue = self._queue_within(connection, queue, "a chain within a batch")
         identity = str(uuid.uuid4())
-        queue = self._queue or queue
-        counted = {} if member is None else member.keys()
         jobs: list[Dispatchable] = []
         links = []
         for each in self.jobs:
             job, more = _link_job(connection, each, queue)
-            keys = {chain_feature.KEY: {"id": identity, **more}, **counted}
             delay = seconds(job.delay if jobs or self._delay is None else self._delay)
-            links.append(connection.prepare(job, job.queue or queue, delay, keys))
+            said = {chain_feature.KEY: {"id": identity, **more}, **keys}
+            links.append(connection.prepare(job, job.queue or queue, delay, said))
             jobs.append(job)
         return ChainPlan(identity, jobs, links, callbacks(connection, self.callbacks, queue, {}))
 
@@ -126,9 +141,10 @@ def _link_job(
     connection: Connection, each: JobDefinition | BatchLink, queue: str | None
 ) -> tuple[JobDefinition, dict[str, Any]]:
     """Give the job of a link, and what its payload says of the chain besides."""
-    as_job: Callable[[Connection, str | None], JobDefinition] | None = getattr(each, "as_job", None)
+    as_job: Callable[..., JobDefinition] | None = getattr(each, "as_job", None)
     if as_job is not None and not isinstance(each, JobDefinition):
-        return as_job(connection, queue), {"batch": True}
+        identity = str(uuid.uuid4())
+        return as_job(connection, queue, identity), {"batch": {"id": identity}}
     return own_job(each, connection, "a chain"), {}
 
 
@@ -150,12 +166,6 @@ def own_job(job: object, connection: Connection, place: str) -> JobDefinition:
             f"{place} are on one: here {connection.name!r} (on_connection)"
         )
     return job
-
-
-def check_connection(named: str | None, connection: Connection, what: str) -> None:
-    """Check the connection that a chain or batch within another one names; raises `InvalidJob`."""
-    if named not in {None, connection.name}:
-        raise InvalidJob(f"{what} is on its connection, here {connection.name!r}, not on {named!r}")
 
 
 def dispatchable(job: object, where: str) -> Dispatchable:

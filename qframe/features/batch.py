@@ -7,7 +7,7 @@ member failed, when progress is to be told, and when all have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from qframe.contracts.status import State
@@ -62,6 +62,11 @@ class BatchFeature(Feature):
             plan.add(member.arrives(job.own_uuid if failed else "", failed=failed))
 
 
+def about(identity: str, event: str) -> dict[str, Any]:
+    """Give what a callback's payload says of its batch."""
+    return {KEY: {"id": identity, "on": event}}
+
+
 def batch_of(message: Mapping[str, Any]) -> str | None:
     """Give the id of the batch a payload names, as member or as callback."""
     return named_id(message, KEY)
@@ -77,16 +82,14 @@ class BatchPlan(NamedTuple):
     id: str
     name: str
     options: Mapping[str, Any]
-    """What is kept of it besides: the `queue` of its members, the callbacks by their events
-    (`follow`), and of a link of a chain, that (`chain`)."""
+    """What is kept of it besides: the `queue` of its members, the fields of the callbacks by their
+    events (`follow`), and of a link of a chain, that (`chain`)."""
     allows_failures: bool
     """Else the first failure cancels it."""
     progress_step: int
     """Progress is told each time so many members are done; 0: never."""
     callback_job: Prepared
     """The job that runs the callbacks."""
-    before: Sequence[Prepared]
-    """What is pushed before the first member."""
     members: Iterable[MakeMember]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from qframe.contracts.batch import BatchRecord
@@ -12,7 +11,7 @@ from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.features import batch, chain
 from qframe.features.base import Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember
-from qframe.features.batches import Batches, Found
+from qframe.features.batches import Batches, Found, renumbered
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
 from qframe.features.reserved import ReservedJob
@@ -22,11 +21,6 @@ log = logging.getLogger("qframe")
 
 EVENTS = ("progress", "catch", "then", "finally")
 _TRIES = 100
-
-
-def about(identity: str, event: str) -> dict[str, Any]:
-    """Give what a callback's payload says of its batch."""
-    return {batch.KEY: {"id": identity, "on": event}}
 
 
 def batches_of(job: JobDefinition) -> Batches:
@@ -152,7 +146,7 @@ def _go_on(batches: Batches, found: Found) -> bool:
     if not goes_on and link["member"] is not None:
         # Before it is noted: who comes again says it again, should nobody have pushed what is due.
         member = BatchMember(link["member"]["id"], link["member"]["n"])
-        arrives = member.arrives(link["uuid"], failed=outcome == "broken")
+        arrives = member.arrives(record.id, failed=outcome == "broken")
         context.backend.apply(Step(None, arrives))
     return batches.apply(plan, raises=True).applied
 
@@ -164,6 +158,7 @@ class StartBatch(JobDefinition):
     backoff: ClassVar[Any] = (1, 5, 30)
     display_name: ClassVar[Any] = "batch: begins"
 
+    identity: str
     label: str
     default_queue: str | None
     allows: bool
@@ -173,28 +168,25 @@ class StartBatch(JobDefinition):
     members: list[dict[str, Any]]
 
     def handle(self) -> None:
-        """Begin it, or go on where a worker that died had begun it; its id is this job's."""
-        batches = batches_of(self)
-        context, identity, said = batches.context, self.job.uuid, self.job.payload
-        follow = {
-            event: [context.changed(Prepared.of(each), about(identity, event)) for each in jobs]
-            for event, jobs in self.follow.items()
-        }
+        """Begin it, or go on where a worker that died had begun it."""
+        batches, said = batches_of(self), self.job.payload
+        context, identity = batches.context, self.identity
         link = {
             "id": chain.named_id(said, chain.KEY),
-            "uuid": identity,
+            "uuid": self.job.uuid,
             "allows": self.allows,
             "member": said.get(batch.KEY),
         }
         plan = BatchPlan(
             id=identity,
             name=self.label,
-            options={**options(self.default_queue, follow), "chain": link},
+            options={"queue": self.default_queue, "follow": self.follow, "chain": link},
             allows_failures=self.allows,
             progress_step=self.step,
-            callback_job=callback_job(context, Prepared.of(self.callback_job), identity),
-            before=follow["before"],
-            members=(_maker(context, identity, each) for each in self.members),
+            callback_job=Prepared.of(self.callback_job),
+            members=(
+                _maker(context, identity, place, each) for place, each in enumerate(self.members)
+            ),
         )
         batches.resume(plan)
         record = batches.read(identity)
@@ -202,24 +194,9 @@ class StartBatch(JobDefinition):
             raise QframeError(_failure(record))  # it has run: the caller of the chain hears of it
 
 
-def callback_job(context: Context, job: Prepared, identity: str) -> Prepared:
-    """Give a `RunBatchCallbacks` that was made before its batch had an id."""
-    return context.changed(job, {"data": {"of": identity}})
-
-
-def options(queue: str | None, follow: Mapping[str, list[Prepared]]) -> dict[str, Any]:
-    """Give what is kept of a batch for later."""
-    return {
-        "queue": queue,
-        "follow": {event: [job.fields() for job in jobs] for event, jobs in follow.items()},
-    }
-
-
-def _maker(context: Context, identity: str, kept: dict[str, Any]) -> MakeMember:
+def _maker(context: Context, identity: str, place: int, kept: dict[str, Any]) -> MakeMember:
     def make(number: int) -> ChainPlan:
-        keys = BatchMember(identity, number).keys()
-        links = [context.changed(Prepared.of(fields), keys) for fields in kept["links"]]
-        catch = [Prepared.of(fields) for fields in kept["catch"]]
-        return ChainPlan(kept["chain"], [None] * len(links), links, catch)
+        member = ChainPlan.of(kept)
+        return member if number == place else renumbered(context, member, identity, number)
 
     return make

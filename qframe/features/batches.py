@@ -36,7 +36,7 @@ from qframe.features import chain
 from qframe.features.base import Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember, batch_key
 from qframe.features.chain import ChainPlan
-from qframe.features.context import Context
+from qframe.features.context import Context, Prepared
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
 
@@ -126,8 +126,8 @@ class Batches:
             Set(_index_key(plan.id, created), "", KEPT),
             Open(key, Push(runs.queue, runs.raw, runs.delay), plan.progress_step),
         )
-        for job in plan.before:
-            chain.plan_prepared(self.context, job, made)
+        for job in plan.options["follow"].get("before", ()):
+            chain.plan_prepared(self.context, Prepared.of(job), made)
         self.apply(made)
 
     def close(self, identity: str) -> None:
@@ -158,7 +158,10 @@ class Batches:
             before = first
             first, counted = self._number(identity, word)
             if first != before:
-                members = self._renumbered(members, identity, first)
+                members = [
+                    renumbered(self.context, member, identity, number)
+                    for number, member in enumerate(members, first)
+                ]
 
     def _push_apart(
         self, identity: str, members: Sequence[ChainPlan], first: int, places: Sequence[int]
@@ -221,16 +224,6 @@ class Batches:
                 plan.add(*own.operations)
                 plan.after += own.after
         return plan, apart
-
-    def _renumbered(
-        self, members: Sequence[ChainPlan], identity: str, first: int
-    ) -> list[ChainPlan]:
-        made = []
-        for number, member in enumerate(members, first):
-            keys = BatchMember(identity, number).keys()
-            links = [self.context.changed(link, keys) for link in member.links]
-            made.append(member._replace(links=links))
-        return made
 
     def apply(self, plan: Plan, *, raises: bool = False) -> Result:
         """Apply a plan.
@@ -411,6 +404,12 @@ def _record(identity: str, text: str, latch: Latch) -> BatchRecord:
         cancelled_at=cancelled_at,
         finished_at=latch.completed_at,
     )
+
+
+def renumbered(context: Context, member: ChainPlan, identity: str, number: int) -> ChainPlan:
+    """Give a member of a batch with another number."""
+    keys = BatchMember(identity, number).keys()
+    return member._replace(links=[context.changed(link, keys) for link in member.links])
 
 
 def _chunks(plan: BatchPlan) -> Iterator[list[MakeMember]]:

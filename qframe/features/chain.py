@@ -50,6 +50,17 @@ class ChainPlan(NamedTuple):
     catch: Sequence[Prepared] = ()
     """What is pushed when a link fails."""
 
+    def fields(self) -> dict[str, Any]:
+        """Give what JSON can carry: all but the jobs."""
+        links, catch = ([each.fields() for each in jobs] for jobs in (self.links, self.catch))
+        return {"chain": self.id, "links": links, "catch": catch}
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> ChainPlan:
+        """Read what `fields` gave."""
+        links, catch = ([*map(Prepared.of, fields[key])] for key in ("links", "catch"))
+        return cls(fields["chain"], [None] * len(links), links, catch)
+
 
 class ChainFeature(Feature):
     """Pushes the next link in the step that ends one, or what catches its failure."""
@@ -107,9 +118,10 @@ def is_id(identity: str) -> bool:
 
 def _waits_for_batch(job: ReservedJob) -> bool:
     """Whether the chain goes on not with the end of this job but with that of a batch it began."""
-    if job.payload[KEY].get("batch") is not True:
+    batch = named_id(job.payload[KEY], "batch")
+    if batch is None:
         return False
-    (text,) = job.context.backend.read(f"batch:{job.own_uuid}")
+    (text,) = job.context.backend.read(f"batch:{batch}")
     return text is not None  # one that was skipped has none to wait for
 
 

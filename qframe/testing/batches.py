@@ -10,7 +10,6 @@ from qframe.contracts.step import Step
 from qframe.dispatch.batch import Batch
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.features.batch import BatchMember, BatchPlan
-from qframe.features.batch_jobs import options
 from qframe.features.batches import Batches
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
@@ -32,7 +31,7 @@ def fake_batch(
     context = Context("null", backend, (), Keyring(), None, settings.retry_after, 1_000_000)
     batches, identity = Batches(context), str(uuid.uuid4())
     members = [lambda _: ChainPlan("", [None], [_NOBODY])] * total
-    batches.start(BatchPlan(identity, name, options(None, {}), True, 0, _NOBODY, (), members))
+    batches.start(BatchPlan(identity, name, {"follow": {}}, True, 0, _NOBODY, members))
     if cancelled:
         batches.cancel(identity)
     for number in range(done + failed):

@@ -231,18 +231,14 @@ class RecordingConnection(Connection):
             jobs["before"], jobs["progress"], jobs["then"], jobs["catch"], jobs["finally"],
         )  # fmt: skip
 
-    def _batch_of(self, starts: batch_jobs.StartBatch, identity: str) -> DispatchedBatch:
+    def _batch_of(self, starts: batch_jobs.StartBatch) -> DispatchedBatch:
         """Give the batch that a link begins."""
         members: list[MemberJob] = []
         for kept in starts.members:
             jobs = self._jobs(map(Prepared.of, kept["links"]))
-            links = [
-                self._or_batch(job, fields["uuid"])
-                for job, fields in zip(jobs, kept["links"], strict=True)
-            ]
-            members.append(links if kept["chain"] else jobs[0])
+            members.append([*map(self._or_batch, jobs)] if kept["chain"] else jobs[0])
         return self._batch(
-            identity, starts.label, members, starts.default_queue, starts.follow,
+            starts.identity, starts.label, members, starts.default_queue, starts.follow,
             allows=starts.allows,
         )  # fmt: skip
 
@@ -252,13 +248,12 @@ class RecordingConnection(Connection):
         return self._links(plan) if plan.id else plan.jobs[0]
 
     def _links(self, plan: ChainPlan) -> list[LinkJob]:
-        links = zip(plan.links, plan.jobs, strict=True)
-        return [self._or_batch(job, link.uuid) for link, job in links]
+        return [self._or_batch(job) for job in plan.jobs]
 
-    def _or_batch(self, job: Dispatchable | None, identity: str) -> LinkJob:
+    def _or_batch(self, job: Dispatchable | None) -> LinkJob:
         """Give the batch that a link begins, or the link's job."""
         if isinstance(job, batch_jobs.StartBatch):
-            return self._batch_of(job, identity)
+            return self._batch_of(job)
         return job
 
     def _jobs(self, prepared: Iterable[Prepared]) -> list[Dispatchable | None]:

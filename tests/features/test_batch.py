@@ -14,13 +14,13 @@ from qframe import events
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.status import State
 from qframe.contracts.step import Arrive, Delete, Expect, Extend, Push, Result, Set, Step
-from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.memory.backend import MemoryBackend, Message
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable, InvalidJob
 from qframe.features import batch_jobs, batches, chain
 from qframe.features.all import FEATURES
 from qframe.features.base import End, Plan
-from qframe.features.batch import BatchMember, BatchPlan, MakeMember
+from qframe.features.batch import BatchMember, BatchPlan, MakeMember, about
 from qframe.features.batch_jobs import RunBatchCallbacks, StartBatch
 from qframe.features.batches import Batches
 from qframe.features.chain import CAUSE, ChainPlan
@@ -69,12 +69,12 @@ class Benches(Bench):
         follow: Sequence[str] = (), **options: Any,
     ) -> BatchPlan:  # fmt: skip
         told = {
-            event: [self.prepared(event, "told", **batch_jobs.about(batch, event))]
+            event: [self.prepared(event, "told", **about(batch, event)).fields()]
             for event in follow
         }
         return BatchPlan(
-            batch, "a batch", {**batch_jobs.options(None, told), **options}, allows, step,
-            self.callback_job(batch), told.get("before", []), makers,
+            batch, "a batch", {"queue": None, "follow": told, **options}, allows, step,
+            self.callback_job(batch), makers,
         )  # fmt: skip
 
     def begin(self, *uuids: str, **more: Any) -> None:
@@ -410,15 +410,15 @@ def test_a_large_batch_is_pushed_some_at_a_time(bench: Benches) -> None:
 
 def test_a_push_that_fails_cancels_the_batch(bench: Benches, monkeypatch: Any) -> None:
     messages: Any = getattr(bench.backend, "messages", bench.backend)
-    push = messages._push
+    move = messages._move
 
-    def fails(found: Push, now: float) -> None:
-        if found.queue == "q":
+    def fails(message: Message, *args: Any, **kwargs: Any) -> None:
+        if message.queue == "q":
             raise BackendUnavailable("no way")
-        push(found, now)
+        move(message, *args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(messages, "_push", fails)
+        patched.setattr(messages, "_move", fails)
         with pytest.raises(BackendUnavailable, match="no way"):
             bench.begin("a", "b", follow=["finally"])
     record = bench.read()
@@ -507,21 +507,20 @@ def nested(
 ) -> None:
     """Dispatch the chain a, a batch of these members, z."""
     counted: dict[str, Any] = BatchMember("outer", 0).keys() if member else {}
-    kept = []
-    for uuid in members:
-        link = bench.prepared(uuid)
-        kept.append({"chain": "", "links": [link.fields()], "catch": []})
+    kept = [bench.maker(uuid, batch="inner")(place).fields() for place, uuid in enumerate(members)]
     data = {
-        "label": "inner", "default_queue": None, "allows": allows, "step": 0,
-        "callback_job": bench.callback_job("").fields(),
-        "follow": {"before": [bench.prepared("before", "told").fields()],
-                   "then": [bench.prepared("then", "told").fields()]},
+        "identity": "inner", "label": "inner", "default_queue": None, "allows": allows, "step": 0,
+        "callback_job": bench.callback_job("inner").fields(),
+        "follow": {
+            event: [bench.prepared(event, "told", **about("inner", event)).fields()]
+            for event in ("before", "then")
+        },
         "members": kept,
     }  # fmt: skip
     job = f"{StartBatch.__module__}.StartBatch"
     said = {"chain": {"id": "c"}, **counted}
     starts = bench.prepared(
-        "inner", job=job, data=data, **{**said, "chain": {"id": "c", "batch": True}}
+        "inner", job=job, data=data, **{**said, "chain": {"id": "c", "batch": {"id": "inner"}}}
     )
     links = [bench.prepared("a", **said), starts, bench.prepared("z", **said)]
     catch = [bench.prepared("sorry", "told")]

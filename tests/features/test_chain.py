@@ -418,7 +418,8 @@ def _dying(apply: Any, left: list[int]) -> Any:
 @pytest.mark.parametrize(
     "said",
     [None, 1, "c", [], {}, {"id": None}, {"id": ""}, {"id": "c:a"}, {"id": "x" * 65},
-     {"id": "a\0b"}, {"id": ["c"]}, {"id": "none", "batch": True}],
+     {"id": "a\0b"}, {"id": ["c"]}, {"id": "none", "batch": {"id": "none"}},
+     {"id": "none", "batch": True}],
 )  # fmt: skip
 @pytest.mark.parametrize("state", [State.COMPLETE, State.FAILED, State.CANCELLED])
 def test_what_could_be_no_chain_is_none(bench: Bench, said: Any, state: State) -> None:

@@ -86,8 +86,8 @@ def test_the_chains_delay_is_in_place_of_the_first_links_own(queues: QueueManage
     assert ran == ["one"]
     assert queues.connection().sizes().delayed == 1
     longer = chain([Later(word="three")]).delay(300)
-    assert longer.plan(queues.connection(), None, None).links[0].delay == 300
-    assert chain([Later(word="four")]).plan(queues.connection(), None, None).links[0].delay == 30
+    assert longer.plan(queues.connection(), None, {}).links[0].delay == 300
+    assert chain([Later(word="four")]).plan(queues.connection(), None, {}).links[0].delay == 30
 
 
 @pytest.mark.every_backend

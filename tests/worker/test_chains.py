@@ -86,7 +86,7 @@ def test_two_workers_run_a_chain_with_a_batch_in_it(project: Project) -> None:
 @pytest.mark.embedded_only
 def test_a_batch_in_a_chain_goes_to_the_queue_of_the_chain(project: Project) -> None:
     inner = batch([killing.Step(scene="s", word="m")]).then(killing.Step(scene="s", word="then"))
-    plan = chain([inner]).on_queue("x").plan(project.queue, None, None)
+    plan = chain([inner]).on_queue("x").plan(project.queue, None, {})
     kept = json.loads(plan.links[0].raw)["data"]
     assert kept["default_queue"] == "x"
     assert kept["members"][0]["links"][0]["queue"] == "x"
