@@ -39,7 +39,7 @@ _DRIVERS = {
     "database": "database.backend:DatabaseBackend",
     "redis": "redis.backend:RedisBackend",
     "beanstalkd": "beanstalkd.backend:BeanstalkdBackend",
-    "memory": "memory:opened",
+    "memory": "memory.backend:MemoryBackend",
     "sync": "sync:SyncBackend",
     "null": "null:NullBackend",
 }

@@ -6,7 +6,6 @@ A backend of a third party derives `Bench`, enters itself in `BACKENDS`, and run
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,9 +14,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from qframe.config import BeanstalkdSettings, DatabaseSettings, RedisSettings
 from qframe.contracts.backend import Backend, Timing
+from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
+from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
+from qframe.drivers.redis.backend import RedisBackend
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisCluster, RedisServer
@@ -78,7 +81,7 @@ class MemoryBench(Bench):
     shared = False
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        self._backend = MemoryBackend(self.timing)
+        self._backend = MemoryBackend(timing=self.timing)
 
     def make(self) -> Backend:
         return self._backend
@@ -88,28 +91,20 @@ class SqliteBench(Bench):
     _files = itertools.count()
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        self._kind = _kind("database", "DatabaseBackend")
         self._url = f"sqlite:///{folder}/{next(self._files)}.sqlite3"
 
     def make(self) -> Backend:
-        from qframe.config import DatabaseSettings
-
-        backend: Backend = self._kind(NAME, DatabaseSettings(url=self._url), self.timing)
-        return backend
+        return DatabaseBackend(NAME, DatabaseSettings(url=self._url), self.timing)
 
 
 class RedisBench(Bench):
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        self._kind = _kind("redis", "RedisBackend")
         server: RedisServer = request.getfixturevalue("redis_running")
         server.command("FLUSHALL")
         self.url = server.url
 
     def make(self) -> Backend:
-        from qframe.config import RedisSettings
-
-        backend: Backend = self._kind(NAME, RedisSettings(url=self.url), self.timing)
-        return backend
+        return RedisBackend(NAME, RedisSettings(url=self.url), self.timing)
 
 
 class LossyRedisBench(RedisBench):
@@ -149,9 +144,6 @@ class ClusterBench(Bench):
         self._url = cluster.url
 
     def make(self) -> Backend:
-        from qframe.config import RedisSettings
-        from qframe.drivers.redis.backend import RedisBackend
-
         redis = RedisBackend(NAME, RedisSettings(url=self._url, cluster=True), self.timing)
         return OrderedBackend(redis, redis, redis)
 
@@ -165,8 +157,8 @@ class OrderedBench(Bench):
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self._messages = self.kind(request, folder)
         self._messages.timing = self.timing
-        self._facts = MemoryBackend(self.timing)
-        self._failed = MemoryBackend(self.timing)
+        self._facts = MemoryBackend(timing=self.timing)
+        self._failed = MemoryBackend(timing=self.timing)
 
     def make(self) -> Backend:
         if isinstance(self._messages, MemoryBench):
@@ -190,18 +182,15 @@ class BeanstalkdBench(Bench):
     by_readiness = False
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        self._kind = _kind("beanstalkd", "BeanstalkdBackend")
         server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
         server.empty()
         self._port = server.port
-        self._facts = MemoryBackend(self.timing)
-        self._attempts = MemoryBackend(self.timing)
+        self._facts = MemoryBackend(timing=self.timing)
+        self._attempts = MemoryBackend(timing=self.timing)
 
     def make(self) -> Backend:
-        from qframe.config import BeanstalkdSettings
-
         settings = BeanstalkdSettings(port=self._port)
-        messages: Backend = self._kind(NAME, settings, lambda: self._attempts, self.timing)
+        messages = BeanstalkdBackend(NAME, settings, lambda: self._attempts, self.timing)
         return OrderedBackend(messages, self._facts, self._facts)
 
 
@@ -221,16 +210,3 @@ def named(backends: Mapping[str, type[Bench]]) -> list[Any]:
     """Give backends as the parameters of a test."""
     marks = {True: [pytest.mark.slow], False: []}
     return [pytest.param(kind, id=name, marks=marks[kind.slow]) for name, kind in backends.items()]
-
-
-def _kind(driver: str, name: str) -> Any:
-    """Give a backend's class; without it the test is skipped."""
-    for folder in (f"new_{driver}", driver):
-        try:
-            module = importlib.import_module(f"qframe.drivers.{folder}.backend")
-        except ModuleNotFoundError as error:
-            if error.name is None or not error.name.startswith("qframe.drivers."):
-                raise
-            continue
-        return getattr(module, name)
-    pytest.skip(f"there is no {name} yet")

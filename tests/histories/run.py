@@ -31,8 +31,7 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.memory.messages import MemoryJob, Message
+from qframe.drivers.memory.backend import MemoryBackend, MemoryJob, Message
 from tests.conformance.backends import Bench
 from tests.histories.history import (
     HOLD,
@@ -51,48 +50,54 @@ from tests.histories.history import (
     Take,
 )
 
-GIVEN_UP = -1
+GIVEN_UP = b"given up"
 """The fence of a message whose reservation has ended with its lease."""
 
 
 class Model(MemoryBackend):
-    """The memory backend, which knows the messages that were released to the front."""
+    """The memory backend, which can follow another where the contract leaves a choice."""
 
     def __init__(self) -> None:
-        super().__init__(Timing(hold=HOLD))
-        self.fronts: set[int] = set()
-
-    def _move(
-        self, message: Message, place: Place, until: float = 0.0, *, front: bool = False
-    ) -> None:
-        super()._move(message, place, until, front=front)
-        self.fronts.discard(message.id)
-        if front:
-            self.fronts.add(message.id)
+        super().__init__(timing=Timing(hold=HOLD))
 
     def has_expired(self, job: MemoryJob) -> bool:
         """Whether the reservation stands, but its lease has run out."""
         self._queue(job.queue)
-        return job.message.fence == job.number and job.message.place is Place.READY
+        return job.message.fence == job.fence and job.message.place is Place.READY
+
+    def adopt(self, fence: bytes) -> Reservation | None:
+        for message in [each for name in QUEUES for each in self._queue(name)]:
+            if message.place is Place.RUNNING and message.fence == fence:
+                job = MemoryJob(message)
+                job.started = True
+                return job
+        return None
 
     def follow(self, jobs: Sequence[Reservation], *, any_order: bool) -> None:
         """Let the messages of one queue come in the order of these, if they may."""
         queue = self._queue(jobs[0].queue)
-        order = list(queue.ready.values())
+        ready = [message for message in queue if message.place is Place.READY]
+        orders = [message.order for message in ready]
         for place, job in enumerate(jobs):
-            for n in range(place, len(order)):
-                if _seen(order[n]) != (job.raw_body, job.attempts(), job.notes):
+            for n in range(place, len(ready)):
+                if _seen(ready[n]) != (job.raw_body, job.attempts(), job.notes):
                     continue
-                if any_order or self._may_pass(order[n], order[place:n]):
-                    order.insert(place, order.pop(n))
+                if any_order or _may_pass(ready[n], ready[place:n]):
+                    ready.insert(place, ready.pop(n))
                     break
-        for message in order:
-            queue.ready.move_to_end(message.id)
+        for message, order in zip(ready, orders, strict=True):
+            message.order = order
+        queue[: len(ready)] = ready
 
-    def _may_pass(self, message: Message, others: Sequence[Message]) -> bool:
-        if message.fence:  # its lease ran out
-            return all(other.fence or other.id in self.fronts for other in others)
-        return message.id in self.fronts and all(other.fence for other in others)
+
+def _may_pass(message: Message, others: Sequence[Message]) -> bool:
+    if message.fence:  # its lease ran out
+        return all(other.fence or _is_at_front(other) for other in others)
+    return _is_at_front(message) and all(other.fence for other in others)
+
+
+def _is_at_front(message: Message) -> bool:
+    return message.order[0] < 0
 
 
 def _seen(message: Message) -> tuple[bytes, int, bytes]:
@@ -210,10 +215,10 @@ class Run:
         """
         pairs = [pair for pair, _, _ in steps if pair is not None]
         stand = all(
-            pair.model.message.fence == pair.model.number and not self.model.has_expired(pair.model)
+            pair.model.message.fence == pair.model.fence and not self.model.has_expired(pair.model)
             for pair in pairs
         )
-        return stand and len({pair.model.number for pair in pairs}) == len(pairs)
+        return stand and len({pair.model.fence for pair in pairs}) == len(pairs)
 
     def _sure(self, steps: list[tuple[Pair | None, Step, Step]], backend: Backend) -> set[int]:
         """Name the reservations that a backend which is not joint need not renew to be sure."""

@@ -2,269 +2,324 @@
 
 from __future__ import annotations
 
-import itertools
 import select
-import socket
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from bisect import bisect, bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count, dropwhile
+from math import inf
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar, cast
 
+from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Place, Timing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import (
-    APPLIED,
-    LOST,
-    Arrive,
-    Bury,
-    Close,
-    Delete,
-    OfReservation,
-    Operation,
-    Outcome,
-    Push,
-    Release,
-    Renew,
-    Reservation,
-    Result,
-    Start,
-    Step,
-)
 from qframe.drivers.guard import guarded
-from qframe.drivers.memory.facts import Facts
-from qframe.drivers.memory.messages import MemoryJob, Message, MessageQueue
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message, and where it is."""
+
+    id: int
+    queue: str
+    raw: bytes
+    attempts: int = 0
+    notes: bytes = b""
+    place: Place | None = None
+    """None before it is pushed, and when it is gone."""
+    order: tuple[float, int] = (0.0, 0)
+    """When its delay or its lease ends, no more than 0 while it is ready; and its turn."""
+    fence: bytes = b""
+    """New at each reservation, and b"" once that is settled."""
+
+
+class MemoryJob(op.Reservation):
+    """A message this process holds the lease of."""
+
+    fence = b""
+
+    def __init__(self, of: Message) -> None:
+        super().__init__(of.queue, str(of.id), of.raw, of.attempts, of.notes)
+        self.message, self.fence = of, of.fence
+
+
+class Kept(NamedTuple, Generic[T]):
+    """A fact or a latch, and when it is gone."""
+
+    value: T
+    until: float
+    rank: int = 0
+
+
+@dataclass(slots=True)
+class OpenLatch:
+    """What was opened, and what has happened since."""
+
+    opened: op.Open
+    size: int = 0
+    closed: bool = False
+    done: set[int] = field(default_factory=set)
+    failed: dict[int, str] = field(default_factory=dict)
+    """The labels of the members that failed."""
+    first_failed: tuple[int, float] | None = None
+    """The member that failed first, and when."""
+    completed_at: float | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is closed and all its members have arrived."""
+        return self.closed and len(self.done) + len(self.failed) >= self.size
+
+    def change(self, operation: op.Arrive | op.Close, now: float) -> op.Push | None:
+        """Note what happened; gives `then` where somebody should look."""
+        due = False
+        match operation:
+            case op.Close():
+                self.closed = True
+            case op.Arrive(_, member) if not 0 <= member < self.size:
+                return None
+            case op.Arrive(_, member, failed=False):
+                self.failed.pop(member, None)
+                self.done.add(member)
+                due = self.opened.every > 0 and len(self.done) % self.opened.every == 0
+            case op.Arrive(_, member, label=label) if member not in self.done:
+                self.failed.setdefault(member, label)
+                self.first_failed = self.first_failed or (member, now)
+                due = self.first_failed[0] == member
+        if self.is_complete:
+            due, self.completed_at = True, self.completed_at or now
+        return self.opened.then if due else None
+
+    def seen(self, labels: int) -> Latch:
+        """Give it as it stands, with the labels of so many members that failed."""
+        counts = self.size, len(self.done), len(self.failed)
+        first, failed_at = self.first_failed or (None, None)
+        shown = tuple(self.failed[member] for member in sorted(self.failed)[:labels])
+        return Latch(*counts, self.closed, first, failed_at, self.completed_at, shown)
 
 
 class MemoryBackend(Backend):
-    """One lock makes each step one thing. What it holds lives as long as the object.
-
-    It can adopt, but does not say so: no other process can reach it.
-    """
+    """One lock makes each step one thing. What it holds lives as long as the object."""
 
     capabilities = ~Capability.NONE & ~(Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT)
 
-    def __init__(self, timing: Timing | None = None) -> None:
+    def __init__(self, *_: object, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
         self._lock = threading.RLock()
-        self._numbers = itertools.count(1)
-        self._queues: defaultdict[str, MessageQueue] = defaultdict(MessageQueue)
-        self._facts = Facts()
-        self._waiters: list[socket.socket] = []
-
-    def _now(self) -> float:
-        return time.time() + self.timing.skew
-
-    def _queue(self, name: str) -> MessageQueue:
-        """Give a queue as it is now."""
-        queue = self._queues[name]
-        queue.look_at_clock(self._now())
-        return queue
+        self._numbers = count(1)
+        self._queues: defaultdict[str, list[Message]] = defaultdict(list)
+        """Each in the order of `Message.order`: first the ready messages, last the buried ones."""
+        self._facts: dict[str, Kept[str]] = {}
+        self._latches: dict[str, Kept[OpenLatch]] = {}
+        self._failed: dict[str, FailedJob] = {}
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def apply(self, *steps: Step) -> list[Result]:
+    def apply(self, *steps: op.Step) -> list[op.Result]:
         with guarded(), self._lock:
             return [self._apply(step) for step in steps]
 
-    def _apply(self, step: Step) -> Result:
-        now = self._now()
-        job = step.reservation
-        if job is not None and not isinstance(job, MemoryJob):
-            raise TypeError(f"{job!r} is not of this backend")
-        if job is not None and job.message.fence != job.number:
-            return LOST
+    def _apply(self, step: op.Step) -> op.Result:
+        job = cast("MemoryJob | None", step.reservation)
+        if job is not None and job.fence != job.message.fence:
+            return op.LOST
         for operation in step.operations:
-            if not isinstance(operation, OfReservation | Push):
-                refused = self._facts.refused(operation, now)
-                if refused is not None:
-                    return refused
-        due = tuple(push for each in step.operations for push in self._do(each, job, now))
-        return Result(Outcome.APPLIED, due=due) if due else APPLIED
+            match operation:
+                case op.Expect(key, value) if (holds := self._live(self._facts, key)) != value:
+                    return op.Result(op.Outcome.REFUSED, key, holds)
+                case op.Extend(key) if (latch := self._latch(key)) is None or latch.is_complete:
+                    return op.Result(op.Outcome.REFUSED, key)
+                case op.Forget(uuid) if uuid not in self._failed:
+                    return op.Result(op.Outcome.REFUSED, uuid)
+        due = tuple(push for each in step.operations for push in self._do(each, job))
+        return op.Result(op.Outcome.APPLIED, due=due)
 
-    def _do(self, operation: Operation, job: MemoryJob | None, now: float) -> Iterable[Push]:
+    def _do(self, operation: op.Operation, job: MemoryJob | None) -> Sequence[op.Push]:  # noqa: C901, PLR0912 (a case each)
         """Do one operation; gives what a latch hands over."""
-        if isinstance(operation, Push):
-            self._push(operation, now)
-        elif isinstance(operation, OfReservation):
-            if job is not None:
-                self._settle(operation, job, job.message, now)
-        else:
-            then = self._facts.do(operation, now)
-            if then is not None and isinstance(operation, Arrive | Close) and operation.push:
-                self._push(then, now)
-            elif then is not None:
-                return (then,)
-        return ()
-
-    def _push(self, push: Push, now: float) -> None:
-        message = Message(next(self._numbers), push.queue, push.raw)
-        self._make_ready(message, push.delay, now)
-
-    def _settle(
-        self, operation: OfReservation, job: MemoryJob, message: Message, now: float
-    ) -> None:
-        """Do what becomes of the reservation."""
         match operation:
-            case Start(lease, notes):
-                if not job.started:
-                    message.attempts += 1
-                    job.started, job._attempts = True, message.attempts  # noqa: SLF001 (the backend keeps it)
+            case op.Push(queue, raw, delay):
+                new = Message(next(self._numbers), queue, raw)
+                self._move(new, Place.DELAYED, self.clock() + delay)
+            case op.Set(key, value, ttl):
+                self._facts[key] = Kept(value, self._until(ttl))
+            case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
+                self._facts.pop(key, None)
+            case op.Raise(key, rank, value, ttl):
+                if self._live(self._facts, key) is None or self._facts[key].rank <= rank:
+                    self._facts[key] = Kept(value, self._until(ttl), rank)
+            case op.Add(key, number, ttl):
+                total = int(self._live(self._facts, key) or 0) + number
+                self._facts[key] = Kept(str(total), self._until(ttl))
+            case op.Open(key, ttl=ttl) if self._latch(key) is None:
+                self._latches[key] = Kept(OpenLatch(operation), self._until(ttl))
+            case op.Extend(key, size) if latch := self._latch(key):
+                latch.size = max(latch.size, size)
+                self._latches[key] = Kept(latch, self._until(latch.opened.ttl))
+            case op.Arrive(key) | op.Close(key) if latch := self._latch(key):
+                self._latches[key] = Kept(latch, self._until(latch.opened.ttl))
+                if then := latch.change(operation, time.time() + self.timing.skew):
+                    return self._do(then, None) if operation.push else [then]
+            case op.Forget(uuid) | op.Record(FailedJob(uuid)):
+                self._failed.pop(uuid, None)  # what replaces it comes last
+                if isinstance(operation, op.Record):
+                    self._failed[uuid] = operation.job
+            case op.Start() | op.Renew() | op.Delete() | op.Release() | op.Bury() if job:
+                self._settle(operation, job, job.message)
+        return []
+
+    def _settle(self, operation: op.OfReservation, job: MemoryJob, message: Message) -> None:
+        """Do what becomes of the reservation."""
+        now = self.clock()
+        if isinstance(operation, op.Settling):
+            message.fence = b""
+        match operation:
+            case op.Start(lease, notes):
+                message.attempts += not job.started
                 message.notes = job.notes = notes
-                job.lease = lease
+                job.started, job.lease, job._attempts = True, lease, message.attempts  # noqa: SLF001 (the backend keeps them)
                 self._move(message, Place.RUNNING, now + lease)
-            case Renew(lease):
+            case op.Renew(lease):
                 self._move(message, Place.RUNNING if job.started else Place.HELD, now + lease)
-            case Delete():
-                message.fence = 0
-                self._queue(message.queue).remove(message)
-            case Bury(notes):
-                message.fence = 0
+            case op.Delete():
+                self._move(message, None)
+            case op.Bury(notes):
                 message.notes = message.notes if notes is None else notes
-                self._move(message, Place.BURIED)
-            case Release(delay, front, counted, notes):
+                self._move(message, Place.BURIED, inf)
+            case op.Release(delay, front, counted, notes):
                 message.notes = message.notes if notes is None else notes
                 message.attempts -= job.started and not counted
-                self._make_ready(message, delay, now, front=front)
+                place = Place.READY if front and delay <= 0 else Place.DELAYED
+                until = -next(self._numbers) if place is Place.READY else now + delay
+                self._move(message, place, until)
 
-    def _make_ready(
-        self, message: Message, delay: float, now: float, *, front: bool = False
-    ) -> None:
-        message.fence = 0
-        if delay > 0:
-            self._move(message, Place.DELAYED, now + delay)
-        else:
-            self._move(message, Place.READY, front=front)
+    # -- messages ---------------------------------------------------------------------------------
 
-    def _move(
-        self, message: Message, place: Place, until: float = 0.0, *, front: bool = False
-    ) -> None:
-        """Put a message in its place, behind what became ready before now."""
-        queue = self._queue(message.queue)
-        queue.remove(message)
-        message.place, message.until, message.turn = place, until, next(self._numbers)
-        queue.add(message, front=front)
-        for waiter in self._waiters:
-            with suppress(BlockingIOError):  # it has been told often enough
-                waiter.send(b"\0")
+    def _queue(self, name: str) -> list[Message]:
+        """Give a queue as it is now: what is due goes to the tail of what is ready.
 
-    # -- reserving --------------------------------------------------------------------------------
+        What nobody renewed goes before that, behind what was released to the front.
+        """
+        queue, now = self._queues[name], self.clock()
+        ended = queue[bisect(queue, (0, inf), key=_ORDER) : bisect(queue, (now, inf), key=_ORDER)]
+        for message in ended:
+            self._move(message, Place.READY, 0.0 if message.place is Place.DELAYED else -1.0)
+        return queue
+
+    def _move(self, message: Message, place: Place | None, until: float = 0.0) -> None:
+        """Put a message in its place, behind others of the same moment; None removes it."""
+        queue = self._queues[message.queue]
+        if message.place is not None:
+            del queue[bisect_left(queue, message.order, key=_ORDER)]
+        message.place, message.order = place, (until, next(self._numbers))
+        if place is not None:
+            insort(queue, message, key=_ORDER)
 
     def reserve(
-        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
-    ) -> tuple[list[Reservation], list[Result]]:
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[op.Step] = ()
+    ) -> tuple[list[op.Reservation], list[op.Result]]:
         with guarded(), self._lock:
-            results = self.apply(*first)
-            found: list[Reservation] = []
-            size = 0
+            results, room = self.apply(*first), self.timing.most_bytes
+            found: list[op.Reservation] = []
             for queue in map(self._queue, queues):
-                while queue.ready and len(found) < limit and size < self.timing.most_bytes:
-                    job = self._hold(next(iter(queue.ready.values())))
-                    found.append(job)
-                    size += len(job.raw_body)
+                while queue and queue[0].place is Place.READY and len(found) < limit and room > 0:
+                    found.append(self._hold(queue[0]))
+                    room -= len(found[-1].raw_body)
             return found, results
 
     def _hold(self, message: Message) -> MemoryJob:
-        message.fence = next(self._numbers)
+        message.fence = b"%d" % next(self._numbers)
         lease = self.timing.hold + len(message.raw) / self.timing.bytes_a_second
-        self._move(message, Place.HELD, self._now() + lease)
+        self._move(message, Place.HELD, self.clock() + lease)
         return MemoryJob(message)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
-        with reader, writer:
-            with guarded(), self._lock:
-                looked = [self._queue(name) for name in queues]
-                if any(queue.ready for queue in looked):
-                    return
-                ends = [queue.timed[0][0] - self._now() for queue in looked if queue.timed]
-                self._waiters.append(writer)
-            try:
-                watched = [reader.fileno(), *([] if wake is None else [wake])]
-                select.select(watched, [], [], max(0.0, min([timeout, *ends])))
-            finally:
-                with guarded(), self._lock:
-                    self._waiters.remove(writer)
-
-    def adopt(self, fence: bytes) -> Reservation | None:
-        with guarded(), self._lock:
-            for name in list(self._queues):
-                for message in self._queue(name).all():
-                    if message.place is Place.RUNNING and fence == b"%d" % message.fence:
-                        job = MemoryJob(message)
-                        job.started = True
-                        return job
-            return None
-
-    # -- messages that wait -----------------------------------------------------------------------
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and not any(self.sizes(queue).ready for queue in queues):
+            if select.select([] if wake is None else [wake], [], [], 0.01)[0]:
+                return
 
     def sizes(self, queue: str) -> Sizes:
         with guarded(), self._lock:
-            now = self._queue(queue)
-            delayed = sum(message.place is Place.DELAYED for *_, message in now.timed)
-            return Sizes(len(now.ready), delayed, len(now.timed) - delayed, len(now.buried))
+            of = Counter(message.place for message in self._queue(queue))
+            reserved = of[Place.HELD] + of[Place.RUNNING]
+            return Sizes(of[Place.READY], of[Place.DELAYED], reserved, of[Place.BURIED])
 
     def queues(self) -> list[str]:
-        with guarded(), self._lock:
-            return sorted(name for name, queue in self._queues.items() if queue.all())
+        return sorted(name for name, queue in [*self._queues.items()] if queue)
 
     def purge(self, queue: str) -> int:
-        with guarded(), self._lock:
-            now = self._queue(queue)
-            gone = [m for m in now.all() if m.place in {Place.READY, Place.DELAYED}]
-            for message in gone:
-                message.fence = 0
-                now.remove(message)
-            return len(gone)
+        return self._move_all(queue, {Place.READY, Place.DELAYED}, None)
 
     def kick(self, queue: str) -> int:
+        return self._move_all(queue, {Place.BURIED}, Place.READY)
+
+    def _move_all(self, queue: str, places: set[Place], to: Place | None) -> int:
         with guarded(), self._lock:
-            buried = list(self._queue(queue).buried.values())
-            for message in buried:
-                self._move(message, Place.READY)
-            return len(buried)
+            moved = [message for message in self._queue(queue) if message.place in places]
+            for message in moved:
+                message.fence = b""
+                self._move(message, to)
+            return len(moved)
 
     def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
         with guarded(), self._lock:
-            found = [m for m in self._queue(queue).all() if text in m.raw]
-            return [Found(queue, m.raw, m.place, m) for m in found[:limit] if m.place]
+            found = [message for message in self._queue(queue) if text in message.raw][:limit]
+            return [Found(queue, each.raw, each.place, each) for each in found if each.place]
 
-    def take(self, found: Found) -> Reservation | None:
+    def take(self, found: Found) -> op.Reservation | None:
         with guarded(), self._lock:
-            message: Message = found.handle
-            self._queue(message.queue)
-            waits = message.place in {Place.READY, Place.DELAYED, Place.BURIED}
-            return self._hold(message) if waits else None
+            self._queue(found.queue)
+            waits = found.handle.place in {Place.READY, Place.DELAYED, Place.BURIED}
+            return self._hold(found.handle) if waits else None
 
     # -- facts ------------------------------------------------------------------------------------
 
+    def _live(self, kept: dict[str, Kept[T]], key: str) -> T | None:
+        """Give a fact or a latch, unless its time is over."""
+        if key in kept and kept[key].until <= self.clock():
+            del kept[key]
+        return kept[key].value if key in kept else None
+
+    def _until(self, ttl: float | None) -> float:
+        return inf if ttl is None else self.clock() + ttl
+
+    def _latch(self, key: str) -> OpenLatch | None:
+        return self._live(self._latches, key)
+
     def read(self, *keys: str) -> list[str | None]:
         with guarded(), self._lock:
-            return [self._facts.value(key, self._now()) for key in keys]
+            return [self._live(self._facts, key) for key in keys]
 
     def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
         with guarded(), self._lock:
-            return self._facts.scan(prefix, limit, after, self._now())
+            keys = sorted(key for key in self._facts if key.startswith(prefix) and key > after)
+            values = ((key, self._live(self._facts, key)) for key in keys)
+            return [(key, value) for key, value in values if value is not None][:limit]
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         with guarded(), self._lock:
-            return self._facts.latch(key, labels, self._now())
+            return latch.seen(labels) if (latch := self._latch(key)) else None
 
     def find_failed(self, uuid: str) -> FailedJob | None:
-        with guarded(), self._lock:
-            return self._facts.find_failed(uuid)
+        return self._failed.get(uuid)
 
     def list_failed(
         self, limit: int = 100, after: str | None = None, queue: str | None = None
     ) -> list[FailedJob]:
-        with guarded(), self._lock:
-            return self._facts.list_failed(limit, after, queue)
+        records = [*reversed(self._failed.values())]
+        if after is not None:
+            records = list(dropwhile(lambda record: record.uuid != after, records))[1:]
+        return [record for record in records if queue in {None, record.queue}][:limit]
 
     def count_failed(self) -> int:
-        with guarded(), self._lock:
-            return self._facts.count_failed()
+        return len(self._failed)
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -273,3 +328,6 @@ class MemoryBackend(Backend):
 
     def check(self) -> Health:
         return Health("memory of this process")
+
+
+_ORDER = attrgetter("order")
