@@ -22,8 +22,6 @@ from qframe.worker.runner import Runner
 
 STACKS = 0.2
 """Seconds a process that is about to be killed has to show where it is stuck."""
-_BEAT = 1.0
-"""Seconds between two looks, at most."""
 _PART = 65536
 _PATIENCE = 10.0
 """Seconds in which a process that waits for a message has to take it."""
@@ -49,8 +47,6 @@ class SupervisedChild:
         self._socket = sock
         self._is_open = True
         self._begun = b""
-        self._every = min(runner.leases.every, _BEAT)
-        self._looks_at = time.monotonic() + self._every
         self._ends_at = float("inf")
         self._interrupted = False
 
@@ -74,8 +70,8 @@ class SupervisedChild:
                     return False
                 self._look_after(job)
                 heard = [signals.fileno(), *([self._socket.fileno()] if self._is_open else [])]
-                moment = min(self._ends_at, self._looks_at)
-                select.select(heard, [], [], max(0.0, moment - time.monotonic()))
+                left = max(0.0, self._ends_at - time.monotonic())
+                select.select(heard, [], [], min(left, self._runner.leases.every))
         except BaseException:
             self._kill()
             self.exit = self._ended(0)
@@ -121,15 +117,15 @@ class SupervisedChild:
     # -- its end ----------------------------------------------------------------------------------
 
     def _look_after(self, job: ReservedJob | None) -> None:
+        self._runner.heartbeat.beat()
         now, fired = time.monotonic(), self._runner.signals.fired
-        if now >= self._looks_at:
-            self._looks_at = now + self._every
-            self._runner.heartbeat.beat()
-            if job is not None and job.is_lost:
-                self._kill()
         if now >= self._ends_at:
             self._end_late()
-        if job is not None and fired is not None and not self._interrupted:
+        if job is None:
+            return
+        if job.is_lost:
+            self._kill()
+        if fired is not None and not self._interrupted:
             self._interrupted = True
             self._send(_ENDINGS.get(type(fired), child.INTERRUPT))
             self._ends_at = min(self._ends_at, now + self._runner.options.grace)
