@@ -94,7 +94,7 @@ def _is_due(record: BatchRecord, event: str) -> bool:
 
 def _first_failure(batches: Batches, found: Found) -> tuple[str, str, str]:
     """Give the uuid, the name and the error of the job by which the first member failed."""
-    uuid = batches.first_failure(found)
+    uuid = batches.first_failure(found.record.id)
     kept = batches.context.backend.find_failed(uuid) if uuid else None
     if kept is not None:
         return kept.uuid, kept.name, kept.exception.strip().rpartition("\n")[2]

@@ -146,15 +146,22 @@ class Batches:
         pushed, they have failed.
         """
         first, counted = self._number(identity, word)
-        members = [make(first + place) for place, make in enumerate(makers)]
+        members = [make(number) for number, make in enumerate(makers, first)]
         for _ in _tries(identity):
             plan, apart = self._plan(members)
             if not counted:
                 plan.add(*_counting(identity, first, len(members), word))
-            with self._giving_up(identity, range(first, first + len(members)), word, wanted=again):
+            try:
                 if (counted and not again) or self.apply(plan).applied:
                     self._push_apart(identity, members, first, apart)
                     return
+            except SettleError:
+                raise  # it is another worker's turn
+            except BaseException:
+                if again:
+                    with contextlib.suppress(QframeError):
+                        self._give_up(identity, first, len(members), word)
+                raise
             before = first
             first, counted = self._number(identity, word)
             if first != before:
@@ -172,27 +179,13 @@ class Batches:
                 done = BatchMember(identity, first + place).arrives("", failed=False)
                 self._backend.apply(Step(None, done))
 
-    @contextlib.contextmanager
-    def _giving_up(
-        self, identity: str, numbers: range, word: str, *, wanted: bool
-    ) -> Iterator[None]:
+    def _give_up(self, identity: str, first: int, count: int, word: str) -> None:
         """Count members as failed that may not have been pushed, for something was raised."""
-        try:
-            yield
-        except SettleError:
-            raise  # it is another worker's turn
-        except BaseException:
-            with contextlib.suppress(QframeError):
-                if wanted:
-                    self._give_up(identity, numbers, word)
-            raise
-
-    def _give_up(self, identity: str, numbers: range, word: str) -> None:
         (size,) = self._backend.read(_size_key(identity))
+        counting = _counting(identity, first, count, word) if size == str(first) else []
+        numbers = range(first, first + count)
         failed = [BatchMember(identity, number).arrives("", failed=True) for number in numbers]
-        counting = _counting(identity, numbers.start, len(numbers), word)
-        missing = counting if size == str(numbers.start) else []
-        self._backend.apply(Step(None, *missing, *failed))
+        self._backend.apply(Step(None, *counting, *failed))
 
     def _number(self, identity: str, word: str) -> tuple[int, bool]:
         """Give the number of the next member, and whether it was given out before, for the word."""
@@ -270,21 +263,20 @@ class Batches:
 
     def failures(self, identity: str, limit: int = 1000) -> list[str]:
         """Give the uuids of the jobs by which members failed, in the members' order."""
-        return [label.partition(":")[2] for label in self._labels(identity, limit)]
+        latch = self._backend.latch(batch_key(identity), limit)
+        return [] if latch is None else [label.partition(":")[2] for label in latch.labels]
 
-    def first_failure(self, found: Found) -> str:
+    def first_failure(self, identity: str) -> str:
         """Give the uuid of the job by which the first member failed: first in time.
 
         Where that one is done after a retry, it is another's; "" where there is none.
         """
-        labels = self._labels(found.record.id, 1000)
-        first = f"{found.latch.first_failed}:"
-        known = [*(each for each in labels if each.startswith(first)), *labels, ""]
-        return known[0].partition(":")[2]
-
-    def _labels(self, identity: str, limit: int) -> Sequence[str]:
-        latch = self._backend.latch(batch_key(identity), limit)
-        return () if latch is None else latch.labels
+        latch = self._backend.latch(batch_key(identity), 1000)
+        if latch is None:
+            return ""
+        first = f"{latch.first_failed}:"
+        label = min(latch.labels, key=lambda each: not each.startswith(first), default="")
+        return label.partition(":")[2]
 
     def cancel(self, identity: str) -> bool:
         """Note that the batch is cancelled; says whether it was neither that nor finished."""
@@ -302,9 +294,9 @@ class Batches:
         """
 
         def revived(found: Found) -> Mapping[str, object] | None:
-            if found.record.cancelled_at is None:
-                return None
-            return {"cancelled_at": None, "forgiven": found.latch.failed_at is not None}
+            was = found.record.cancelled_at is not None
+            forgiven = found.latch.failed_at is not None
+            return {"cancelled_at": None, "forgiven": forgiven} if was else None
 
         return self._change(identity, revived)
 
@@ -323,24 +315,13 @@ class Batches:
 
     # -- all of them ------------------------------------------------------------------------------
 
-    def page(self, limit: int = 50, after: str | None = None) -> list[BatchRecord]:
-        """List batches, latest first, those that follow the id `after`."""
-        return list(itertools.islice(self.all(after), limit))
-
-    def all(self, after: str | None = None) -> Iterator[BatchRecord]:
+    def all(self) -> Iterator[BatchRecord]:
         """List all batches, latest first; what is removed meanwhile is passed over."""
-        begin = ""
-        if after is not None:
-            found = self.find(after)
-            if found is None:
-                return
-            begin = _index_key(after, found.record.created_at)
-        for _, _, record in self._listed(begin):
-            if record is not None:
-                yield record
+        return (record for _, _, record in self._listed() if record is not None)
 
-    def _listed(self, after: str = "") -> Iterator[tuple[str, str, BatchRecord | None]]:
+    def _listed(self) -> Iterator[tuple[str, str, BatchRecord | None]]:
         """Give the keys, ids and records of what is listed; no record of what is gone."""
+        after = ""
         while page := self._backend.scan("batches:", _PAGE, after):
             keys = [key for key, _ in page]
             ids = [key.rpartition(":")[2] for key in keys]

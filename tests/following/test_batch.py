@@ -112,7 +112,7 @@ def test_a_failed_member_that_is_retried_and_done_is_done(
     drain()
     monkeypatch.setattr(Say, "handle", lambda self: ran.append(f"{self.word} again"))
     store = queues.failed_store()
-    (record,) = store.page()
+    (record,) = store.all()
     assert [record.uuid] == [*made.fresh().failed_jobs]
     retry(queues, store, record)
     drain()
@@ -153,7 +153,7 @@ def test_a_batch_in_a_chain_on_sync_is_pruned(queues: QueueManager, fails: bool)
     with pytest.raises(QframeError) if fails else contextlib.nullcontext():
         links.dispatch()
     kept = batches_of(queues, "sync")
-    assert len(kept.page()) == kept.prune(2**33) == 1
+    assert len([*kept.all()]) == kept.prune(2**33) == 1
 
 
 def test_catch_is_told_of_a_batch_within_that_failed() -> None:
@@ -454,7 +454,7 @@ def test_before_that_cannot_be_pushed_begins_no_batch(
         patched.setattr(queues.connection().backend, "apply", broken)
         with pytest.raises(BackendUnavailable, match="no way"):
             batch(says("a")).before(Follows(what="before")).dispatch()
-    assert batches_of(queues).page() == []
+    assert [*batches_of(queues).all()] == []
 
 
 def test_outside_of_a_batch_there_is_none() -> None:

@@ -129,7 +129,7 @@ def forged(project: Project, victim: str, failed: str) -> list[bytes]:
     (chains,) = {key.split(":")[1] for key in kept(project) if key.startswith("chain:")}
     batches = project.queue.batches()
     assert batches is not None
-    (own,) = batches.page()
+    (own,) = batches.all()
     lock = next(key for key in kept(project) if key.startswith("unique:"))
     debounce = lock.replace("unique", "debounce")
     wrong: list[dict[str, Any]] = [
