@@ -12,6 +12,19 @@ from qframe.console.text import say_error
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob, QframeError
 from qframe.worker.options import USAGE, StopReason
 
+_COMMANDS = {
+    work: ("work",),
+    restart: ("restart",),
+    workers: ("workers", "counters"),
+    queues: ("pause", "resume", "size", "monitor", "clear", "kick"),
+    status: ("status", "cancel"),
+    failed: ("failed", "retry", "forget", "flush", "prune"),
+    batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
+    jobs: ("dispatch",),
+    setup: ("init", "check", "key"),
+}
+"""The commands of each module, in the order of `qframe --help`."""
+
 app = typer.Typer(
     name="qframe",
     help="Laravel's queue for Python: dispatch jobs, work them, look after them.",
@@ -21,8 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for group in (work, restart, workers, queues, status, failed, batches, jobs, setup):
-    group.add_to(app)
+for group, commands in _COMMANDS.items():
+    for command in commands:
+        app.command()(getattr(group, command))
 
 
 def main() -> None:
@@ -38,7 +52,10 @@ def main() -> None:
         code = say_error(str(error), StopReason.LOST_BACKEND.exit_code)
     except QframeError as error:
         code = say_error(str(error), 1)
-    except KeyboardInterrupt:
+    except UnicodeEncodeError as error:
+        # An argument may be any bytes: no backend takes a text that is made of such.
+        code = say_error(f"{error.object!r} is not UTF-8", USAGE)
+    except (KeyboardInterrupt, typer.Abort):
         code = say_error("interrupted", 130)
     except BrokenPipeError:
         # The reader of our output has gone: say nothing more, not even at exit.
@@ -46,9 +63,6 @@ def main() -> None:
         code = 141
     except Exception as error:
         if not hasattr(error, "format_message"):
-            if type(error).__name__ != "Abort":
-                raise
-            code = say_error("interrupted", 130)
-        else:
-            code = say_error(error.format_message(), USAGE)
+            raise
+        code = say_error(error.format_message(), USAGE)
     sys.exit(code)

@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-import time
 from typing import Annotated, Any
 
 import typer
 
-from qframe.console.common import (
+from qframe.console.connections import Connections, configured
+from qframe.console.options import (
     Config,
     ConnectionOption,
     Json,
+    Limit,
     QueueOption,
-    configured,
-    each_answering,
+    first,
+    hours_ago,
 )
-from qframe.console.text import encodable, say, say_error, say_json, say_rows
+from qframe.console.text import encodable, say, say_json, say_rows
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
-from qframe.exceptions import ConfigurationError, InvalidPayload, QframeError
+from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed import search
-from qframe.failed.retry import retry as requeue
-from qframe.manager import QueueManager
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import printable
 from qframe.payload.timing import iso
 
-_HOUR = 3600
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("failed")(failed)
-    app.command("retry")(retry)
-    app.command("forget")(forget)
-    app.command("flush")(flush)
-    app.command("prune")(prune)
+_COLUMNS = ("uuid", "connection", "queue", "job", "failed_at", "error")
+_ATTEMPT_COLUMNS = ("number", "host", "pid", "started_at", "ended", "error")
 
 
 def failed(
     uuid: Annotated[str, typer.Argument(help="Show this one whole.")] = "",
     *,
     queue: QueueOption = None,
-    limit: Annotated[int, typer.Option(help="Rows at most; 0: all.")] = 100,
+    limit: Limit = 100,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
@@ -57,22 +47,14 @@ def failed(
       qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe failed --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    stores = _stores(configured(config), connection)
+    stores = Connections(configured(config), connection).failed_stores(answering=True)
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
         return
-    if limit < 0:
-        raise ConfigurationError(f"--limit must not be negative, got {limit}")
-    records = itertools.chain.from_iterable(store.all(queue) for store in stores)
-    rows = [_row(record) for record in itertools.islice(records, limit or None)]
-    if as_json:
-        say_json(rows)
-        return
-    say_rows(
-        rows, ("uuid", "connection", "queue", "job", "failed_at", "error"), empty="no failed jobs"
-    )
-    more = sum(store.count() for store in stores) - len(rows)
-    if rows and more > 0 and not queue:
+    records = first(itertools.chain.from_iterable(store.all(queue) for store in stores), limit)
+    say_rows([*map(_row, records)], _COLUMNS, empty="no failed jobs", as_json=as_json)
+    more = sum(store.count() for store in stores) - len(records)
+    if records and more > 0 and not queue and not as_json:
         say(f"and {more} more: --limit 0 shows all")
 
 
@@ -90,25 +72,20 @@ def retry(
       qframe retry all --queue emails
       qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    queues = configured(config)
-    stores = _stores(queues, connection)
+    connections = Connections(configured(config), connection)
+    stores = connections.failed_stores(answering=True)
     if not ids and not queue:
         raise ConfigurationError("say which: uuids, all, or --queue NAME")
-    if queue and ids not in (None, [], ["all"]):
+    every = not ids or ids == ["all"]
+    if queue and not every:
         raise ConfigurationError("--queue goes with all, not with uuids")
-    if not ids or ids == ["all"]:
-        chosen = [(s, r) for s in stores for r in s.all(queue)]
+    if every:
+        chosen = [(store, record) for store in stores for record in store.all(queue)]
     else:
-        chosen = [_found(stores, uuid) for uuid in ids]
-    count, trouble = 0, 0
-    for store, record in chosen:
-        try:
-            count += requeue(queues, store, record)
-        except QframeError as error:
-            trouble += 1
-            say_error(f"{record.uuid} is kept: {error}", 0)
+        chosen = [_found(stores, uuid) for uuid in ids or ()]
+    count, code = connections.queue_again(chosen)
     say(f"queued {count} failed jobs again")
-    return int(trouble > 0)
+    return code
 
 
 def forget(
@@ -122,7 +99,7 @@ def forget(
     \b
       qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    stores = _stores(configured(config), connection)
+    stores = Connections(configured(config), connection).failed_stores(answering=True)
     for uuid in ids:
         store, _ = _found(stores, uuid)
         store.forget(uuid)
@@ -141,7 +118,9 @@ def flush(
       qframe flush
       qframe flush --hours 48
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    _flush(configured(config), connection, hours)
+    before = hours_ago("--hours", hours) if hours else None
+    stores = Connections(configured(config), connection).failed_stores(answering=True)
+    say(f"removed {sum(store.flush(before) for store in stores)} failed jobs")
 
 
 def prune(
@@ -155,26 +134,7 @@ def prune(
     \b
       qframe prune --hours 168
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    _flush(configured(config), connection, hours)
-
-
-def _flush(queues: QueueManager, connection: str | None, hours: float) -> None:
-    if hours < 0 or not math.isfinite(hours):
-        raise ConfigurationError(f"--hours must not be negative or infinite, got {hours:g}")
-    before = max(0.0, time.time() - hours * _HOUR) if hours else None
-    count = sum(store.flush(before) for store in _stores(queues, connection))
-    say(f"removed {count} failed jobs")
-
-
-def _stores(queues: QueueManager, connection: str | None) -> list[FailedStore]:
-    """Give the failed stores that answer, each once."""
-
-    def reach(store: FailedStore) -> FailedStore:
-        store.count()
-        return store
-
-    found = each_answering(queues, connection, lambda queue: reach(queues.failed_store(queue.name)))
-    return search.distinct(store for _, store in found)
+    flush(hours=hours, connection=connection, config=config)
 
 
 def _found(stores: list[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob]:
@@ -223,6 +183,6 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         return
     for key, value in _row(record).items():
         say(f"{key:<12}{value}")
-    say_rows(ran, ("number", "host", "pid", "started_at", "ended", "error"), empty="never started")
+    say_rows(ran, _ATTEMPT_COLUMNS, empty="never started")
     for line in record.exception.rstrip().splitlines():
         typer.echo("  " + encodable(printable(line)))

@@ -7,16 +7,12 @@ from typing import Annotated
 
 import typer
 
-from qframe.console.common import Config, ConnectionOption, QueueOption, configured
+from qframe.console.connections import configured
+from qframe.console.options import Config, ConnectionOption, QueueOption
 from qframe.console.text import say
 from qframe.dispatch.pending import dispatch as dispatch_job
 from qframe.exceptions import InvalidArguments, InvalidJob, UnknownJob
 from qframe.payload.text import nearest, one_line
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("dispatch")(dispatch)
 
 
 def dispatch(
@@ -39,7 +35,7 @@ def dispatch(
     queues.registry.load()
     try:
         fields = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidJob(f"the data is not JSON: {one_line(str(error))}") from None
     if not isinstance(fields, dict):
         raise InvalidJob('the data must be a JSON object, like {"user_id": 7}')

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
@@ -16,31 +18,37 @@ from qframe.contracts import Job
 from qframe.exceptions import InvalidPayload
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
-from qframe.worker import memory
+from qframe.worker import WorkerOptions, memory
 
 _WIDEST = 150
+_JOBS: dict[type[events.JobEvent], tuple[str, str, str]] = {
+    events.JobProcessing: ("", "RUNNING", "yellow"),
+    events.JobProcessed: ("done", "DONE", "green"),
+    events.JobSkipped: ("skipped", "SKIPPED", "cyan"),
+    events.JobReleased: ("released", "RELEASED", "cyan"),
+    events.JobReleasedAfterException: ("retried", "RETRY", "yellow"),
+    events.JobFailed: ("failed", "FAIL", "red"),
+    events.JobGivenBack: ("given back", "GIVEN BACK", "cyan"),
+    events.LeaseLost: ("lost", "LOST", "red"),
+}
+"""What each event counts as, and how its line is marked."""
+_ORDINARY = {events.JobProcessing, events.JobProcessed, events.JobSkipped, events.JobReleased}
+"""Not said with --quiet."""
 
 
 class Output:
     """Prints the events of one worker."""
 
-    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self.as_json = as_json
         self.coloured = sys.stdout.isatty()
         self.totals: Counter[str] = Counter()
         self.began = time.monotonic()
-        self.line = self._json_line if as_json else self._text_line
-        if not quiet and (self.coloured or as_json):
-            events.listen(events.JobProcessing)(self._processing)
-        events.listen(events.JobProcessed)(self._processed)
-        events.listen(events.JobSkipped)(self._skipped)
-        events.listen(events.JobReleased)(self._released)
-        events.listen(events.JobReleasedAfterException)(self._retried)
-        events.listen(events.JobFailed)(self._failed)
-        events.listen(events.JobGivenBack)(self._given_back)
-        events.listen(events.LeaseLost)(self._lost)
+        for kind in _JOBS:
+            if kind is not events.JobProcessing or (not quiet and (self.coloured or as_json)):
+                events.listen(kind)(self._job)
         events.listen(events.BackendLost)(self._gone)
         events.listen(events.BackendRestored)(self._back)
         events.listen(events.WorkerPaused)(self._paused)
@@ -48,14 +56,24 @@ class Output:
 
     # -- the worker -----------------------------------------------------------------------------
 
-    def header(self, connection: str, **facts: object) -> None:
+    def header(
+        self, connection: str, options: WorkerOptions, queues: Sequence[str], **more: object
+    ) -> None:
         """Say what is worked, and how."""
         if self.quiet:
             return
+        facts = {
+            **more,
+            **({"name": options.name} if options.name != "default" else {}),
+            **({"queues": ",".join(queues)} if queues else {}),
+            "timeout": f"{options.timeout:g}s",
+            "tries": options.tries,
+            "pid": os.getpid(),
+        }
         if self.as_json:
             self._write_json("starting", connection=connection, **facts)
         else:
-            told = "  ".join(f"{name} {value}" for name, value in facts.items())
+            told = "  ".join(f"{key} {value}" for key, value in facts.items())
             self._write(f"  qframe  {connection}  {told}")
 
     def closing(self, reason: str) -> None:
@@ -84,47 +102,24 @@ class Output:
 
     # -- jobs -----------------------------------------------------------------------------------
 
-    def _processing(self, event: events.JobProcessing) -> None:
-        self.line(event.job, "RUNNING", "yellow", None, "")
+    def _job(self, event: events.JobEvent) -> None:
+        kind = type(event)
+        outcome, status, colour = _JOBS[kind]
+        if outcome:
+            self.totals[outcome] += 1
+        if self.quiet and kind in _ORDINARY:
+            return
+        error: BaseException | None = getattr(event, "error", None)
+        if kind is events.LeaseLost:
+            words = "its lease had passed to another worker"
+        elif error is not None:
+            words = tracebacks.brief(error, 160)
+        else:
+            words = getattr(event, "reason", "")
+        seconds, delay = getattr(event, "seconds", None), getattr(event, "delay", None)
+        self.line(event.job, status, colour, seconds, words, delay)
 
-    def _processed(self, event: events.JobProcessed) -> None:
-        self._ended("done")
-        if not self.quiet:
-            self.line(event.job, "DONE", "green", event.seconds, "")
-
-    def _skipped(self, event: events.JobSkipped) -> None:
-        self._ended("skipped")
-        if not self.quiet:
-            self.line(event.job, "SKIPPED", "cyan", None, event.reason)
-
-    def _released(self, event: events.JobReleased) -> None:
-        self._ended("released")
-        if not self.quiet:
-            self.line(event.job, "RELEASED", "cyan", event.seconds, "")
-
-    def _retried(self, event: events.JobReleasedAfterException) -> None:
-        self._ended("retried")
-        words = tracebacks.brief(event.error, 160)
-        self.line(event.job, "RETRY", "yellow", event.seconds, words, event.delay)
-
-    def _failed(self, event: events.JobFailed) -> None:
-        self._ended("failed")
-        self.line(event.job, "FAIL", "red", event.seconds, tracebacks.brief(event.error, 160))
-
-    def _given_back(self, event: events.JobGivenBack) -> None:
-        self._ended("given back")
-        self.line(event.job, "GIVEN BACK", "cyan", None, event.reason)
-
-    def _lost(self, event: events.LeaseLost) -> None:
-        self._ended("lost")
-        self.line(event.job, "LOST", "red", None, "its lease had passed to another worker")
-
-    def _ended(self, how: str) -> None:
-        self.totals[how] += 1
-
-    # -- lines ----------------------------------------------------------------------------------
-
-    def _text_line(
+    def line(
         self,
         job: Job,
         status: str,
@@ -133,6 +128,21 @@ class Output:
         words: str,
         delay: float | None = None,
     ) -> None:
+        """Say in a line what became of a job."""
+        if self.as_json:
+            self._write_json(
+                status.lower(),
+                uuid=job.uuid,
+                id=job.id,
+                connection=job.connection_name,
+                queue=job.queue,
+                job=job.name,
+                attempts=job.attempts(),
+                duration=None if seconds is None else round(seconds, 6),
+                delay=delay,
+                message=words or None,
+            )
+            return
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         name = job.name
         if self.verbose:
@@ -148,29 +158,6 @@ class Output:
             took, status = typer.style(took, dim=True), typer.style(status, fg=colour, bold=True)
         tail = f"  {one_line(words, 200)}" if words else ""
         self._write(f"  {stamp} {name} {dots} {took}{status}{tail}")
-
-    def _json_line(
-        self,
-        job: Job,
-        status: str,
-        colour: str,
-        seconds: float | None,
-        words: str,
-        delay: float | None = None,
-    ) -> None:
-        del colour
-        self._write_json(
-            status.lower(),
-            uuid=job.uuid,
-            id=job.id,
-            connection=job.connection_name,
-            queue=job.queue,
-            job=job.name,
-            attempts=job.attempts(),
-            duration=None if seconds is None else round(seconds, 6),
-            delay=delay,
-            message=words or None,
-        )
 
     def notice(self, status: str, text: str, colour: str, **fields: object) -> None:
         """Say in a line what is out of the ordinary; `fields` go into a JSON line only."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from qframe.console import title
-from qframe.console.common import configured
 from qframe.console.output import Output, duration
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
+from qframe.manager import QueueManager
 from qframe.payload.text import one_line
 from qframe.worker import StopReason, WorkerOptions
 from qframe.worker.options import USAGE
@@ -27,62 +23,46 @@ _OURS = {"--workers": True, "--stop-timeout": True, "--watch": False}
 """The options of the pool itself, and whether each takes a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolOptions:
-    """How many workers, how long their jobs have when the pool stops, whether files are watched."""
-
-    workers: int
-    stop_timeout: float
-    watch: bool
-
-    @classmethod
-    def of(cls, workers: int | None, stop_timeout: float, *, watch: bool) -> PoolOptions | None:
-        """Check what was given on the command line; None where no pool is asked for."""
-        if workers is not None and workers < 1:
-            raise ConfigurationError(f"--workers must be 1 or more, not {workers}")
-        if not 0 <= stop_timeout < float("inf"):
-            raise ConfigurationError(f"--stop-timeout must be 0 or more, not {stop_timeout:g}")
-        if workers is None and not watch:
-            if stop_timeout:
-                raise ConfigurationError("--stop-timeout is for a pool: give --workers as well")
-            return None
-        return cls(workers or 1, stop_timeout, watch)
+def check(workers: int | None, stop_timeout: float, *, watch: bool) -> None:
+    """Raise `ConfigurationError` where the options of the pool are wrong."""
+    if workers is not None and workers < 1:
+        raise ConfigurationError(f"--workers must be 1 or more, not {workers}")
+    if not 0 <= stop_timeout < float("inf"):
+        raise ConfigurationError(f"--stop-timeout must be 0 or more, not {stop_timeout:g}")
+    if stop_timeout and workers is None and not watch:
+        raise ConfigurationError("--stop-timeout is for a pool: give --workers as well")
 
 
 def run(
-    pool: PoolOptions, options: WorkerOptions, config: Path | None, *, as_json: bool, quiet: bool
+    workers: int,
+    stop_timeout: float,
+    options: WorkerOptions,
+    queues: QueueManager,
+    output: Output,
+    *,
+    watch: bool,
 ) -> int:
     """Run the pool and give its exit code."""
-    queues = configured(config)
     queues.settings.listeners = {}  # they are the workers': nothing of the application is imported
     connection = options.connection or queues.settings.default
     queues.settings.connection(connection)
-    watch = reload.watching(project.root()) if pool.watch else None
-    report = _Report(Output(as_json=as_json, quiet=quiet, verbose=False))
-    title.say(f"pool of {pool.workers} on {connection}")
+    changes = reload.watching(project.root()) if watch else None
+    report = _Report(output)
+    title.say(f"pool of {workers} on {connection}")
     made = Supervisor(
         _command(),
-        pool.workers,
+        workers,
         options,
         Rescuer(lambda: queues.connection(connection), options, report.rescued),
         report,
-        stop_timeout=pool.stop_timeout,
-        changes=watch,
+        stop_timeout=stop_timeout,
+        changes=changes,
     )
-    named = {} if options.name == "default" else {"name": options.name}
-    report.output.header(
-        connection,
-        workers=pool.workers,
-        **named,
-        **({"queues": ",".join(options.queues)} if options.queues else {}),
-        timeout=f"{options.timeout:g}s",
-        tries=options.tries,
-        pid=os.getpid(),
-    )
+    output.header(connection, options, options.queues, workers=workers)
     code = made.run()
     if code != USAGE:  # else a worker has said it, and that is enough
-        report.output.totals = made.totals
-        report.output.closing(StopReason.INTERRUPTED if made.was_stopped else "all have ended")
+        output.totals = made.totals
+        output.closing(StopReason.INTERRUPTED if made.was_stopped else "all have ended")
     return code
 
 
@@ -92,21 +72,14 @@ def _command() -> list[str]:
         raise ConfigurationError("--workers needs to know the Python interpreter, and does not")
     given = sys.orig_argv[1:]
     own = len(given) - len(sys.argv) + 1
-    return [sys.executable, *given[:own], *_without_ours(given[own:])]
-
-
-def _without_ours(arguments: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    skip = False
-    for argument in arguments:
+    kept, rest = given[:own], iter(given[own:])
+    for argument in rest:
         name, equals, _ = argument.partition("=")
-        if skip:
-            skip = False
-        elif name in _OURS:
-            skip = _OURS[name] and not equals
-        else:
+        if name not in _OURS:
             kept.append(argument)
-    return kept
+        elif _OURS[name] and not equals:
+            next(rest, None)
+    return [sys.executable, *kept]
 
 
 class _Report:
@@ -125,20 +98,22 @@ class _Report:
         """Say why a worker ended, and what follows; not where it has itself, and that is all."""
         if exit_.code == USAGE and delay is None:
             return
-        how = exit_.reason or (
-            exit_.words if exit_.signal or exit_.code else "exited without a word"
-        )
-        parts = [f"worker {exit_.number} (pid {exit_.pid}): {how}"]
+        words = exit_.words if exit_.signal or exit_.code else "exited without a word"
+        what = f"worker {exit_.number} (pid {exit_.pid}): {exit_.reason or words}"
         if exit_.reason and exit_.code:
-            parts[0] += f", exit {exit_.code}"
+            what += f", exit {exit_.code}"
         if exit_.late:
-            parts.append("its job had reached its hard timeout")
+            what += ", its job had reached its hard timeout"
         elif exit_.left is not None and exit_.left.state is not JobState.DEFERRED:
-            parts.append("in a job")
-        parts.append(_follows(exit_, delay))
+            what += ", in a job"
+        if delay:
+            times = "" if exit_.attempt == 1 else f" {exit_.attempt} times in a row"
+            what += f", after {duration(exit_.lived)}{times}: replaced in {delay:g} s"
+        elif delay is not None:
+            what += ", replaced"
         self._say(
             "exited",
-            ", ".join(part for part in parts if part),
+            what,
             "yellow" if exit_.reason else "red",
             worker=exit_.number,
             pid=exit_.pid,
@@ -182,12 +157,3 @@ class _Report:
     def _say(self, status: str, what: str, colour: str, **fields: object) -> None:
         with self._printing:
             self.output.notice(status, what, colour, **fields)
-
-
-def _follows(exit_: WorkerExit, delay: float | None) -> str:
-    if delay is None:
-        return ""
-    if not delay:
-        return "replaced"
-    times = "" if exit_.attempt == 1 else f" {exit_.attempt} times in a row"
-    return f"after {duration(exit_.lived)}{times}: replaced in {delay:g} s"

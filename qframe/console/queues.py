@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.console.common import (
+from qframe.console.connections import Connections, configured, names
+from qframe.console.options import (
     Config,
     ConnectionOption,
     Json,
     QueueOption,
-    configured,
-    each_answering,
+    not_negative,
+    seconds_of,
 )
 from qframe.console.text import say, say_json, say_rows
 from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import queue_name
-from qframe.payload.timing import seconds_until
 from qframe.worker.control import pause_key
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("pause")(pause)
-    app.command("resume")(resume)
-    app.command("size")(size)
-    app.command("monitor")(monitor)
-    app.command("clear")(clear)
-    app.command("kick")(kick)
+Queue = Annotated[str, typer.Argument(help="Queue; without it, everything.")]
+ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
 
 
 def pause(
-    queue: Annotated[str, typer.Argument(help="Queue; without it, everything.")] = "",
+    queue: Queue = "",
     *,
     seconds: Annotated[float, typer.Option("--for", help="Seconds; 0: until resumed.")] = 0,
     connection: ConnectionOption = None,
@@ -47,26 +41,19 @@ def pause(
       qframe pause emails
       qframe pause --for 600
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    try:
-        seconds_until(seconds, "--for")
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    queues = configured(config)
+    ttl = seconds_of("--for", seconds) or None
     name = queue_name(queue) if queue else ""
 
     def act(each: Connection) -> None:
-        queues.store(each.name).set(pause_key(each.name, name), "1", seconds or None)
+        each.store.set(pause_key(each.name, name), "1", ttl)
         events.fire(events.QueuePaused, each.name, name)
 
-    done = each_answering(queues, connection, act)
-    say(f"paused {name or 'every queue'} of {_names(done)}")
+    done = Connections(configured(config), connection).each(act)
+    say(f"paused {name or 'every queue'} of {names(done)}")
 
 
 def resume(
-    queue: Annotated[str, typer.Argument(help="Queue; without it, everything.")] = "",
-    *,
-    connection: ConnectionOption = None,
-    config: Config = None,
+    queue: Queue = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
     """Undo `pause`: of one queue, or, without a name, every pause there is.
 
@@ -74,20 +61,17 @@ def resume(
       qframe resume emails
       qframe resume
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    queues = configured(config)
     name = queue_name(queue) if queue else ""
 
     def act(each: Connection) -> None:
-        store = queues.store(each.name)
-        keys = [pause_key(each.name, name)]
-        if not name:
-            keys += store.keys(pause_key(each.name) + ":")
-        for key in keys:
+        store = each.store
+        several = [] if name else store.keys(pause_key(each.name) + ":")
+        for key in (pause_key(each.name, name), *several):
             store.delete(key)
         events.fire(events.QueueResumed, each.name, name)
 
-    done = each_answering(queues, connection, act)
-    say(f"resumed {name or 'every queue'} of {_names(done)}")
+    done = Connections(configured(config), connection).each(act)
+    say(f"resumed {name or 'every queue'} of {names(done)}")
 
 
 def size(
@@ -103,12 +87,9 @@ def size(
       qframe size
       qframe size --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    rows = _sizes(configured(config), connection, queue)
-    if as_json:
-        say_json(rows)
-    else:
-        columns = ("connection", "queue", "ready", "delayed", "reserved", "buried")
-        say_rows(rows, columns, empty="no queue holds a job")
+    rows = _sizes(Connections(configured(config), connection), queue)
+    columns = ("connection", "queue", "ready", "delayed", "reserved", "buried")
+    say_rows(rows, columns, empty="no queue holds a job", as_json=as_json)
 
 
 def monitor(
@@ -127,25 +108,19 @@ def monitor(
       qframe monitor --max 500 || alert
       qframe monitor --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    rows = _sizes(configured(config), connection, queue)
+    not_negative("--max", limit)
+    rows = _sizes(Connections(configured(config), connection), queue)
     for row in rows:
         row["size"] = row["ready"] + row["delayed"] + row["reserved"]
         row["status"] = "BUSY" if row["size"] > limit else "OK"
         if row["size"] > limit:
             events.fire(events.QueueBusy, row["connection"], row["queue"], row["size"])
-    if as_json:
-        say_json(rows)
-    else:
-        say_rows(rows, ("connection", "queue", "size", "status"), empty="no queue holds a job")
+    columns = ("connection", "queue", "size", "status")
+    say_rows(rows, columns, empty="no queue holds a job", as_json=as_json)
     return int(any(row["status"] == "BUSY" for row in rows))
 
 
-def clear(
-    connection: Annotated[str, typer.Argument(help="Connection name.")],
-    *,
-    queue: QueueOption = None,
-    config: Config = None,
-) -> None:
+def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
     """Delete the ready and delayed jobs of a queue; running ones finish.
 
     \b
@@ -157,7 +132,7 @@ def clear(
 
 
 def kick(
-    connection: Annotated[str, typer.Argument(help="Connection name.")],
+    connection: ConnectionName,
     *,
     queue: QueueOption = None,
     as_json: Json = False,
@@ -182,27 +157,14 @@ def kick(
         say(f"kicked {count} jobs of {found.name}:{name}")
 
 
-def _sizes(queues: Any, connection: str | None, only: str | None) -> list[dict[str, Any]]:  # noqa: ANN401
+def _sizes(connections: Connections, only: str | None) -> list[dict[str, Any]]:
     def count(queue: Connection) -> list[dict[str, Any]]:
-        names = [only] if only else [queue.default_queue]
+        there = {only or queue.default_queue}
         if not only and Capability.LIST in queue.capabilities:
-            names = sorted({*names, *queue.queues()})
-        return [_row(queue, name) for name in names]
+            there.update(queue.queues())
+        return [
+            {"connection": queue.name, "queue": name, **asdict(queue.sizes(name))}
+            for name in sorted(there)
+        ]
 
-    return [row for _, rows in each_answering(queues, connection, count) for row in rows]
-
-
-def _row(queue: Connection, name: str) -> dict[str, Any]:
-    sizes = queue.sizes(name)
-    return {
-        "connection": queue.name,
-        "queue": name,
-        "ready": sizes.ready,
-        "delayed": sizes.delayed,
-        "reserved": sizes.reserved,
-        "buried": sizes.buried,
-    }
-
-
-def _names(done: list[tuple[Connection, None]]) -> str:
-    return ", ".join(queue.name for queue, _ in done)
+    return [row for _, rows in connections.each(count) for row in rows]

@@ -10,7 +10,8 @@ import typer
 
 from qframe import config as configuration
 from qframe.connection import Connection
-from qframe.console.common import Config, Json, configured
+from qframe.console.connections import configured
+from qframe.console.options import Config, Json
 from qframe.console.text import say, say_error, say_json
 from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
@@ -60,13 +61,6 @@ if __name__ == "__main__":
 '''
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("init")(init)
-    app.command("check")(check)
-    app.command("key")(key)
-
-
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to.")] = Path(),
 ) -> None:
@@ -76,8 +70,6 @@ def init(
       qframe init
       qframe init backend
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"{folder} is not a folder")
     for name, text in ((configuration.FILE, _TOML), ("jobs.py", _JOBS)):
         path = folder / name
         try:
@@ -85,6 +77,8 @@ def init(
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
+            if not folder.is_dir():
+                raise ConfigurationError(f"{folder} is not a folder") from None
             say(f"{path} is there already: left as it is")
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None

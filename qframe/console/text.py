@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -48,19 +48,35 @@ def encodable(text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def say_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
-    """Write a table of the columns of the rows, or the line `empty` where there is none."""
-    if not rows:
+def say_facts(facts: Mapping[str, object]) -> None:
+    """Write a line for each fact there is; one called `..._at` is a moment, in UTC."""
+    for key, value in facts.items():
+        if value is not None and value != "":
+            zone = " UTC" if key.endswith("_at") else ""
+            say(f"{key.removesuffix('_at'):<12}{value}{zone}")
+
+
+def say_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    empty: str,
+    as_json: bool = False,
+) -> None:
+    """Write a table of the columns of the rows, or the line `empty`; as JSON, the whole rows."""
+    if as_json:
+        say_json(rows)
+    elif rows:
+        screen().print(table(rows, columns))
+    else:
         say(empty)
-        return
-    screen().print(table(rows, columns))
 
 
 def screen() -> Console:
     """Give what a table is printed on; wide where it is no terminal."""
     from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)
 
-    console = Console(soft_wrap=False)
+    console = Console()
     if not console.is_terminal:
         console.width = 200
     return console
@@ -74,8 +90,9 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         numeric = all(isinstance(row[column], int | float) for row in rows)
-        justify: Literal["left", "right"] = "right" if numeric else "left"
-        made.add_column(column, justify=justify, overflow="fold", no_wrap=numeric)
+        made.add_column(
+            column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric
+        )
     for row in rows:
         made.add_row(*(Text(encodable(one_line(str(row[column]), 200))) for column in columns))
     return made

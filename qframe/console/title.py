@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qframe.worker import Worker
     from qframe.worker.roster import Entry
 
-_LONGEST = 200
-
 
 def say(what: str) -> None:
     """Give this process a title that stays; nothing where setproctitle is not installed."""
-    with contextlib.suppress(ImportError):
-        from setproctitle import setproctitle  # noqa: PLC0415 (an extra)
+    if find_spec("setproctitle") is not None:  # an extra
+        from setproctitle import setproctitle  # noqa: PLC0415
 
-        setproctitle(f"qframe: {what}"[:_LONGEST])
+        setproctitle(f"qframe: {what}"[:200])
 
 
 def show(worker: Worker) -> None:
-    """Keep the title of this process up to date; nothing where setproctitle is not installed.
-
-    It follows about a second behind, so no job costs anything.
-    """
-    try:
-        from setproctitle import setproctitle  # noqa: PLC0415 (an extra)
-    except ImportError:
-        return
+    """Keep the title of this process up to date; it follows about a second behind."""
     shown = ""
 
     def follow(entry: Entry) -> None:
         nonlocal shown
-        title = said(entry)
-        if title != shown:
-            shown = title
-            setproctitle(title)
+        if said(entry) != shown:
+            shown = said(entry)
+            say(shown)
 
     worker.told = follow
-    setproctitle(f"qframe: {worker.connection.name}:{','.join(worker.queues)} starting"[:_LONGEST])
+    say(f"{worker.connection.name}:{','.join(worker.queues)} starting")
 
 
 def said(entry: Entry) -> str:
     """Say what a worker is doing."""
     if entry.job is None:
-        text = f"{entry.connection}:{','.join(entry.queues)} {entry.state}"
-    else:
-        since = time.strftime("%H:%M:%S", time.localtime(entry.job.since))
-        text = f"{entry.connection}:{entry.job.queue} running {entry.job.name} since {since}"
-    return f"qframe: {text}"[:_LONGEST]
+        return f"{entry.connection}:{','.join(entry.queues)} {entry.state}"
+    since = time.strftime("%H:%M:%S", time.localtime(entry.job.since))
+    return f"{entry.connection}:{entry.job.queue} running {entry.job.name} since {since}"

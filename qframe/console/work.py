@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from qframe.console import pool, title
-from qframe.console.common import Config, configured
-from qframe.console.pool import PoolOptions
+from qframe.console.connections import configured
+from qframe.console.options import Config
+from qframe.console.output import Output
 from qframe.exceptions import ConfigurationError
 from qframe.worker import Worker, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -23,23 +24,7 @@ from qframe.worker.pool.child import PoolMember
 _SWITCH = 0.0005
 """Seconds a thread that wants to run waits for one that does: a job that came, for the thread that
 keeps leases, or tells of the worker."""
-_EXAMPLES = """Work the queues of a connection until told to stop.
-
-\b
-  qframe work                                   the default connection and queue
-  qframe work database --queue high,default     strictly high first
-  qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
-  qframe work --tries 5 --backoff 1,5,10 --workers 4
-
-\b
-Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
-Exit codes: 0 stopped, 1 timed out, 2 usage, 12 memory, 69 backend gone.
-"""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("work", help=_EXAMPLES)(work)
+_TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def work(  # noqa: PLR0913 (one for each option of the command)
@@ -79,7 +64,18 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     ] = False,
     config: Config = None,
 ) -> int:
-    """Run the worker and give its exit code."""
+    """Work the queues of a connection until told to stop.
+
+    \b
+      qframe work                                   the default connection and queue
+      qframe work database --queue high,default     strictly high first
+      qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
+      qframe work --tries 5 --backoff 1,5,10 --workers 4
+
+    \b
+    Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
+    Exit codes: 0 stopped, 1 timed out, 2 usage, 12 memory, 69 backend gone.
+    """  # noqa: D301 (\b keeps typer from folding the examples)
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
     member = PoolMember.joined()
@@ -107,29 +103,22 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         format="  %(asctime)s %(levelname)s %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
     )
-    asked = PoolOptions.of(workers, stop_timeout, watch=watch)
-    if asked is not None and member is None:
-        return pool.run(asked, options, config, as_json=as_json, quiet=quiet)
+    pool.check(workers, stop_timeout, watch=watch)
+    if member is None and (workers is not None or watch):
+        output = Output(as_json=as_json, quiet=quiet)
+        return pool.run(
+            workers or 1, stop_timeout, options, configured(config), output, watch=watch
+        )
     worker = Worker(configured(config), options)
     worker.member = member
-    return _run(worker, as_json=as_json, quiet=quiet, verbose=verbose)
+    return _run(worker, Output(as_json=as_json, quiet=quiet, verbose=verbose))
 
 
-def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
-    from qframe.console.output import Output  # noqa: PLC0415 (only a worker prints like this)
-
+def _run(worker: Worker, output: Output) -> int:
     options = worker.options
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if worker.member is None:  # else the pool says it for all
-        named = {} if options.name == "default" else {"name": options.name}
-        output.header(
-            f"{worker.connection.name} ({worker.connection.described()})",
-            **named,
-            queues=",".join(worker.queues),
-            timeout=f"{options.timeout:g}s",
-            tries=options.tries,
-            pid=os.getpid(),
-        )
+        connection = f"{worker.connection.name} ({worker.connection.described()})"
+        output.header(connection, options, queues=worker.queues)
     title.show(worker)
     _leave_quietly(worker)
     worker.load()
@@ -146,9 +135,6 @@ def _run(worker: Worker, *, as_json: bool, quiet: bool, verbose: bool) -> int:
             worker.member.scoreboard.farewell(worker.stop_reason, output.totals)
     _leave_in_time(code, options.grace)
     return code
-
-
-_TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def _leave_quietly(worker: Worker) -> None:

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.common import Config, ConnectionOption, Json, configured, each_answering
+from qframe.console.connections import Connections, configured, names
+from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.output import duration
-from qframe.console.text import say, say_json, say_rows, screen, table
+from qframe.console.text import say, say_rows, screen, table
 from qframe.exceptions import ConfigurationError
-from qframe.manager import QueueManager
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 from qframe.worker import counters as counts
@@ -25,14 +25,9 @@ from qframe.worker.counters import Counted
 from qframe.worker.roster import Entry
 
 _COLUMNS = ("worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen")
+_NONE = "no worker is registered"
 _EVERY = 2.0
 _MINUTE = 60
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("workers")(workers)
-    app.command("counters")(counters)
 
 
 # -- workers ------------------------------------------------------------------------------------
@@ -54,13 +49,12 @@ def workers(
     """  # noqa: D301 (\b keeps typer from folding the examples)
     if watch and as_json:
         raise ConfigurationError("--watch and --json do not go together: call it again")
-    look = partial(_listed, configured(config), connection)
-    if as_json:
-        say_json([_described(entry) for entry in look()])
-    elif watch:
+    look = partial(_listed, Connections(configured(config), connection))
+    if watch:
         _watch(look)
     else:
-        say_rows([_row(entry) for entry in look()], _COLUMNS, empty="no worker is registered")
+        rows = [_described(entry) if as_json else _row(entry) for entry in look()]
+        say_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
 
 
 def _watch(look: Callable[[], list[Entry]]) -> None:
@@ -68,7 +62,7 @@ def _watch(look: Callable[[], list[Entry]]) -> None:
 
     def shown() -> Any:  # noqa: ANN401 (what rich can show)
         rows = [_row(entry) for entry in look()]
-        return table(rows, _COLUMNS) if rows else "no worker is registered"
+        return table(rows, _COLUMNS) if rows else _NONE
 
     try:
         with Live(shown(), console=screen(), auto_refresh=False) as live:
@@ -81,13 +75,11 @@ def _watch(look: Callable[[], list[Entry]]) -> None:
         return
 
 
-def _listed(queues: QueueManager, connection: str | None) -> list[Entry]:
+def _listed(connections: Connections) -> list[Entry]:
     """Give the workers in the stores that answer, each once."""
-    found = each_answering(
-        queues, connection, lambda queue: roster.listed(queues.store(queue.name))
-    )
+    found = connections.each(lambda queue: roster.listed(queue.store))
     entries = {entry.id: entry for _, each in found for entry in each}
-    return [entry for entry in entries.values() if connection in {None, entry.connection}]
+    return [each for each in entries.values() if connections.only in {None, each.connection}]
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -158,17 +150,15 @@ def counters(
       qframe counters --connection redis --json
       qframe counters --reset
     """  # noqa: D301 (\b keeps typer from folding the examples)
-    queues = configured(config)
 
     def act(queue: Connection) -> list[Counted]:
-        store = queues.store(queue.name)
         if reset:
-            counts.reset(store, connection)
-        return counts.read(store)
+            counts.reset(queue.store, connection)
+        return counts.read(queue.store)
 
-    done = each_answering(queues, connection, act)
+    done = Connections(configured(config), connection).each(act)
     if reset:
-        say(f"the counters of {', '.join(queue.name for queue, _ in done)} begin anew")
+        say(f"the counters of {names(done)} begin anew")
         return
     found = {
         (each.what, each.connection, each.name): each
@@ -179,12 +169,9 @@ def counters(
     total = Counted(
         "total", "", "", counts.added_up(e for e in found.values() if e.what == "queue")
     )
-    rows = [_counted(each) for each in (total, *found.values())]
-    if as_json:
-        say_json(rows)
-    else:
-        columns = ("what", "connection", "name", *map(_key, counts.OUTCOMES.values()))
-        say_rows(rows if found else [], columns, empty="nothing was counted yet")
+    rows = [_counted(each) for each in (total, *found.values())] if found or as_json else []
+    columns = ("what", "connection", "name", *map(_key, counts.OUTCOMES.values()))
+    say_rows(rows, columns, empty="nothing was counted yet", as_json=as_json)
 
 
 def _counted(each: Counted) -> dict[str, Any]:

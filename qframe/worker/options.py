@@ -32,6 +32,8 @@ class StopReason(StrEnum):
 
 USAGE = 2
 """Exit code for wrong usage or configuration."""
+_LONGEST = 100 * 365 * 86400
+"""Seconds; no clock of the system takes many more."""
 
 _EXIT_CODES = {
     StopReason.TIMED_OUT: 1,
@@ -111,3 +113,5 @@ def _not_negative(option: str, value: object) -> None:
         or value < 0
     ):
         raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")
+    if value > _LONGEST:
+        raise ConfigurationError(f"{option} must not be longer than 100 years, not {value!r}")

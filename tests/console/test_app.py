@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from qframe import BackendUnavailable
+from qframe.connection import Connection
+from qframe.contracts import Sizes
 from tests.console.conftest import Shop
 
 COMMANDS = [
@@ -85,6 +88,20 @@ def test_a_configuration_file_may_be_named_by_option_or_variable(
         (["work", "nowhere"], "unknown connection 'nowhere'"),
         (["--nonsense"], "No such option: --nonsense"),
         (["failed", "--connection", "\x1b[31m"], r"unknown connection"),
+        (["monitor", "--max", "-1"], "--max must not be negative, got -1"),
+        *(
+            ([*command, "\udcff"], r"\udcff' is not UTF-8")
+            for command in (
+                ["failed"],
+                ["failed", "--queue"],
+                ["retry"],
+                ["forget"],
+                ["status"],
+                ["cancel"],
+            )
+        ),
+        (["dispatch", "shop.Order", "[" * 100_000], "the data is not JSON"),
+        (["init", "a" * 300], "File name too long"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(shop: Shop, arguments: list[str], said: str) -> None:
@@ -92,6 +109,25 @@ def test_wrong_usage_is_one_line_and_exit_2(shop: Shop, arguments: list[str], sa
     assert finished.code == 2
     assert said.lower() in finished.only().lower()
     assert finished.err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("command", ["failed", "batches"])
+def test_a_limit_may_be_any_large_number(shop: Shop, command: str) -> None:
+    assert shop.run(command, "--limit", "9" * 30, "--json").out == "[]\n"
+
+
+def test_each_connection_that_does_not_answer_is_named_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.write("qframe.toml", '[connections.database]\n[connections.b]\ndriver = "database"\n')
+
+    def away(self: Connection, queue: str | None = None) -> Sizes:
+        raise BackendUnavailable(f"{self.name} is away")
+
+    monkeypatch.setattr(Connection, "sizes", away)
+    said = shop.run("size")
+    assert said.code == 69
+    assert said.err == "qframe: database is away\nqframe: b is away\n"
 
 
 def test_a_broken_configuration_is_one_line_for_every_command(shop: Shop) -> None:
@@ -105,9 +141,6 @@ def test_a_broken_configuration_is_one_line_for_every_command(shop: Shop) -> Non
 def test_a_backend_that_does_not_answer_is_one_line_and_exit_69(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qframe import BackendUnavailable
-    from qframe.connection import Connection
-
     def away(self: Connection, queue: str | None = None) -> int:
         raise BackendUnavailable("it is away")
 
@@ -117,8 +150,6 @@ def test_a_backend_that_does_not_answer_is_one_line_and_exit_69(
 
 
 def test_an_interrupt_is_no_traceback(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qframe.connection import Connection
-
     def interrupted(self: Connection, queue: str | None = None) -> int:
         raise KeyboardInterrupt
 

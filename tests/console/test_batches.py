@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qframe import Batch, batch
-from qframe.console import batches
+from qframe.console import batches, connections, follow
 from qframe.contracts import BatchRecord
 from qframe.contracts.step import Step
 from qframe.exceptions import QframeError
@@ -171,7 +171,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def install(*steps: Callable[[], object]) -> None:
         rest = iter(steps)
         clock = SimpleNamespace(sleep=lambda _seconds: next(rest)(), time=time.time)
-        monkeypatch.setattr(batches, "time", clock)
+        monkeypatch.setattr(follow, "time", clock)
 
     return install
 
@@ -446,7 +446,7 @@ def test_one_that_cannot_be_queued_is_kept(
             raise QframeError("it is not wanted")
         return retry(queues, store, record)
 
-    monkeypatch.setattr(batches, "requeue", refusing)
+    monkeypatch.setattr(connections, "retry", refusing)
     said = shop.run("retry-batch", found.id)
     assert said.code == 1
     assert said.out == f"{found.id}: queued 1 failed jobs again\n"

@@ -14,6 +14,8 @@ WRONG = [
     (["--timeout", "-1"], ["timeout", "0 or more", "-1"]),
     (["--timeout", "nan"], ["timeout", "nan"]),
     (["--grace", "inf"], ["grace", "inf"]),
+    (["--grace", "1e10"], ["grace", "100 years"]),
+    (["--timeout", "1e308"], ["timeout", "100 years"]),
     (["--memory", "banana"], ["--memory", "number"]),
     (["--tries", "1.5"], ["--tries", "integer"]),
     (["--tries", "-1"], ["tries", "-1"]),

@@ -1,0 +1,89 @@
+"""Connections: the ones a command acts on, and the failed jobs they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from qframe import config, manager
+from qframe.connection import Connection
+from qframe.console.text import say_error
+from qframe.contracts.backend import Capability
+from qframe.contracts.failed import FailedJob
+from qframe.drivers.failed_store import FailedStore
+from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.failed import search
+from qframe.failed.retry import retry
+from qframe.manager import QueueManager
+
+T = TypeVar("T")
+
+
+def configured(file: Path | None) -> QueueManager:
+    """Load the configuration and make it the process's own."""
+    queues = QueueManager(config.load(file))
+    manager.use(queues)
+    return queues
+
+
+class Connections:
+    """The connections that hold jobs: the default one and those configured, or `only`."""
+
+    def __init__(self, queues: QueueManager, only: str | None) -> None:
+        self.queues = queues
+        self.only = only
+
+    def __iter__(self) -> Iterator[Connection]:
+        settings = self.queues.settings
+        names = dict.fromkeys([settings.default, *settings.connections])
+        for name in [self.only] if self.only else names:
+            connection = self.queues.connection(name)
+            if Capability.RESERVE in connection.capabilities or self.only:
+                yield connection
+
+    def each(self, act: Callable[[Connection], T]) -> list[tuple[Connection, T]]:
+        """Act on every connection, naming on stderr those that do not answer.
+
+        Raises the last connection's `BackendUnavailable` when none answers.
+        """
+        done: list[tuple[Connection, T]] = []
+        silent: list[BackendUnavailable] = []
+        for connection in self:
+            try:
+                done.append((connection, act(connection)))
+            except BackendUnavailable as error:
+                silent.append(error)
+        last = silent.pop() if silent and not done else None
+        for each in silent:
+            say_error(str(each), 0)
+        if last is not None:
+            raise last
+        return done
+
+    def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:
+        """Give the failed stores, each once: all, or those that are `answering`."""
+
+        def find(connection: Connection) -> FailedStore:
+            store = self.queues.failed_store(connection.name)
+            if answering:
+                store.count()
+            return store
+
+        return search.distinct(store for _, store in self.each(find))
+
+    def queue_again(self, chosen: Iterable[tuple[FailedStore, FailedJob]]) -> tuple[int, int]:
+        """Queue failed jobs again; gives how many were, and exit code 1 where some could not be."""
+        count, code = 0, 0
+        for store, record in chosen:
+            try:
+                count += retry(self.queues, store, record)
+            except QframeError as error:
+                code = 1
+                say_error(f"{record.uuid} is kept: {error}", 0)
+        return count, code
+
+
+def names(done: Iterable[tuple[Connection, object]]) -> str:
+    """Name the connections that answered."""
+    return ", ".join(connection.name for connection, _ in done)

@@ -1,0 +1,86 @@
+"""Following a job or a batch to its end: a bar on a terminal, else a line for each change."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from qframe.console.text import say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_EVERY = 0.2
+"""Seconds between two looks."""
+
+T = TypeVar("T")
+
+
+class Standing(NamedTuple):
+    """How something stands that is followed; `line` says it where there is no bar."""
+
+    is_over: bool
+    state: str
+    done: float
+    total: float
+    description: str
+    line: str
+
+
+def followed(
+    found: T,
+    fresh: Callable[[T], T],
+    standing: Callable[[T], Standing],
+    *,
+    as_json: bool,
+    counts: bool = False,
+) -> Iterator[T]:
+    """Show how something stands until it is over, and give it at each look.
+
+    As JSON nothing is shown. `counts`: the bar also shows the numbers done and in total.
+    """
+    bar = _bar(counts=counts) if sys.stdout.isatty() and not as_json else None
+    said = ""
+    with bar or contextlib.nullcontext():
+        while True:
+            now = standing(found)
+            if bar is not None:
+                bar.update(
+                    bar.task_ids[0],
+                    completed=now.done,
+                    total=now.total,
+                    state=now.state,
+                    description=now.description,
+                )
+            elif now.line != said and not as_json:
+                said = now.line
+                say(said)
+            yield found
+            if now.is_over:
+                return
+            time.sleep(_EVERY)
+            found = fresh(found)
+
+
+def _bar(*, counts: bool) -> Progress:
+    from rich.progress import (  # noqa: PLC0415 (it costs, and is rare)
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.fields[state]}", markup=False),
+        BarColumn(),
+        *([MofNCompleteColumn()] if counts else []),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    bar.add_task("", total=None, state="")
+    return bar

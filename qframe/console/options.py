@@ -1,0 +1,59 @@
+"""The options that several commands have, and the checks of their values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from qframe.exceptions import ConfigurationError
+from qframe.payload.timing import seconds_until
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", envvar="QFRAME_CONFIG", help="Configuration file.", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ConnectionOption = Annotated[
+    str | None,
+    typer.Option("--connection", help="Only this connection.", show_default=False),
+]
+QueueOption = Annotated[str | None, typer.Option("--queue", help="Queue name.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", help="Rows at most; 0: all.")]
+
+T = TypeVar("T")
+
+
+def first(records: Iterable[T], limit: int) -> list[T]:
+    """Give so many of the records at most, all for 0; raises `ConfigurationError`."""
+    not_negative("--limit", limit)
+    return list(itertools.islice(records, min(limit, sys.maxsize) or None))
+
+
+def not_negative(option: str, value: int) -> None:
+    """Raise `ConfigurationError` for a number below 0."""
+    if value < 0:
+        raise ConfigurationError(f"{option} must not be negative, got {value}")
+
+
+def seconds_of(option: str, value: float) -> float:
+    """Give the seconds of an option; raises `ConfigurationError` for what is no time to wait."""
+    try:
+        return seconds_until(value, option)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def hours_ago(option: str, hours: float) -> float:
+    """Give the moment so many hours ago, an epoch time; raises `ConfigurationError`."""
+    if hours < 0 or not math.isfinite(hours):
+        raise ConfigurationError(f"{option} must not be negative or infinite, got {hours:g}")
+    return max(0.0, time.time() - hours * 3600)
