@@ -112,7 +112,7 @@ def test_a_failed_member_that_is_retried_and_done_is_done(
     drain()
     monkeypatch.setattr(Say, "handle", lambda self: ran.append(f"{self.word} again"))
     store = queues.failed_store()
-    (record,) = store.all()
+    (record,) = store.page()
     assert [record.uuid] == [*made.fresh().failed_jobs]
     retry(queues, store, record)
     drain()
