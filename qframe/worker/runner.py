@@ -79,8 +79,6 @@ class Report(NamedTuple):
     error: BaseException | None = None
     result: Any = None
     """What `handle` gave."""
-    intent: End | None = None
-    """How the job settled itself, where that is still to be done: it ran in another process."""
 
 
 _NOTHING = Report()
@@ -391,19 +389,16 @@ class Attempt:
 
     def conclude(self, report: Report, seconds: float) -> Outcome:
         """Settle the job as its attempt ended, unless it has settled itself."""
-        job, runner = self.job, self.runner
-        self.report, self.error = report, report.error
-        intent = None if job.is_settled else report.intent
-        if intent is not None and not runner.settled(job, intent, self.name):
-            return Outcome.LOST
+        job, error = self.job, report.error
+        self.report, self.error = report, error
         verdict = self.judge(report)
         outcome, end = verdict
         if end.refused:
             log.warning(
                 "%s; tried again in %g s, it may be newer than this worker", end.remark, end.delay
             )
-        elif job.is_settled and report.error and outcome in {Outcome.DONE, Outcome.RELEASED}:
-            log.error("%s had settled itself and then raised", job.name, exc_info=report.error)
+        elif error is not None and outcome in {Outcome.DONE, Outcome.RELEASED}:
+            log.error("%s had settled itself and then raised", job.name, exc_info=error)
         return self._settle(verdict, seconds)
 
     def judge(self, report: Report) -> Verdict:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 
 from qframe import DontHandle, Queueable, events
-from qframe.contracts.status import State
 from qframe.contracts.step import Push, Step
 from qframe.exceptions import (
     BackendUnavailable,
@@ -23,7 +22,6 @@ from qframe.exceptions import (
     MaxAttemptsExceeded,
 )
 from qframe.features import status
-from qframe.features.base import End
 from qframe.payload.signature import Signer
 from qframe.worker import WorkerOptions
 from qframe.worker.outcome import Outcome
@@ -361,11 +359,6 @@ class _Runner(Runner):
     ("report", "expected", "left"),
     [
         (Report(result=5), "done", 0),
-        (Report(intent=End(State.RELEASED, 5, how="released")), "released", 1),
-        (Report(intent=End(State.COMPLETE)), "done", 0),
-        (Report(intent=End(State.BURIED)), "done", 0),
-        (Report(intent=End(State.FAILED, error=KeyError("own"))), "failed", 0),
-        (Report(ValueError("late"), intent=End(State.RELEASED, how="released")), "released", 1),
         (Report(ValueError("boom")), "failed", 0),
         (Report(DontHandle("no")), "skipped", 0),
         (Report(JobGivenBack("told twice")), "given back", 1),

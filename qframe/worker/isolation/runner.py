@@ -155,7 +155,7 @@ class IsolatedAttempt(Attempt):
             error = None if job.is_lost else self._why(process)
         if error is not None:  # in the midst of a step, perhaps
             job.reservation.unsent = True
-        return Report(error, intent=self._intent)
+        return Report(error)
 
     def cover(self, timeout: float) -> None:
         """Look after the attempt, which has `timeout` seconds from its beginning; 0 is no limit."""
@@ -207,6 +207,13 @@ class IsolatedAttempt(Attempt):
         return DirtyExit(f"the process of the job {end.words()}{silence}")
 
     # -- what becomes of it -----------------------------------------------------------------------
+
+    def conclude(self, report: Report, seconds: float) -> Outcome:
+        """Settle the job as it has told, or else as its attempt ended."""
+        intent = None if self.job.is_settled else self._intent
+        if intent is not None and not self.runner.settled(self.job, intent, self.name):
+            return Outcome.LOST
+        return super().conclude(report, seconds)
 
     def decide(self, report: Report) -> Verdict:
         """Take what the job's process says, or one more that is asked where it has died."""
