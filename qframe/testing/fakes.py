@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -12,26 +13,30 @@ from qframe.connection import Connection
 from qframe.dispatch.pending import flush, send_unsent, unsent
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store
-from qframe.jobs.foreign import Dispatchable, Foreign
-from qframe.testing.following import (
-    ChainTarget,
-    Members,
-    batch_line,
-    chain_line,
-    checked_jobs,
-    fits_batch,
-    fits_chain,
-    shown_targets,
-)
+from qframe.jobs.foreign import Dispatchable
 from qframe.testing.recording import (
     Dispatched,
     DispatchedBatch,
+    DispatchedChain,
     Notes,
     RecordingConnection,
     name_in,
     parsed,
 )
-from qframe.testing.wanted import J, Kind, Target, Wanted, listed, shown, shown_job
+from qframe.testing.wanted import (
+    ChainTarget,
+    J,
+    Kind,
+    Members,
+    Target,
+    Wanted,
+    checked_jobs,
+    fit_all,
+    line_of,
+    listed,
+    shown_job,
+    shown_targets,
+)
 
 if TYPE_CHECKING:
     from qframe.payload.timing import When
@@ -114,7 +119,7 @@ class Fake:
     ) -> list[Dispatched]:
         """Give what was dispatched, in order, with connection, queue, delay and payload."""
         kind = None if target is None else Kind(target)
-        wanted = Wanted(kind, where, queue, connection, delay)
+        wanted = Wanted.jobs(kind, where, queue, connection, delay)
         return [each for each in self._notes.jobs.copy() if wanted.fits(each)]
 
     @overload
@@ -150,17 +155,8 @@ class Fake:
         The first link of a chain counts, its other links and the members of batches do not.
         """
         __tracebackhide__ = True
-        wanted = Wanted(Kind(target), where, queue, connection, delay)
-        fits = self._fits(wanted)
-        found = sum(fit for fit, _ in fits)
-        if times is None:
-            if not found:
-                raise AssertionError(self._told(f"expected {wanted} to be dispatched", 0, fits))
-        elif type(times) is not int or times < 0:
-            raise ValueError(f"times is a whole number, 0 or more, not {times!r}")
-        elif found != times:
-            expected = f"expected {wanted} to be dispatched {_times(times)}"
-            raise AssertionError(self._told(expected, found, fits))
+        wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
+        self._assert_found(wanted, times, self._notes.jobs)
 
     def assert_not_dispatched(
         self,
@@ -173,11 +169,8 @@ class Fake:
     ) -> None:
         """Assert that there is no such dispatch."""
         __tracebackhide__ = True
-        wanted = Wanted(Kind(target), where, queue, connection, delay)
-        fits = self._fits(wanted)
-        found = sum(fit for fit, _ in fits)
-        if found:
-            raise AssertionError(self._told(f"expected {wanted} not to be dispatched", found, fits))
+        wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
+        self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:
         """Assert that there was no dispatch at all: of no job, no chain and no batch."""
@@ -201,19 +194,12 @@ class Fake:
         function that is given the `DispatchedBatch`. `queue` and `delay` are the first link's.
         """
         __tracebackhide__ = True
-        wanted = checked_jobs(jobs)
-        if not wanted:
+        links = checked_jobs(jobs)
+        if not links:
             raise ValueError("name the links of the chain; whether there was one: `chains`")
-        found = [fits_chain(each, wanted, queue, connection, delay) for each in self.chains.copy()]
-        lines = [chain_line(each) for each in self.chains.copy()]
-        expected = f"the chain {shown_targets(jobs)}"
-        if queue is not None:
-            expected += f" on the queue {queue!r}"
-        if connection is not None:
-            expected += f" on the connection {connection!r}"
-        if delay is not None:
-            expected += f" with a delay of {delay}"
-        self._assert_found(expected, "chain", times, found, lines)
+        name = f"the chain {shown_targets(links)}"
+        wanted = Wanted(name, lambda it: fit_all(it.jobs, links), None, queue, connection, delay)
+        self._assert_found(wanted, times, self.chains)
 
     def assert_batched(
         self,
@@ -231,78 +217,68 @@ class Fake:
         list. A batch that is a link of a chain is not among them.
         """
         __tracebackhide__ = True
-        wanted = None if jobs is None else checked_jobs(jobs)
-        found = [
-            fits_batch(each, where, name, wanted, queue, connection) for each in self.batches.copy()
-        ]
-        lines = [batch_line(each) for each in self.batches.copy()]
-        expected = "a batch" if name is None else f"the batch {name!r}"
-        if jobs is not None:
-            expected += f" of {shown_targets(jobs, ', ')}"
-        if queue is not None:
-            expected += f" on the queue {queue!r}"
-        if connection is not None:
-            expected += f" on the connection {connection!r}"
-        expected += " that `where` accepts" if where is not None else ""
-        self._assert_found(expected, "batch", times, found, lines)
+        shown = "a batch" if name is None else f"the batch {name!r}"
+        members = None if jobs is None else checked_jobs(jobs)
+        if members is not None:
+            shown += f" of {shown_targets(members, ', ')}"
+
+        def is_it(batch: DispatchedBatch) -> bool:
+            return name in {None, batch.name} and (members is None or fit_all(batch.jobs, members))
+
+        self._assert_found(Wanted(shown, is_it, where, queue, connection), times, self.batches)
 
     def _assert_found(
-        self, expected: str, kind: str, times: int | None, found: list[bool], lines: list[str]
+        self,
+        wanted: Wanted,
+        times: int | None,
+        there: Sequence[Dispatched] | Sequence[DispatchedChain] | Sequence[DispatchedBatch],
+        expected: str = "",
     ) -> None:
         __tracebackhide__ = True
-        count = sum(found)
         if times is not None and (type(times) is not int or times < 0):
             raise ValueError(f"times is a whole number, 0 or more, not {times!r}")
+        seen = [*there]
+        fits = [wanted.fits(each) for each in seen]
+        count = sum(fits)
         if (count > 0) if times is None else (count == times):
             return
         often = "" if times is None else f" {_times(times)}"
-        text = f"expected {expected} to be dispatched{often}, but it was "
-        text += _times(count) if count else "not"
-        if lines:
-            plural = {"batch": "batches"}.get(kind, f"{kind}s")
-            text += f"; the {plural} dispatched were:\n{listed(found, lines)}"
-        elif there := self._all():
-            text += f"; dispatched were:\n{there}"
-        else:
-            text += ": nothing was dispatched"
-        raise AssertionError(text)
+        expected = expected or f"expected {wanted} to be dispatched{often}"
+        own = listed(fits, map(line_of, seen))
+        was = f"but it was {_times(count) if count else 'not'}"
+        if there is not self._notes.jobs:
+            every = own or self._all()
+            which = f"the {'chains' if there is self.chains else 'batches'} " if own else ""
+            rest = f"; {which}dispatched were:\n{every}" if every else ": nothing was dispatched"
+            raise AssertionError(f"{expected}, {was}{rest}")
+        every = "\n".join(filter(None, [own, self._grouped()]))
+        rest = f"{was}; dispatched were:\n{every}" if every else "but nothing was dispatched"
+        if held := [shown_job(draft.job) for draft in self._held()]:
+            rest += f"\nnot sent yet, for a variable holds the dispatch: {', '.join(held)}"
+        raise AssertionError(f"{expected}, {rest}")
 
     def _all(self) -> str:
         """List all there is, a line each."""
-        parts = [shown([(False, each) for each in self._notes.jobs.copy()]), self._grouped()]
-        return "\n".join(part for part in parts if part)
+        jobs = listed(repeat(False), map(line_of, self._notes.jobs.copy()))
+        return "\n".join(filter(None, [jobs, self._grouped()]))
 
     def _grouped(self) -> str:
         """List the chains and the batches."""
-        lines = [f"a chain: {chain_line(each)}" for each in self.chains.copy()]
-        lines += [f"a batch: {batch_line(each)}" for each in self.batches.copy()]
-        return listed([False] * len(lines), lines)
-
-    def _fits(self, wanted: Wanted) -> list[tuple[bool, Dispatched]]:
-        return [(wanted.fits(each), each) for each in self._notes.jobs.copy()]
-
-    def _told(self, expected: str, found: int, fits: list[tuple[bool, Dispatched]]) -> str:
-        """Say what was expected and what there is."""
-        grouped = self._grouped()
-        if not fits and not grouped:
-            text = f"{expected}, but nothing was dispatched"
-        else:
-            was = f"was {_times(found)}" if found else "was not"
-            lines = "\n".join(part for part in (shown(fits), grouped) if part)
-            text = f"{expected}, but it {was}; dispatched were:\n{lines}"
-        held = [shown_job(draft.job) for draft in self._held()]
-        if held:
-            text += f"\nnot sent yet, for a variable holds the dispatch: {', '.join(held)}"
-        return text
+        lines = [f"a chain: {line_of(each)}" for each in self.chains.copy()]
+        lines += [f"a batch: {line_of(each)}" for each in self.batches.copy()]
+        return listed(repeat(False), lines)
 
     # -- for qframe itself ----------------------------------------------------------------------
 
     def takes(self, what: Dispatchable | str | bytes) -> bool:
         """Whether a job, or a raw payload, is written down here."""
-        job, name = _named(what)
-        if self._only is not None and not any(kind.fits(job, name) for kind in self._only):
+        if isinstance(what, str | bytes):
+            said: tuple[Dispatchable | None, str] = None, name_in(parsed(what))
+        else:
+            said = what, ""
+        if self._only is not None and not any(kind.fits(*said) for kind in self._only):
             return False
-        return not any(kind.fits(job, name) for kind in self._besides)
+        return not any(kind.fits(*said) for kind in self._besides)
 
     def connection_for(self, original: Connection) -> RecordingConnection:
         """Give what stands in for a connection."""
@@ -339,12 +315,6 @@ def _stand_in(
             if each.takes(what):
                 return each.connection_for(connection)
     return None
-
-
-def _named(what: Dispatchable | str | bytes) -> tuple[Dispatchable | None, str]:
-    if isinstance(what, str | bytes):
-        return None, name_in(parsed(what))
-    return what, what.name if isinstance(what, Foreign) else type(what).own_name()
 
 
 def _several(targets: Iterable[Target]) -> list[Target]:

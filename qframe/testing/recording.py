@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from qframe.connection import Connection
@@ -13,17 +14,16 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import CannotDecrypt, InvalidArguments, InvalidJob, InvalidPayload
 from qframe.features import batch_jobs
 from qframe.features.batches import Batches
+from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
 from qframe.jobs.definition import index
 from qframe.jobs.foreign import Dispatchable, foreign
 from qframe.payload import encryption, envelope, timing
-from qframe.payload.encryption import Keyring
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
     from qframe.features.base import Pushing
     from qframe.features.batch import BatchPlan, MakeMember
-    from qframe.features.chain import ChainPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class DispatchedChain:
     connection: str
     queue: str
     delay: float
+    at: float = field(default_factory=time.time)
+    """The epoch time from which the delay counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,34 +127,30 @@ class RecordingConnection(Connection):
         memory: MemoryBackend,
         apart: Context | None = None,
     ) -> None:
-        of = original.context
-        context = Context(
-            of.connection, memory, of.features, of.keyring, of.signer, of.retry_after,
-            original.max_payload,
-        )  # fmt: skip
+        limit = original.max_payload
+        context = replace(original.context, backend=memory, max_payload=limit, owner=self)
         super().__init__(context, original.settings)
-        self.max_payload = original.max_payload
+        self.max_payload = limit
         self.find_middleware = original.find_middleware
         self._notes = notes
         self._apart = apart
 
     def _tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
         if not holder:
-            uuid, queue, delay = pushing.uuid, pushing.queue, pushing.delay
-            self._note(Dispatched(uuid, job, self.name, queue, delay, pushing.message))
+            self._note(job, pushing.uuid, pushing.queue, pushing.delay, pushing.message)
         super()._tell(job, pushing, holder)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Write a payload down, with its job where that can be made here."""
         uuid = super().push_raw(payload, queue, delay)
-        message = parsed(payload)
-        job, name = _job_of(message, self.context.keyring), queue or self.default_queue
-        seconds = timing.seconds_until(delay)
-        self._note(Dispatched(uuid, job, self.name, name, seconds, message))
+        message, seconds = parsed(payload), timing.seconds_until(delay)
+        self._note(self._made(message), uuid, queue or self.default_queue, seconds, message)
         return uuid
 
-    def _note(self, dispatched: Dispatched) -> None:
-        self._notes.jobs.append(dispatched)
+    def _note(
+        self, job: Dispatchable | None, uuid: str, queue: str, delay: float, message: dict[str, Any]
+    ) -> None:
+        self._notes.jobs.append(Dispatched(uuid, job, self.name, queue, delay, message))
 
     # -- chains -----------------------------------------------------------------------------------
 
@@ -163,10 +161,8 @@ class RecordingConnection(Connection):
         at = None if head is None else json.loads(head)["at"]
         for link, job in zip(plan.links, plan.jobs, strict=True):
             if link.uuid == at and not isinstance(job, batch_jobs.StartBatch):
-                message = envelope.parse(link.raw)
-                self._note(Dispatched(at, job, self.name, link.queue, link.delay, message))
-        first = plan.links[0]
-        jobs, catch = self._links(plan), self._jobs(plan.catch)
+                self._note(job, at, link.queue, link.delay, envelope.parse(link.raw))
+        first, jobs, catch = plan.links[0], self._links(plan), [*map(self._job, plan.catch)]
         self._notes.chains.append(
             DispatchedChain(plan.id, jobs, catch, self.name, first.queue, first.delay)
         )
@@ -184,13 +180,10 @@ class RecordingConnection(Connection):
         """Write a batch down; all its members wait."""
         made: list[ChainPlan] = []
         super().start_batch(plan._replace(members=(_heard(each, made) for each in plan.members)))
-        follow = plan.options["follow"]
+        queue, follow = plan.options["queue"], plan.options["follow"]
         self._notes.batches.append(
-            self._batch(
-                plan.id, plan.name, [self._member(each) for each in made], plan.options["queue"],
-                follow, allows=plan.allows_failures,
-            )
-        )  # fmt: skip
+            self._batch(plan.id, plan.name, made, queue, follow, plan.allows_failures)
+        )
 
     def extend_batch(
         self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
@@ -205,7 +198,7 @@ class RecordingConnection(Connection):
         else:
             for number, make in enumerate(heard):
                 make(number)
-        jobs = [self._member(each) for each in made]
+        jobs = [*map(self._member, made)]
         self._notes.added += jobs
         for batch in self._notes.batches:
             if batch.id == identity:
@@ -219,53 +212,60 @@ class RecordingConnection(Connection):
         self,
         identity: str,
         name: str,
-        members: list[MemberJob],
+        members: Iterable[ChainPlan],
         queue: str | None,
         follow: Mapping[str, Iterable[Mapping[str, Any]]],
-        *,
         allows: bool,
     ) -> DispatchedBatch:
-        jobs = {event: self._jobs(map(Prepared.of, each)) for event, each in follow.items()}
-        return DispatchedBatch(
-            identity, name, members, self.name, queue, allows,
-            jobs["before"], jobs["progress"], jobs["then"], jobs["catch"], jobs["finally"],
-        )  # fmt: skip
-
-    def _batch_of(self, starts: batch_jobs.StartBatch) -> DispatchedBatch:
-        """Give the batch that a link begins."""
-        members: list[MemberJob] = []
-        for kept in starts.members:
-            jobs = self._jobs(map(Prepared.of, kept["links"]))
-            members.append([*map(self._or_batch, jobs)] if kept["chain"] else jobs[0])
-        return self._batch(
-            starts.identity, starts.label, members, starts.default_queue, starts.follow,
-            allows=starts.allows,
-        )  # fmt: skip
+        follows = (
+            [self._job(Prepared.of(fields)) for fields in follow[event]]
+            for event in ("before", "progress", "then", "catch", "finally")
+        )
+        jobs = [*map(self._member, members)]
+        return DispatchedBatch(identity, name, jobs, self.name, queue, allows, *follows)
 
     # -- jobs -------------------------------------------------------------------------------------
 
     def _member(self, plan: ChainPlan) -> MemberJob:
-        return self._links(plan) if plan.id else plan.jobs[0]
-
-    def _links(self, plan: ChainPlan) -> list[LinkJob]:
-        return [self._or_batch(job) for job in plan.jobs]
-
-    def _or_batch(self, job: Dispatchable | None) -> LinkJob:
-        """Give the batch that a link begins, or the link's job."""
-        if isinstance(job, batch_jobs.StartBatch):
-            return self._batch_of(job)
+        links = self._links(plan)
+        if plan.id:
+            return links
+        job = links[0]
+        assert not isinstance(job, DispatchedBatch)  # noqa: S101 (a batch is a link of a chain)
         return job
 
-    def _jobs(self, prepared: Iterable[Prepared]) -> list[Dispatchable | None]:
-        return [self._job(each) for each in prepared]
+    def _links(self, plan: ChainPlan) -> list[LinkJob]:
+        links = zip(plan.links, plan.jobs, strict=True)
+        return [self._link(job or self._job(link)) for link, job in links]
+
+    def _link(self, job: Dispatchable | None) -> LinkJob:
+        """Give the batch that a link begins, or the link's job."""
+        if not isinstance(job, batch_jobs.StartBatch):
+            return job
+        members = map(ChainPlan.of, job.members)
+        return self._batch(
+            job.identity, job.label, members, job.default_queue, job.follow, job.allows
+        )
 
     def _job(self, prepared: Prepared) -> Dispatchable | None:
+        """Make a job whose class may be another program's."""
         message = envelope.parse(prepared.raw)
         if name_in(message) in index:
-            return _job_of(message, self.context.keyring)
-        try:
+            return self._made(message)
+        with suppress(InvalidJob):
             return foreign(str(message.get("job")), message.get("data"))
-        except InvalidJob:
+        return None
+
+    def _made(self, message: dict[str, Any]) -> Dispatchable | None:
+        """Make the job of a payload, where its class is known here and its data fits."""
+        job_class, data = index.get(name_in(message)), message.get("data")
+        if job_class is None:
+            return None
+        try:
+            if type(data) is dict and encryption.KEY in data and job_class.opens(data):
+                data = self.context.keyring.opened(str(message.get("job")), data)
+            return job_class.from_data(data)
+        except (InvalidArguments, CannotDecrypt):
             return None
 
 
@@ -277,20 +277,6 @@ def _heard(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
         return made[-1]
 
     return makes
-
-
-def _job_of(message: dict[str, Any], keys: Keyring) -> Dispatchable | None:
-    """Make the job of a raw payload, where its class is known here and its data fits."""
-    job_class = index.get(name_in(message))
-    if job_class is None:
-        return None
-    data = message.get("data")
-    try:
-        if type(data) is dict and encryption.KEY in data and job_class.opens(data):
-            data = keys.opened(str(message.get("job")), data)
-        return job_class.from_data(data)
-    except (InvalidArguments, CannotDecrypt):
-        return None
 
 
 def parsed(payload: str | bytes) -> dict[str, Any]:

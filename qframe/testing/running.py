@@ -28,9 +28,8 @@ from qframe.payload import envelope, timing, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line
 from qframe.testing import fakes
-from qframe.testing.following import fits_one, shown_member
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
-from qframe.testing.wanted import Kind, Target, shown_job
+from qframe.testing.wanted import Kind, Target, fit_all, shown_job, shown_member
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Outcome
 from qframe.worker.runner import Attempt, Runner
@@ -210,7 +209,7 @@ class Ran:
     ) -> None:
         __tracebackhide__ = True
         kind = Kind(target)
-        if not any(fits_one(each, kind) for each in jobs):
+        if not any(fit_all([each], [kind]) for each in jobs):
             there = ", ".join(map(shown_member, jobs)) or "nothing"
             name = "the job" if self.job is None else shown_job(self.job)
             raise AssertionError(

@@ -1,4 +1,4 @@
-"""What an assertion looks for among dispatches, and how jobs are shown when it is not there."""
+"""What an assertion looks for among what was dispatched, and how all of that is shown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
+from qframe.dispatch.batch import PendingBatch
 from qframe.dispatch.function import QueueableFunction
 from qframe.dispatch.queueable import Queueable
 from qframe.features.chain import KEY as CHAIN
@@ -15,25 +16,29 @@ from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.payload import timing
 from qframe.payload.text import one_line
 from qframe.payload.timing import When
-from qframe.testing.recording import Dispatched
+from qframe.testing.recording import (
+    Dispatched,
+    DispatchedBatch,
+    DispatchedChain,
+    LinkJob,
+    MemberJob,
+)
 
 J = TypeVar("J", bound=Queueable)
 Target = type[Queueable] | QueueableFunction[..., Any] | Queueable | Foreign | str
 """What names jobs: a class (its subclasses too), a function under `@queueable`, a job (those
 equal to it), or a name on the wire."""
+ChainTarget = Target | type[PendingBatch] | Callable[[DispatchedBatch], object]
+"""What names a link: what names a job; `PendingBatch`, any batch; a function, one it accepts."""
+Members = Sequence[Target | Sequence[ChainTarget]]
+"""What names the members of a batch; a list is a chain."""
 
 _LONGEST_VALUE = 60
 _LONGEST_JOB = 300
+_LONGEST = 600
+_FEW = 5
 _MOST = 20
 _SAME_MOMENT = 1.0
-
-
-@dataclass
-class _Plain:
-    """A class whose repr is the one that dataclasses make."""
-
-
-_MADE_BY_DATACLASS = _Plain.__repr__.__code__
 
 
 class Kind:
@@ -57,9 +62,11 @@ class Kind:
             return self._target.__name__
         return str(self._target) if isinstance(self._target, str) else shown_job(self._target)
 
-    def fits(self, job: Dispatchable | None, name: str) -> bool:
+    def fits(self, job: Dispatchable | None, name: str = "") -> bool:
         """Whether a job, or a raw payload of that name, is one of them."""
         target = self._target
+        if job is not None:
+            name = job.name if isinstance(job, Foreign) else job.own_name()
         if isinstance(target, type) and issubclass(target, Queueable):
             return isinstance(job, target) or (job is None and name == target.own_name())
         if isinstance(target, str):
@@ -69,11 +76,47 @@ class Kind:
         return type(job) is type(target) and bool(job == target)
 
 
+Checked = Union[Kind, Callable[[DispatchedBatch], object], list["Checked"]]  # noqa: UP007 (it names itself)
+"""What was read from a target: jobs, batches, or a chain."""
+
+
+def checked_jobs(jobs: Iterable[Any]) -> list[Checked]:
+    """Read what names jobs; raises `TypeError` for what names none."""
+    if isinstance(jobs, str | type | Queueable):
+        raise TypeError("give a list of jobs: [Pack, Ship]")
+    return [_checked(each) for each in jobs]
+
+
+def _checked(target: Any) -> Checked:  # noqa: ANN401 (looked at here)
+    if isinstance(target, list | tuple):
+        return checked_jobs(target)
+    if isinstance(target, type) and issubclass(target, PendingBatch):
+        return lambda _: True
+    if callable(target) and not isinstance(target, type | QueueableFunction | Queueable):
+        accepts: Callable[[DispatchedBatch], object] = target
+        return accepts
+    return Kind(target)
+
+
+def fit_all(jobs: Sequence[MemberJob | LinkJob], wanted: Sequence[Checked]) -> bool:
+    """Whether links or members are what is looked for, in order."""
+    return len(jobs) == len(wanted) and all(map(_fits, jobs, wanted))
+
+
+def _fits(job: MemberJob | LinkJob, wanted: Checked) -> bool:
+    if isinstance(job, list):
+        return isinstance(wanted, list) and fit_all(job, wanted)
+    if isinstance(job, DispatchedBatch):
+        return callable(wanted) and bool(wanted(job))
+    return isinstance(wanted, Kind) and wanted.fits(job)
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What dispatches are to be found."""
+    """Which of what was dispatched an assertion is about."""
 
-    kind: Kind | None
+    name: str
+    is_it: Callable[[Any], bool]
     where: Callable[[Any], object] | None = None
     queue: str | None = None
     connection: str | None = None
@@ -84,17 +127,23 @@ class Wanted:
         if self.delay is not None:
             timing.seconds_until(self.delay)
 
-    def fits(self, each: Dispatched) -> bool:
-        """Whether a dispatch is one of them."""
+    @classmethod
+    def jobs(cls, kind: Kind | None, *more: Any) -> Wanted:  # noqa: ANN401 (the other fields)
+        """Look for jobs of a kind, or of any."""
+        return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), *more)
+
+    def fits(self, each: Dispatched | DispatchedChain | DispatchedBatch) -> bool:
+        """Whether it is one of them."""
+        shown = each.job if isinstance(each, Dispatched) else each
         return (
-            (self.kind is None or self.kind.fits(each.job, each.name))
+            self.is_it(each)
             and self.queue in {None, each.queue}
             and self.connection in {None, each.connection}
-            and self._fits_delay(each)
-            and (self.where is None or (each.job is not None and bool(self.where(each.job))))
+            and (isinstance(each, DispatchedBatch) or self._fits_delay(each))
+            and (self.where is None or (shown is not None and bool(self.where(shown))))
         )
 
-    def _fits_delay(self, each: Dispatched) -> bool:
+    def _fits_delay(self, each: Dispatched | DispatchedChain) -> bool:
         if self.delay is None:
             return True
         if isinstance(self.delay, datetime):  # a moment: the delay was counted from then
@@ -103,7 +152,7 @@ class Wanted:
         return each.delay == timing.seconds_until(self.delay)
 
     def __str__(self) -> str:
-        text = str(self.kind)
+        text = self.name
         if self.queue is not None:
             text += f" on the queue {self.queue!r}"
         if self.connection is not None:
@@ -112,6 +161,75 @@ class Wanted:
             seconds = isinstance(self.delay, int | float)
             text += f" with a delay of {f'{self.delay:g} s' if seconds else self.delay}"
         return text + (" that `where` accepts" if self.where is not None else "")
+
+
+# -- how it is shown ------------------------------------------------------------------------------
+
+
+def shown_targets(jobs: Iterable[Checked], between: str = " -> ") -> str:
+    """Show what is looked for."""
+    return one_line(between.join(map(_shown_target, jobs)), _LONGEST) or "no jobs"
+
+
+def _shown_target(target: Checked) -> str:
+    if isinstance(target, list):
+        return f"[{shown_targets(target)}]"
+    return str(target) if isinstance(target, Kind) else "a batch"
+
+
+def listed(fits: Iterable[bool], lines: Iterable[str]) -> str:
+    """Put lines below each other, those that fit marked with a star."""
+    shown = [f"  {'*' if fit else '-'} {line}" for fit, line in zip(fits, lines, strict=False)]
+    if len(shown) > _MOST:
+        shown[_MOST:] = [f"  and {len(shown) - _MOST} more"]
+    return "\n".join(shown)
+
+
+def line_of(each: Dispatched | DispatchedChain | DispatchedBatch) -> str:
+    """Show what was dispatched in a line."""
+    if isinstance(each, DispatchedBatch):
+        where = f"{each.connection}:{each.queue}" if each.queue else each.connection
+        return f"{_shown_batch(each)} on {where}"
+    begins = ""
+    if isinstance(each, DispatchedChain):
+        shown = _shown_links(each.jobs)
+    elif each.job is None:
+        shown = f"{one_line(each.name or '(no name)', 100)} (a raw payload)"
+    else:
+        shown = shown_job(each.job)
+    if isinstance(each, Dispatched) and CHAIN in each.payload:
+        begins = ", the first of a chain"
+    delay = f", delayed by {each.delay:g} s" if each.delay else ""
+    return f"{shown} on {each.connection}:{each.queue}{delay}{begins}"
+
+
+def _shown_links(jobs: Iterable[LinkJob]) -> str:
+    return one_line(" -> ".join(map(shown_member, jobs)), _LONGEST)
+
+
+def _shown_batch(batch: DispatchedBatch) -> str:
+    name = f"{batch.name!r} of " if batch.name else ""
+    few = [shown_member(each) for each in batch.jobs[:_FEW]]
+    if len(batch.jobs) > _FEW:
+        few.append(f"and {len(batch.jobs) - _FEW} more")
+    return one_line(f"{name}[{', '.join(few)}]", _LONGEST)
+
+
+def shown_member(job: MemberJob | LinkJob) -> str:
+    """Show a link or a member."""
+    if isinstance(job, list):
+        return f"[{_shown_links(job)}]"
+    if isinstance(job, DispatchedBatch):
+        return f"a batch {_shown_batch(job)}"
+    return "(a job that cannot be made here)" if job is None else shown_job(job)
+
+
+@dataclass
+class _Plain:
+    """A class whose repr is the one that dataclasses make."""
+
+
+_MADE_BY_DATACLASS = _Plain.__repr__.__code__
 
 
 def shown_job(job: Dispatchable) -> str:
@@ -127,30 +245,6 @@ def shown_job(job: Dispatchable) -> str:
         if field.repr
     )
     return one_line(f"{type(job).__name__}({values})", _LONGEST_JOB)
-
-
-def shown(dispatched: Iterable[tuple[bool, Dispatched]]) -> str:
-    """List dispatches, a line each, those that fit marked with a star."""
-    there = list(dispatched)
-    return listed([fits for fits, _ in there], [_line(each) for _, each in there])
-
-
-def listed(fits: Sequence[bool], lines: Sequence[str]) -> str:
-    """Put lines below each other, those that fit marked with a star."""
-    shown = [f"  {'*' if fit else '-'} {line}" for fit, line in zip(fits, lines, strict=True)]
-    if len(shown) > _MOST:
-        shown[_MOST:] = [f"  and {len(shown) - _MOST} more"]
-    return "\n".join(shown)
-
-
-def _line(each: Dispatched) -> str:
-    if each.job is not None:
-        job = shown_job(each.job)
-    else:
-        job = f"{one_line(each.name or '(no name)', 100)} (a raw payload)"
-    delay = f", delayed by {each.delay:g} s" if each.delay else ""
-    begins = ", the first of a chain" if CHAIN in each.payload else ""
-    return f"{job} on {each.connection}:{each.queue}{delay}{begins}"
 
 
 def _repr(value: object) -> str:
