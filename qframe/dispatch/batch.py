@@ -196,70 +196,34 @@ def _maker(
 class Batch:
     """A batch as it stood when it was read; `fresh()` reads it again."""
 
-    __slots__ = ("_adder", "_connection", "_record")
-
     def __init__(
         self, connection: Connection, record: BatchRecord, adder: JobDefinition | None = None
     ) -> None:
         self._connection = connection
-        self._record = record
         self._adder = adder
         """The running job that asked for it."""
-
-    @property
-    def record(self) -> BatchRecord:
+        self.record = record
         """Everything that is kept of it."""
-        return self._record
-
-    @property
-    def id(self) -> str:
+        self.id = record.id
         """Its id, for `find_batch` and `qframe batch`."""
-        return self._record.id
-
-    @property
-    def name(self) -> str:
+        self.name = record.name
         """Its name, "" where it was given none."""
-        return self._record.name
-
-    @property
-    def total(self) -> int:
+        self.total = record.total
         """How many members there are; a chain is one."""
-        return self._record.total
-
-    @property
-    def done(self) -> int:
+        self.done = record.done
         """How many members are done."""
-        return self._record.done
-
-    @property
-    def failed(self) -> int:
+        self.failed = record.failed
         """How many members have failed."""
-        return self._record.failed
-
-    @property
-    def pending(self) -> int:
+        self.pending = record.pending
         """How many members are neither done nor failed."""
-        return self._record.pending
-
-    @property
-    def progress(self) -> float:
+        self.progress = record.settled / record.total if record.total else 1.0
         """How much of it is over, from 0 to 1."""
-        return self._record.settled / self._record.total if self._record.total else 1.0
-
-    @property
-    def is_finished(self) -> bool:
+        self.is_finished = record.is_finished
         """Whether every member is done or has failed."""
-        return self._record.is_finished
-
-    @property
-    def is_cancelled(self) -> bool:
+        self.is_cancelled = record.cancelled_at is not None
         """Whether it was cancelled, by `cancel` or by a failure."""
-        return self._record.cancelled_at is not None
-
-    @property
-    def has_failures(self) -> bool:
+        self.has_failures = record.failed > 0
         """Whether a member has failed."""
-        return self._record.failed > 0
 
     @property
     def failed_jobs(self) -> Sequence[str]:
@@ -290,7 +254,7 @@ class Batch:
                 object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
                 said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
                 word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
-            queue = self._record.options.get("queue")
+            queue = self.record.options.get("queue")
             makers = [_maker(self._connection, self.id, each, queue) for each in jobs]
             self._connection.extend_batch(self.id, makers, running, word)
         return self.fresh()
@@ -302,10 +266,9 @@ class Batch:
         return batches
 
     def __repr__(self) -> str:
-        record = self._record
         return (
-            f"<Batch {record.name or record.id}: {record.done} done and {record.failed} failed "
-            f"of {record.total}>"
+            f"<Batch {self.name or self.id}: {self.done} done and {self.failed} failed "
+            f"of {self.total}>"
         )
 
 

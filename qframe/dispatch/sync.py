@@ -147,12 +147,13 @@ class SyncConnection(Connection):
     def _run(self, job: _OneAttempt, job_class: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (what the job gives)
         """Run a job as it arrives, and settle it."""
         began = time.monotonic()
-        name = envelope.job_name(job.payload)
-        job.start()
+        plan = job.start_plan()
+        self.context.backend.apply(plan.step(job.reservation))
+        plan.applied()
         events.fire(events.JobProcessing, job)
         instance = None
         try:
-            instance = _made(job, job_class or _class_of(name), name)
+            instance = _made(job, job_class)
             result = execution.perform(instance, self.middleware())
         except BaseException as error:
             if execution.skipped(error):
@@ -181,12 +182,6 @@ class _OneAttempt(ReservedJob):
         super().__init__(context, SyncJob(push))
         self.after = after
 
-    def start(self) -> None:
-        """Count the attempt."""
-        plan = self.start_plan()
-        self.context.backend.apply(plan.step(self.reservation))
-        plan.applied()
-
     def settle(self, end: End) -> None:
         if not end.state.is_final:
             raise cannot_come_back()
@@ -207,12 +202,10 @@ def _later(waiting: deque[Push]) -> Iterator[None]:
         _waiting.reset(token)
 
 
-def _class_of(name: str) -> type[JobDefinition] | None:
-    return index.get(name) or defined_in_main(name) or own_job(name)
-
-
-def _made(job: ReservedJob, job_class: type[JobDefinition] | None, name: str) -> JobDefinition:
+def _made(job: ReservedJob, job_class: type[JobDefinition] | None) -> JobDefinition:
     """Make a job from its payload; raises `UnknownJob` or `InvalidArguments`."""
+    name = envelope.job_name(job.payload)
+    job_class = job_class or index.get(name) or defined_in_main(name) or own_job(name)
     if job_class is None:
         raise UnknownJob(f"{name} is not defined in this process")
     instance = job_class.from_data(job.data_for(job_class))

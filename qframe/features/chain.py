@@ -239,10 +239,10 @@ def plan_prepared(
 
 def _holder(context: Context, job: Pushing, own: Plan, plan: Plan) -> str:
     """Give the uuid of the job for which the push would be refused, as the plan would leave it."""
-    written = {each.key: each.value for each in plan.operations if isinstance(each, Set)}
     for each in own.operations:
         if isinstance(each, Expect):
-            holds = written.get(each.key) or context.backend.read(each.key)[0]
+            written = [op.value for op in plan.operations if type(op) is Set and op.key == each.key]
+            holds = written[-1] if written else context.backend.read(each.key)[0]
             if holds != each.value:
                 return context.holder(job, Result(Outcome.REFUSED, each.key, holds))
     return ""
