@@ -77,12 +77,24 @@ def end_children(spare: frozenset[int] = frozenset(), pause: float = 0.01) -> No
     until = time.monotonic() + _PATIENCE
     while left := children() - spare:
         for child in left:
+            send(child, signal.SIGKILL)
             with contextlib.suppress(OSError):
-                os.kill(child, signal.SIGKILL)
                 os.waitpid(child, os.WNOHANG)
         if time.monotonic() > until:
             return
         time.sleep(pause)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a child; one that is gone hears nothing."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def kill_group(pid: int) -> None:
+    """Kill what is left of the process group of a child."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def signal_name(number: int) -> str:

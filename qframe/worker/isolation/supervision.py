@@ -127,7 +127,7 @@ class SupervisedChild:
             self._kill()
         if fired is not None and not self._interrupted:
             self._interrupted = True
-            self._send(_ENDINGS.get(type(fired), child.INTERRUPT))
+            process_tree.send(self._pid, _ENDINGS.get(type(fired), child.INTERRUPT))
             self._ends_at = min(self._ends_at, now + self._runner.options.grace)
 
     def _end_late(self) -> None:
@@ -136,21 +136,13 @@ class SupervisedChild:
             self._kill()
         else:
             self.was_late = True
-            self._send(child.SHOW_STACKS)
+            process_tree.send(self._pid, child.SHOW_STACKS)
             self._ends_at = time.monotonic() + STACKS
-
-    def _send(self, number: int) -> None:
-        with suppress(OSError):
-            os.kill(self._pid, number)
 
     def _kill(self) -> None:
         self._ends_at = float("inf")
-        self._kill_group()
-        self._send(signal.SIGKILL)  # it may have left its group
-
-    def _kill_group(self) -> None:
-        with suppress(OSError):
-            os.killpg(self._pid, signal.SIGKILL)
+        process_tree.kill_group(self._pid)
+        process_tree.send(self._pid, signal.SIGKILL)  # it may have left its group
 
     def _ended(self, flags: int) -> ChildExit | None:
         """Say how it ended, and end what it has left behind; None while it runs."""
@@ -163,6 +155,6 @@ class SupervisedChild:
                 return None
             size = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024 * 1024)
             found = ChildExit(pid, status, size, usage.ru_utime + usage.ru_stime)
-        self._kill_group()
+        process_tree.kill_group(self._pid)
         process_tree.end_children(spare=self._others, pause=0.001)
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -82,8 +81,7 @@ class PoolWorker:
 
     def signal(self, number: int) -> None:
         """Send the worker a signal."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        process_tree.send(self.pid, number)
 
     def tell_to_leave(self) -> None:
         """Have the worker replaced after its job."""
@@ -94,15 +92,11 @@ class PoolWorker:
     def kill(self, *, late: bool = False) -> None:
         """Kill the worker and its process group; `late` because of its job's hard timeout."""
         self.killed, self.was_late = True, late
-        self._kill_group()
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        process_tree.kill_group(self.pid)
 
     def reaped(self, status: int) -> int:
         """End what it has left in its process group; gives its exit code, negative for a signal."""
-        self._kill_group()
+        process_tree.kill_group(self.pid)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
