@@ -16,7 +16,7 @@ from qframe.manager import QueueManager
 from qframe.worker import Worker, WorkerOptions
 from qframe.worker.loop import Loop
 from qframe.worker.outcome import Outcome
-from qframe.worker.runner import Attempt, Runner
+from qframe.worker.runner import Attempt
 from qframe.worker.signals import Signals
 
 _MOST = 10_000
@@ -42,8 +42,7 @@ class Drained:
 
     def count(self, outcome: Outcome) -> None:
         """Count the end of an attempt."""
-        known = {each.name for each in dataclasses.fields(self)} - {"errors"}
-        name = outcome.value if outcome.value in known else "other"
+        name = outcome.value if hasattr(self, outcome.value) else "other"
         setattr(self, name, getattr(self, name) + 1)
 
 
@@ -108,10 +107,11 @@ class _Loop(Loop):
 
     drain: _Worker
 
-    def _run(self, job: ReservedJob) -> None:
-        super()._run(job)
-        assert isinstance(self.runner, _Runner)  # noqa: S101 (made below)
-        self.drain.ran(self.runner.last)
+    def _run(self, job: ReservedJob) -> Attempt:
+        self.runner.unknown_delays = ()  # nobody deploys the class meanwhile
+        attempt = super()._run(job)
+        self.drain.ran(attempt)
+        return attempt
 
     def _may_work(self) -> bool:
         return True
@@ -151,19 +151,3 @@ class _Worker(Worker):
         assert isinstance(loop, _Loop)  # noqa: S101 (said above)
         loop.drain = self
         return loop
-
-    def _runner(self, signals: Signals) -> type[Runner]:
-        del signals
-        return _Runner
-
-
-class _Runner(Runner):
-    """A runner that keeps the last attempt, and fails an unknown job at once."""
-
-    last: Attempt
-
-    def run(self, job: ReservedJob) -> Attempt:
-        """Bring a held job to its outcome."""
-        self.unknown_delays = ()
-        self.last = super().run(job)
-        return self.last

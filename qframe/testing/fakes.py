@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from qframe import connection as connections
 from qframe.connection import Connection
 from qframe.dispatch.pending import flush, send_unsent, unsent
 from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.store import Store
 from qframe.jobs.foreign import Dispatchable
 from qframe.testing.recording import (
     Dispatched,
@@ -40,6 +38,9 @@ from qframe.testing.wanted import (
 
 if TYPE_CHECKING:
     from qframe.payload.timing import When
+
+__tracebackhide__ = True
+"""An assertion that fails is shown by pytest where the test makes it, not in here."""
 
 
 def fake(*, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()) -> Fake:
@@ -75,9 +76,8 @@ class Fake:
         """The batches that were dispatched, in order, but for those that are links of chains."""
         self.memory = MemoryBackend()
         """Where locks, limits and batches are kept meanwhile: what waits there is not worked."""
-        self.store = Store(self.memory)
         self._connections: dict[Connection, RecordingConnection] = {}
-        self._before: list[object] = []
+        self._before: list[Any] = []
 
     def __enter__(self) -> Self:
         """Begin to write down; what was dispatched before is pushed."""
@@ -85,17 +85,12 @@ class Fake:
         with _changing:
             if self in _active:
                 raise RuntimeError("this fake is on already; make another one")
-            self._before = [*unsent()]
+            self._before = unsent()
             _active.append(self)
             connections.stand_in = _stand_in
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let jobs be pushed again; a dispatch that a variable holds unsent is written down."""
         try:
             for draft in self._held():
@@ -154,7 +149,6 @@ class Fake:
         on the wire. `where` is given the job. `delay` is seconds, a timedelta or the moment.
         The first link of a chain counts, its other links and the members of batches do not.
         """
-        __tracebackhide__ = True
         wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
         self._assert_found(wanted, times, self._notes.jobs)
 
@@ -168,13 +162,11 @@ class Fake:
         delay: When | None = None,
     ) -> None:
         """Assert that there is no such dispatch."""
-        __tracebackhide__ = True
         wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
         self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:
         """Assert that there was no dispatch at all: of no job, no chain and no batch."""
-        __tracebackhide__ = True
         there = self._all()
         if there:
             raise AssertionError(f"expected nothing to be dispatched, but were:\n{there}")
@@ -193,7 +185,6 @@ class Fake:
         Each is named as for `assert_dispatched`; a link that is a batch by `PendingBatch`, or by a
         function that is given the `DispatchedBatch`. `queue` and `delay` are the first link's.
         """
-        __tracebackhide__ = True
         links = checked_jobs(jobs)
         if not links:
             raise ValueError("name the links of the chain; whether there was one: `chains`")
@@ -216,7 +207,6 @@ class Fake:
         `jobs` are all its members, in order, each named as for `assert_dispatched`, a chain as a
         list. A batch that is a link of a chain is not among them.
         """
-        __tracebackhide__ = True
         shown = "a batch" if name is None else f"the batch {name!r}"
         members = None if jobs is None else checked_jobs(jobs)
         if members is not None:
@@ -234,7 +224,6 @@ class Fake:
         there: Sequence[Dispatched] | Sequence[DispatchedChain] | Sequence[DispatchedBatch],
         expected: str = "",
     ) -> None:
-        __tracebackhide__ = True
         if times is not None and (type(times) is not int or times < 0):
             raise ValueError(f"times is a whole number, 0 or more, not {times!r}")
         seen = [*there]
@@ -272,20 +261,18 @@ class Fake:
 
     def takes(self, what: Dispatchable | str | bytes) -> bool:
         """Whether a job, or a raw payload, is written down here."""
-        if isinstance(what, str | bytes):
-            said: tuple[Dispatchable | None, str] = None, name_in(parsed(what))
-        else:
-            said = what, ""
-        if self._only is not None and not any(kind.fits(*said) for kind in self._only):
+        job = None if isinstance(what, str | bytes) else what
+        name = name_in(parsed(what)) if isinstance(what, str | bytes) else ""
+        if self._only is not None and not any(kind.fits(job, name) for kind in self._only):
             return False
-        return not any(kind.fits(*said) for kind in self._besides)
+        return not any(kind.fits(job, name) for kind in self._besides)
 
     def connection_for(self, original: Connection) -> RecordingConnection:
         """Give what stands in for a connection."""
         with _changing:
             if original not in self._connections:
-                made = RecordingConnection(original, self._notes, self.memory)
-                self._connections[original] = made
+                stand_in = RecordingConnection(original, self._notes, self.memory)
+                self._connections[original] = stand_in
             return self._connections[original]
 
     def _held(self) -> list[Any]:

@@ -38,6 +38,9 @@ from qframe.worker.signals import Signals
 if TYPE_CHECKING:
     from qframe.payload.timing import When
 
+__tracebackhide__ = True
+"""An assertion that fails is shown by pytest where the test makes it, not in here."""
+
 
 def run(
     job: Queueable,
@@ -130,44 +133,36 @@ class Ran:
 
     def assert_done(self) -> None:
         """Assert that the job ended well; one that deleted itself did."""
-        __tracebackhide__ = True
         self._check(self.outcome == Outcome.DONE, "to be done")
 
     def assert_deleted(self) -> None:
         """Assert that the job deleted itself."""
-        __tracebackhide__ = True
         self._check(self._deleted, "to delete itself")
 
     def assert_skipped(self) -> None:
         """Assert that the job was skipped: it raised `DontHandle`, or a middleware stopped it."""
-        __tracebackhide__ = True
         self._check(self.outcome == Outcome.SKIPPED, "to be skipped")
 
     def assert_released(self, delay: When | None = None) -> None:
         """Assert that the job, or a middleware, released it; after `delay` where one is given."""
-        __tracebackhide__ = True
         expected = "to be released" if delay is None else f"to be released {_after(delay)}"
         self._check(self.outcome == Outcome.RELEASED and self._is_after(delay), expected)
 
     def assert_not_released(self) -> None:
         """Assert that neither the job nor a middleware released it."""
-        __tracebackhide__ = True
         self._check(self.outcome != Outcome.RELEASED, "not to be released")
 
     def assert_retried(self, delay: When | None = None) -> None:
         """Assert that the job raised and is tried again; after `delay` where one is given."""
-        __tracebackhide__ = True
         expected = "to be tried again" if delay is None else f"to be tried again {_after(delay)}"
         self._check(self.outcome == Outcome.RETRIED and self._is_after(delay), expected)
 
     def assert_failed(self) -> None:
         """Assert that the job failed for good."""
-        __tracebackhide__ = True
         self._check(self.outcome == Outcome.FAILED, "to fail")
 
     def assert_not_failed(self) -> None:
         """Assert that the job did not fail for good."""
-        __tracebackhide__ = True
         self._check(self.outcome != Outcome.FAILED, "not to fail")
 
     def assert_failed_with(
@@ -179,7 +174,6 @@ class Ran:
 
         `match` is a regular expression that is searched for in its words.
         """
-        __tracebackhide__ = True
         kinds = error if isinstance(error, tuple) else (error,)
         expected = f"to fail with {' or '.join(kind.__name__ for kind in kinds)}"
         if match is not None:
@@ -191,23 +185,19 @@ class Ran:
 
     def assert_appended(self, target: Target) -> None:
         """Assert that the job put such a job at the end of its chain."""
-        __tracebackhide__ = True
         self._check_among(self.appended, target, "to append", "to its chain", "it appended")
 
     def assert_prepended(self, target: Target) -> None:
         """Assert that the job put such a job right behind itself in its chain."""
-        __tracebackhide__ = True
         self._check_among(self.prepended, target, "to prepend", "to its chain", "it prepended")
 
     def assert_added(self, target: Target) -> None:
         """Assert that the job added such a job to its batch, by itself and not in a chain."""
-        __tracebackhide__ = True
         self._check_among(self.added, target, "to add", "to its batch", "it added")
 
     def _check_among(
         self, jobs: Sequence[MemberJob | LinkJob], target: Target, what: str, where: str, did: str
     ) -> None:
-        __tracebackhide__ = True
         kind = Kind(target)
         if not any(fit_all([each], [kind]) for each in jobs):
             there = ", ".join(map(shown_member, jobs)) or "nothing"
@@ -224,7 +214,6 @@ class Ran:
         return timing.seconds_until(delay) == self.delay
 
     def _check(self, fits: bool, expected: str) -> None:
-        __tracebackhide__ = True
         if not fits:
             name = "the job" if self.job is None else shown_job(self.job)
             raise AssertionError(

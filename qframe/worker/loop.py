@@ -33,7 +33,7 @@ from qframe.worker.outcome import Outcome
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.presence import Presence, Sight
 from qframe.worker.queues import Queues
-from qframe.worker.runner import Runner
+from qframe.worker.runner import Attempt, Runner
 from qframe.worker.signals import Signals
 
 log = logging.getLogger("qframe")
@@ -218,7 +218,7 @@ class Loop:
             limit = min(limit, max(1, options.max_jobs - self.jobs))
         return limit
 
-    def _run(self, job: ReservedJob) -> None:
+    def _run(self, job: ReservedJob) -> Attempt:
         self._idle = False
         began = time.monotonic()
         attempt = self.runner.run(job)
@@ -230,6 +230,7 @@ class Loop:
             self._rest()
             self.runner.exchange.flush()
             self.signals.wait(self.options.rest)
+        return attempt
 
     def _wait_for_work(self) -> None:
         self._rest()
