@@ -168,7 +168,9 @@ class Backend(ABC):
         if wake is None:
             time.sleep(max(0.0, timeout))
         else:
-            select.select([wake], [], [], max(0.0, timeout))
+            poll = select.poll()
+            poll.register(wake, select.POLLIN)
+            poll.poll(max(0.0, timeout) * 1000)
 
     def adopt(self, fence: bytes) -> Reservation | None:
         """Give the started reservation a fence names, if its lease lasts: its worker has died."""

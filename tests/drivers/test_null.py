@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+import time
+
 import pytest
 
 from qframe import QueueManager
@@ -32,3 +37,16 @@ def test_the_null_failed_store_keeps_nothing() -> None:
     assert store.find("a") is None
     assert list(store.page()) == []
     assert (store.count(), store.flush(), store.forget("a")) == (0, 0, False)
+
+
+def test_a_wait_is_woken_by_a_descriptor_of_any_number() -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2000:
+        pytest.skip("this process may not have so many files")
+    ours, theirs = os.pipe()
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD, 1500)
+    os.write(theirs, b"\0")
+    began = time.monotonic()
+    NullBackend().wait(["q"], 10, high)
+    assert time.monotonic() - began < 5
+    for each in (ours, theirs, high):
+        os.close(each)

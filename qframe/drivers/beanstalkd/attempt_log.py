@@ -94,9 +94,6 @@ class AttemptLog:
         try:
             return act(self._facts())
         except BackendUnavailable as error:
-            log.warning(
-                "%s: facts cannot be reached: attempts are counted as beanstalkd counts them: %s",
-                self._connection,
-                error,
-            )
+            text = "facts cannot be reached: attempts are counted as beanstalkd counts them"
+            log.warning("%s: %s: %s", self._connection, text, error)
             return []

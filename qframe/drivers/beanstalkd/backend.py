@@ -11,19 +11,21 @@ from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
-    Bury,
     Delete,
+    OfReservation,
     Push,
-    Release,
-    Renew,
     Reservation,
     Result,
-    Start,
     Step,
 )
 from qframe.drivers.beanstalkd import checks, tubes
 from qframe.drivers.beanstalkd.attempt_log import AttemptLog
-from qframe.drivers.beanstalkd.connection import Connection, Connections, Reply, where
+from qframe.drivers.beanstalkd.connection import (
+    BeanstalkdConnection,
+    Connections,
+    Reply,
+    where,
+)
 from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.job import BeanstalkdJob, LeftJob, OwnJob
 from qframe.drivers.beanstalkd.protocol import RESERVE, queue_of, tube_of
@@ -107,33 +109,33 @@ class BeanstalkdBackend(Backend):
             connection = self._connections.work()
             done = _deletions(first, connection) if queues else []
             results = [] if done else self.apply(*first)
-            job = self._next(connection, queues, done, results)
+            with connection.lock:
+                job = self._next(connection, queues, done, results)
         return [] if job is None else [job], results
 
     def _next(
         self,
-        connection: Connection,
+        connection: BeanstalkdConnection,
         queues: Sequence[str],
         done: Sequence[BeanstalkdJob],
         results: list[Result],
     ) -> BeanstalkdJob | None:
-        with connection.lock:
-            if connection.waits_for or connection.taken is not None:
-                is_all, job = self._waits.outcome(connection, queues)
-                if is_all:
-                    return job
-            try:
-                return self._probe(connection, queues, done, results)
-            except BackendUnavailable as error:
-                for each in done:
-                    each.may_be_deleted()
-                if done or not isinstance(error, Cut):
-                    raise
-            return self._probe(connection, queues, (), results)  # the server was restarted
+        if connection.waits_for:
+            is_all, job = self._waits.outcome(connection, queues)
+            if is_all:
+                return job
+        try:
+            return self._probe(connection, queues, done, results)
+        except BackendUnavailable as error:
+            for each in done:
+                each.may_be_deleted()
+            if done or not isinstance(error, Cut):
+                raise
+        return self._probe(connection, queues, (), results)  # the server was restarted
 
     def _probe(
         self,
-        connection: Connection,
+        connection: BeanstalkdConnection,
         queues: Sequence[str],
         done: Sequence[BeanstalkdJob],
         results: list[Result],
@@ -145,8 +147,8 @@ class BeanstalkdBackend(Backend):
         """
         connection.open()
         for queue in queues:
-            before = [job.deletion for job in done] + connection.watch((tube_of(queue),))
-            guess = connection.next_number()
+            before = [job.deletion for job in done] + connection.watch(tube_of(queue))
+            guess = connection.next_number
             after = [b"stats-job %d\r\n" % guess] if guess else []
             asked_at = self.clock()
             replies = connection.exchange([*before, RESERVE, *after])
@@ -161,7 +163,7 @@ class BeanstalkdBackend(Backend):
 
     def _job(
         self,
-        connection: Connection,
+        connection: BeanstalkdConnection,
         reply: Reply,
         asked_at: float | None = None,
         told: Reply | None = None,
@@ -170,7 +172,7 @@ class BeanstalkdBackend(Backend):
         number = int(reply[1][1])
         connection.came(number)
         looked_at = self.clock()
-        stats = connection.stats_of(number) if told is None else connection.job_stats(told)
+        stats = connection.stats_of(number, told)
         if stats is None:
             return None
         if asked_at is None:
@@ -197,7 +199,7 @@ class BeanstalkdBackend(Backend):
             (word, _, raw), told = talk.exchange(
                 [b"peek %d\r\n" % number, b"stats-job %d\r\n" % number]
             )
-            stats = talk.job_stats(told)
+            stats = talk.stats_of(number, told)
             if word != b"FOUND" or stats is None:
                 return None
             job = LeftJob(fence, raw, stats, self._log)
@@ -222,7 +224,7 @@ class BeanstalkdBackend(Backend):
         with guarded():
             return tubes.kick(self._talk(), tube_of(queue))
 
-    def _talk(self) -> Connection:
+    def _talk(self) -> BeanstalkdConnection:
         talk = self._connections.talk()
         talk.open()
         return talk
@@ -254,24 +256,23 @@ class BeanstalkdBackend(Backend):
 
 def _check(step: Step) -> None:
     """Raise `TypeError` for a step that this backend cannot make alone."""
-    kinds = tuple(map(type, step.operations))
-    if step.reservation is None:
-        if not all(kind is Push for kind in kinds):
-            raise TypeError(f"{step!r} is not of messages alone")
-    elif not isinstance(step.reservation, OwnJob):
+    if isinstance(step.reservation, OwnJob):
+        if len(step.operations) != 1 or not isinstance(step.operations[0], OfReservation):
+            raise TypeError(f"{step!r} is not one operation on the reservation")
+    elif step.reservation is not None:
         raise TypeError(f"{step.reservation!r} is not of this backend")
-    elif len(kinds) != 1 or kinds[0] not in {Start, Renew, Delete, Release, Bury}:
-        raise TypeError(f"{step!r} is not one operation on the reservation")
+    elif not all(type(each) is Push for each in step.operations):
+        raise TypeError(f"{step!r} is not of messages alone")
 
 
-def _deletions(steps: Sequence[Step], connection: Connection) -> list[BeanstalkdJob]:
+def _deletions(steps: Sequence[Step], connection: BeanstalkdConnection) -> list[BeanstalkdJob]:
     """Give the jobs to delete, if that is all there is to do and this connection holds them."""
     jobs: list[BeanstalkdJob] = []
     for step in steps:
         job = step.reservation
-        if not isinstance(job, BeanstalkdJob) or not job.is_on(connection):
+        if not isinstance(job, BeanstalkdJob) or job not in connection.held:
             return []
-        if tuple(map(type, step.operations)) != (Delete,):
+        if step.operations != (Delete(),) or connection.clock() >= job.sure_until:
             return []
         jobs.append(job)
     return jobs

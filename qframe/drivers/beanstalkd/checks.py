@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from qframe.config import BeanstalkdSettings
-from qframe.drivers.beanstalkd.connection import Connection
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
 from qframe.drivers.beanstalkd.protocol import fields
 
 _TUBE = b"qframe-check"
@@ -16,7 +16,7 @@ _EVERYWHERE = {"0" * 8, "0" * 32}
 _FAR = 3600
 
 
-def warnings(connection: Connection, settings: BeanstalkdSettings) -> list[str]:
+def warnings(connection: BeanstalkdConnection, settings: BeanstalkdSettings) -> list[str]:
     """Say what is unsafe, a sentence each."""
     connection.open()
     said = _stats(connection)
@@ -42,12 +42,12 @@ def warnings(connection: Connection, settings: BeanstalkdSettings) -> list[str]:
     return found
 
 
-def _stats(connection: Connection) -> dict[bytes, bytes]:
+def _stats(connection: BeanstalkdConnection) -> dict[bytes, bytes]:
     ((_, _, yaml),) = connection.exchange([b"stats\r\n"])
     return fields(yaml)
 
 
-def _log_is_written(connection: Connection) -> bool:
+def _log_is_written(connection: BeanstalkdConnection) -> bool:
     """Whether a job put and deleted, in a tube of its own, shows in the log's count of records."""
     before = int(_stats(connection)[b"binlog-records-written"])
     put = b"put 0 %d 60 0\r\n\r\n" % _FAR

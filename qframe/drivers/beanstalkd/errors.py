@@ -32,15 +32,12 @@ class NoBeanstalkd(BackendUnusable):
 
 
 class Cut(BackendUnavailable):
-    """The connection broke. With `sent`, what was said may have been done, unheard.
+    """The connection broke."""
 
-    `heard` is how many answers had come before.
-    """
-
-    def __init__(self, text: str, *, sent: bool, heard: int = 0) -> None:
-        super().__init__(text)
-        self.sent = sent
-        self.heard = heard
+    sent = False
+    """Whether what was said may have been done, unheard."""
+    heard = 0
+    """How many answers had come before."""
 
 
 _REFUSALS: dict[bytes, tuple[type[BackendUnavailable], str]] = {
@@ -67,12 +64,9 @@ def refusal(word: bytes, where: str, size: int, most: int, note: str) -> Excepti
 
     Its cause is greenstalk's own error for that answer.
     """
-    error: Exception
-    if word == b"JOB_TOO_BIG":
-        error = too_large(size, where, most)
-    else:
-        kind, text = _REFUSALS.get(word, (OutOfStep, f"answered {_shown(word)} to a put"))
-        error = kind(f"{where} {text}{note}")
+    kind, text = _REFUSALS.get(word, (OutOfStep, f"answered {_shown(word)} to a put"))
+    is_large = word == b"JOB_TOO_BIG"
+    error = too_large(size, where, most) if is_large else kind(f"{where} {text}{note}")
     known = greenstalk.ERROR_RESPONSES.get(word)
     error.__cause__ = known() if known else None
     return error
@@ -80,24 +74,21 @@ def refusal(word: bytes, where: str, size: int, most: int, note: str) -> Excepti
 
 def cut(error: Exception, where: str, *, sent: bool, heard: int) -> Cut:
     """Give the error for a connection that broke in an exchange."""
-    text = "does not answer" if isinstance(error, TimeoutError) else one_line(str(error), 200)
-    return Cut(f"{where}: {text or type(error).__name__}", sent=sent, heard=heard)
+    made = Cut(f"{where}: {reason(error)}")
+    made.sent, made.heard = sent, heard
+    return made
 
 
-def unreachable(error: OSError, where: str) -> BackendUnavailable:
-    """Give the error for a server that cannot be connected to."""
-    text = "does not answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-    return BackendUnavailable(f"{where}: {one_line(text, 200)}")
+def reason(error: Exception) -> str:
+    """Say in a few words why a server cannot be talked to."""
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return "does not answer"
+    return one_line(getattr(error, "strerror", None) or str(error), 200) or type(error).__name__
 
 
 def out_of_step(line: bytes, where: str) -> OutOfStep:
     """Give the error for an answer that nobody waits for."""
     return OutOfStep(f"{where} answered {_shown(line)}: the connection was closed")
-
-
-def no_beanstalkd(where: str) -> NoBeanstalkd:
-    """Give the error for a server that says of itself what no beanstalkd says."""
-    return NoBeanstalkd(f"{where}: what answers there is no beanstalkd")
 
 
 def _shown(line: bytes) -> str:

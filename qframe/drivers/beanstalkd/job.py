@@ -18,7 +18,7 @@ from qframe.contracts.step import (
     Start,
 )
 from qframe.drivers.beanstalkd.attempt_log import AttemptLog, Entry
-from qframe.drivers.beanstalkd.connection import Connection, Connections, Reply
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Connections, Reply
 from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.protocol import JobStats, queue_of, whole_seconds, within
 from qframe.exceptions import BackendUnavailable
@@ -52,7 +52,7 @@ class BeanstalkdJob(OwnJob):
         reply: Reply,
         stats: JobStats,
         asked_at: float,
-        connection: Connection,
+        connection: BeanstalkdConnection,
         connections: Connections,
         log: AttemptLog,
     ) -> None:
@@ -60,18 +60,15 @@ class BeanstalkdJob(OwnJob):
         super().__init__(queue_of(stats.tube), words[1].decode(), raw, stats.reserves - 1)
         self.connection = connection
         self.number = int(words[1])
-        self.reserves = stats.reserves
-        self.releases = stats.releases
-        self.priority = stats.priority
-        self.ttr = stats.ttr
+        _, _, self.priority, _, self.ttr, _, self.reserves, self.releases = stats
         self.logged = False
         """Whether there may be an entry in the log: it may have been reserved before."""
         self._connections = connections
         self._log = log
-        self._in_doubt = ""
-        """How it was settled when the connection broke before the answer came."""
+        self._in_doubt = b""
+        """The answer to how it was settled, where the connection broke before that came."""
         self.sure_until = asked_at + self.ttr / 2
-        connection.held[self.number] = self
+        connection.held.add(self)
 
     @property
     def fence(self) -> bytes:
@@ -88,15 +85,11 @@ class BeanstalkdJob(OwnJob):
 
     # -- its lease --------------------------------------------------------------------------------
 
-    def is_on(self, connection: Connection) -> bool:
-        """Whether this connection surely holds it."""
-        return connection.held.get(self.number) is self and connection.clock() < self.sure_until
-
     def is_held(self) -> bool:
         """Whether the lease is ours; asks the server where that is not certain."""
-        if self.connection.held.get(self.number) is not self:
-            return False
-        return self.connection.clock() < self.sure_until or self._touch()
+        return self in self.connection.held and (
+            self.connection.clock() < self.sure_until or self._touch()
+        )
 
     def _touch(self) -> bool:
         asked_at = self.connection.clock()
@@ -108,7 +101,7 @@ class BeanstalkdJob(OwnJob):
         return False
 
     def _is_gone(self) -> None:
-        self.connection.held.pop(self.number, None)
+        self.connection.held.discard(self)
         self.sure_until = 0.0
 
     # -- what becomes of it -----------------------------------------------------------------------
@@ -125,12 +118,11 @@ class BeanstalkdJob(OwnJob):
                 return self._renew()
             case Bury(notes):
                 self._note_end(notes)
-                words = self.number, self.priority
-                return self._settle("bury", b"bury %d %d\r\n" % words, b"BURIED")
+                return self._settle(b"bury %d %d\r\n" % (self.number, self.priority), b"BURIED")
             case Release():
                 return self._release(operation)
             case Delete():
-                done = self._settle("delete", self.deletion, b"DELETED")
+                done = self._settle(self.deletion, b"DELETED")
                 if done:
                     self._forget()
                 return done
@@ -153,7 +145,7 @@ class BeanstalkdJob(OwnJob):
         One not started yet learns what has been noted of it since.
         """
         try:
-            held = self.connection.held.get(self.number) is self and self._touch()
+            held = self in self.connection.held and self._touch()
         except BackendUnavailable:
             return False  # the lease went with the connection
         if held and self.started and not self.logged:
@@ -166,16 +158,15 @@ class BeanstalkdJob(OwnJob):
         delay = whole_seconds(release.delay)
         if release.priority is not None:
             self.priority = within(release.priority)
-        attempts = self._attempts - (self.started and not release.counted)
-        self._note_end(release.notes, attempts, delay)
+        self._note_end(release.notes, uncounted=self.started and not release.counted, delay=delay)
         words = self.number, self.priority, delay
-        return self._settle("release", b"release %d %d %d\r\n" % words, b"RELEASED")
+        return self._settle(b"release %d %d %d\r\n" % words, b"RELEASED")
 
-    def _note_end(self, notes: bytes | None, attempts: int | None = None, delay: int = 0) -> None:
+    def _note_end(self, notes: bytes | None, *, uncounted: bool = False, delay: int = 0) -> None:
         """Note it before it is said, for whoever reserves the message next."""
         if self.is_held():
             self.notes = self.notes if notes is None else notes
-            self._note(self._attempts if attempts is None else attempts, delay)
+            self._note(self._attempts - uncounted, delay)
 
     def _note(self, attempts: int, delay: int = 0) -> None:
         self.logged = True
@@ -197,32 +188,32 @@ class BeanstalkdJob(OwnJob):
 
     def may_be_deleted(self) -> None:
         """Note that the connection broke when its deletion was said with something else."""
-        self._in_doubt = "delete"
+        self._in_doubt = b"DELETED"
 
     def _forget(self) -> None:
         if self.logged:
             self._log.forget(self.number, self.raw_body)
 
-    def _settle(self, verb: str, command: bytes, word: bytes) -> bool:
+    def _settle(self, command: bytes, word: bytes) -> bool:
         """Say one command, when the lease is ours; False where it is not."""
         if not self.is_held():
-            return self._in_doubt == verb and self._was_done(verb)
+            return self._in_doubt == word and self._was_done(word)
         try:
             ((answer, _, _),) = self.connection.exchange([command])
         except Cut as cut:
-            self._in_doubt = verb if cut.sent else ""
+            self._in_doubt = word if cut.sent else b""
             raise
         self._is_gone()
         return answer == word
 
-    def _was_done(self, verb: str) -> bool:
+    def _was_done(self, word: bytes) -> bool:
         """Ask on another connection what became of it when the answer was lost."""
         stats = self._connections.talk().stats_of(self.number)
         if stats is None:
-            return verb == "delete"
-        if verb == "bury":
+            return word == b"DELETED"
+        if word == b"BURIED":
             return stats.state == b"buried"
-        return verb == "release" and stats.releases > self.releases
+        return word == b"RELEASED" and stats.releases > self.releases
 
 
 class LeftJob(OwnJob):
@@ -233,6 +224,8 @@ class LeftJob(OwnJob):
     """
 
     __slots__ = ("_known", "_log", "_reserves", "stands")
+
+    fence = b""
 
     def __init__(self, fence: bytes, raw: bytes, stats: JobStats, log: AttemptLog) -> None:
         head, _, notes = fence.partition(b"\n")
@@ -251,10 +244,6 @@ class LeftJob(OwnJob):
             and (self._known is None or self._known.reserves <= reserves)
         )
         """Whether the attempt has not ended in any other way."""
-
-    @property
-    def fence(self) -> bytes:
-        return b""
 
     def operate(self, operation: OfReservation) -> Result:
         if isinstance(operation, Renew):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import NamedTuple, Self
 
 from qframe.exceptions import InvalidQueueName
 from qframe.payload.text import queue_name
@@ -56,17 +55,16 @@ def names(yaml: bytes) -> list[bytes]:
     return [line[2:].strip(b'"') for line in yaml.split(b"\n") if line.startswith(b"- ")]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStats:
-    """What a server says of itself when a connection is made.
-
-    `up_since` is the moment of our clock from which on a message surely is of the server's present
-    life. One that writes the first file of its log, or none, has had no life before.
-    """
+class ServerStats(NamedTuple):
+    """What a server says of itself when a connection is made."""
 
     version: str
     max_job: int
     up_since: float
+    """From when on, by our clock, a message surely is of the server's present life.
+
+    One that writes the first file of its log, or none, has had no life before.
+    """
 
     @classmethod
     def read(cls, yaml: bytes, now: float) -> Self:
@@ -78,8 +76,7 @@ class ServerStats:
         return cls(version, int(said[b"max-job-size"]), up_since)
 
 
-@dataclass(frozen=True, slots=True)
-class JobStats:
+class JobStats(NamedTuple):
     """What the server knows of one message."""
 
     tube: bytes

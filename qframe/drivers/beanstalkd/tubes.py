@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from qframe.contracts.queue import Sizes
-from qframe.drivers.beanstalkd.connection import Connection, Reply
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Reply
 from qframe.drivers.beanstalkd.protocol import fields, names
 
 _STATES = (b"ready", b"delayed", b"reserved", b"buried")
 
 
-def sizes(connection: Connection, tube: bytes) -> Sizes:
+def sizes(connection: BeanstalkdConnection, tube: bytes) -> Sizes:
     """Count the messages of a tube by state."""
     return _sizes(*connection.exchange([b"stats-tube %b\r\n" % tube]))
 
@@ -22,7 +22,7 @@ def _sizes(reply: Reply) -> Sizes:
     return Sizes(*(int(said[b"current-jobs-" + state]) for state in _STATES))
 
 
-def filled(connection: Connection) -> list[bytes]:
+def filled(connection: BeanstalkdConnection) -> list[bytes]:
     """Name the tubes that hold messages."""
     ((_, _, yaml),) = connection.exchange([b"list-tubes\r\n"])
     found = names(yaml)
@@ -31,7 +31,7 @@ def filled(connection: Connection) -> list[bytes]:
     return [tube for tube, size in counted if size.total or size.buried]
 
 
-def purge(connection: Connection, tube: bytes) -> int:
+def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Delete the ready and delayed messages of a tube; gives how many there were."""
     there = sizes(connection, tube)
     delete = b"delete %b\r\n", b"DELETED"
@@ -39,14 +39,14 @@ def purge(connection: Connection, tube: bytes) -> int:
     return ready + _each(connection, tube, b"peek-delayed\r\n", *delete, there.delayed)
 
 
-def kick(connection: Connection, tube: bytes) -> int:
+def kick(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Make the buried messages ready, each by its number: `kick` may kick delayed ones."""
     buried = sizes(connection, tube).buried
     return _each(connection, tube, b"peek-buried\r\n", b"kick-job %b\r\n", b"KICKED", buried)
 
 
 def _each(
-    connection: Connection, tube: bytes, peek: bytes, act: bytes, done: bytes, most: int
+    connection: BeanstalkdConnection, tube: bytes, peek: bytes, act: bytes, done: bytes, most: int
 ) -> int:
     """Act on the first message, as long as there is one, on `most` at last; gives on how many."""
     if not most:

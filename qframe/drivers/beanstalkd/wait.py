@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from qframe.config import BeanstalkdSettings
 from qframe.contracts.step import Release
 from qframe.drivers import process
-from qframe.drivers.beanstalkd.connection import Connection, Connections, Reply, readable
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Connections, Reply
 from qframe.drivers.beanstalkd.job import BeanstalkdJob
 from qframe.drivers.beanstalkd.protocol import tube_of
 from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
 
 _NUMBERS = itertools.count(1)
@@ -21,15 +22,16 @@ _NUMBERS = itertools.count(1)
 class Waits:
     """The blocking reserves of a backend, one for each thread, on a connection that holds nothing.
 
-    One whose time is up goes on: it is also the answer that there is no message. It watches a tube
-    of its own, too, in which nothing is but what ends it.
+    One whose time is up goes on, and one that has ended is heard by the next `reserve`: it is also
+    the answer that there is no message. It watches a tube of its own, too, in which nothing is but
+    what ends it.
     """
 
     def __init__(
         self,
         connections: Connections,
         settings: BeanstalkdSettings,
-        made: Callable[[Connection, Reply], BeanstalkdJob | None],
+        made: Callable[[BeanstalkdConnection, Reply], BeanstalkdJob | None],
     ) -> None:
         self._connections = connections
         self._seconds = math.ceil(settings.block_for)
@@ -40,59 +42,40 @@ class Waits:
         with guarded():
             connection = self._connections.work(idle=True)
             tubes = tuple(map(tube_of, queues))
-            if connection.taken is not None and connection.watched[1:] == tubes:
-                return
-            if connection.taken is not None or connection.waits_for[1:] != tubes:
+            if not connection.waits_for or connection.waits_for[1:] != tubes:
                 self.end(connection)
-                self._begin(connection, tubes)
+                connection.open()
+                own = b"qframe/%b/%d" % (process.token().encode(), next(_NUMBERS))
+                if commands := connection.watch(own, *tubes):
+                    connection.exchange(commands)
+                connection.exchange([b"reserve-with-timeout %d\r\n" % self._seconds], 0)
+                connection.waits_for = (own, *tubes)
             watched = [connection.fileno(), *([] if wake is None else [wake])]
-        if watched[0] in readable(watched, timeout):
-            with guarded():
-                self._hear(connection)
-
-    def _begin(self, connection: Connection, tubes: tuple[bytes, ...]) -> None:
-        connection.open()
-        own = b"qframe/%b/%d" % (process.token().encode(), next(_NUMBERS))
-        if commands := connection.watch((own, *tubes)):
-            connection.exchange(commands)
-        connection.exchange([b"reserve-with-timeout %d\r\n" % self._seconds], 0)
-        connection.waits_for = (own, *tubes)
-
-    def _hear(self, connection: Connection) -> None:
-        """Read the answer to it."""
-        connection.waits_for = ()
-        (reply,) = connection.exchange([], 1)
-        if reply[0] == b"RESERVED":
-            connection.taken = reply
+        readable(watched, timeout)
 
     def outcome(
-        self, connection: Connection, queues: Sequence[str]
+        self, connection: BeanstalkdConnection, queues: Sequence[str]
     ) -> tuple[bool, BeanstalkdJob | None]:
         """Give the job a wait took; says too whether that is all there can be."""
-        if connection.waits_for:
-            if connection.waits_for[1:] != tuple(map(tube_of, queues)):
-                self.end(connection)
-                return False, None
-            if not self._is_answered(connection):
-                return True, None
-            try:
-                self._hear(connection)
-            except BackendUnavailable:
-                return False, None  # a server that was restarted: it is asked anew
-        taken, connection.taken = connection.taken, None
-        job = None if taken is None else self._made(connection, taken)
-        if job is not None and job.queue not in queues:
-            job.operate(Release(counted=False))
-            job = None
+        if connection.waits_for[1:] != tuple(map(tube_of, queues)):
+            self.end(connection)
+            return False, None
+        if not self._is_answered(connection):
+            return True, None
+        try:
+            reply = _heard(connection)
+        except BackendUnavailable:
+            return False, None  # a server that was restarted: it is asked anew
+        job = self._made(connection, reply) if reply[0] == b"RESERVED" else None
         return job is not None, job
 
-    def _is_answered(self, connection: Connection) -> bool:
+    def _is_answered(self, connection: BeanstalkdConnection) -> bool:
         """Whether it has ended; surely so when a message was pushed before, and that answered."""
         if not connection.is_readable():
             self._connections.talk().exchange([b"list-tube-used\r\n"])  # answered after the push
         return connection.is_readable()
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: BeanstalkdConnection) -> None:
         """End it at once, by a message in its own tube; what it took goes back, uncounted."""
         number = b""
         if connection.waits_for and not self._is_answered(connection):
@@ -103,14 +86,17 @@ class Waits:
                 number = words[1]
             else:  # it takes no more
                 connection.drop()
-        if connection.waits_for:
-            self._hear(connection)
-        taken, connection.taken = connection.taken, None
+        if not connection.waits_for:
+            return
+        reply = _heard(connection)
         if number:
-            came = taken is not None and taken[1][1] == number
-            place = connection if came else self._connections.talk()
-            place.exchange([b"delete %b\r\n" % number])
-            taken = None if came else taken
-        job = None if taken is None else self._made(connection, taken)
-        if job is not None:
-            job.operate(Release(counted=False))
+            connection.exchange([b"delete %b\r\n" % number])
+        if reply[0] == b"RESERVED" and reply[1][1] != number:
+            job = self._made(connection, reply)
+            if job is not None:
+                job.operate(Release(counted=False))
+
+
+def _heard(connection: BeanstalkdConnection) -> Reply:
+    connection.waits_for = ()
+    return connection.exchange([], 1)[0]

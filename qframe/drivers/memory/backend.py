@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from bisect import bisect, bisect_left, insort
@@ -19,6 +18,7 @@ from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, 
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import readable
 
 T = TypeVar("T")
 
@@ -242,7 +242,7 @@ class MemoryBackend(Backend):
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         end = time.monotonic() + timeout
         while time.monotonic() < end and not any(self.sizes(queue).ready for queue in queues):
-            if select.select([] if wake is None else [wake], [], [], 0.01)[0]:
+            if readable([] if wake is None else [wake], 0.01):
                 return
 
     def sizes(self, queue: str) -> Sizes:

@@ -24,7 +24,7 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers.beanstalkd import BeanstalkdBackend, checks
-from qframe.drivers.beanstalkd.connection import Connection, Reply
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Reply
 from qframe.drivers.beanstalkd.errors import OutOfStep, PutBuried, ServerDraining, ServerFull
 from qframe.exceptions import BackendUnavailable, BackendUnusable, PayloadTooLarge
 from tests.drivers.beanstalkd.acts import begin, delete, push, take
@@ -144,16 +144,16 @@ class TestPush:
         self, backend: BeanstalkdBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         exchanges = []
-        exchange = Connection.exchange
+        exchange = BeanstalkdConnection.exchange
 
         def counted(
-            self: Connection, commands: Sequence[bytes], count: int | None = None
+            self: BeanstalkdConnection, commands: Sequence[bytes], count: int | None = None
         ) -> list[Reply]:
             exchanges.append(len(commands))
             return exchange(self, commands, count)
 
         backend.check()
-        monkeypatch.setattr(Connection, "exchange", counted)
+        monkeypatch.setattr(BeanstalkdConnection, "exchange", counted)
         steps = [Step(None, Push("a", b"%d" % n), Push("a", b"-")) for n in range(500)]
         assert backend.apply(*steps) == [APPLIED] * 500
         assert exchanges == [501, 500]
@@ -285,7 +285,7 @@ class TestChecks:
         """As after an error of the disk: the count of records stands still."""
         stats = checks._stats
 
-        def stuck(connection: Connection) -> dict[bytes, bytes]:
+        def stuck(connection: BeanstalkdConnection) -> dict[bytes, bytes]:
             return {**stats(connection), b"binlog-records-written": b"7"}
 
         monkeypatch.setattr(checks, "_stats", stuck)
