@@ -396,8 +396,7 @@ def test_a_batch_that_a_job_dispatches_is_its_own() -> None:
 
 
 def test_a_foreign_job_may_follow_but_not_be_a_member(queues: QueueManager) -> None:
-    after = foreign("App.Jobs.Report", {"n": 1})
-    after.queue = "php"
+    after = foreign("App.Jobs.Report", {"n": 1}, queue="php")
     batch(says("a")).then(after).dispatch()
     drain(queues="default")
     (job,) = queues.connection().reserve(["php"])
