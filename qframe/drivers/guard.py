@@ -11,7 +11,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 
 _MOMENT = 0.001
 
@@ -37,12 +37,7 @@ class _Guarded:
             _do_before()
         _thread.depth += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _thread.depth -= 1
         if _thread.interruption is not None and _thread.depth == 0:
             late, _thread.interruption = _thread.interruption, None

@@ -1,15 +1,16 @@
-"""The database: one held connection per thread, its clock, and what differs by dialect."""
+"""The database, and its sessions: a connection per thread, entered for each call."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import Column, ColumnElement, LargeBinary, cast
+from sqlalchemy import Column, ColumnElement, Connection, LargeBinary, cast
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
@@ -20,16 +21,16 @@ from qframe.drivers.database.engine import database_url, make_engine, prepare, s
 from qframe.drivers.database.errors import translated
 from qframe.drivers.database.fork import forks
 from qframe.drivers.database.schema import Schema
-from qframe.drivers.database.session import Session
 from qframe.drivers.database.sql import Statement
 from qframe.drivers.guard import guarded
 
+_MYSQL = "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)"
 _CLOCKS = {
     "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
-    "mysql": "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)",
-    "mariadb": "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)",
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
 }
-TICK = 4
+_TICK = 4
 """Microseconds between two times at least: what is between orders the operations of a step."""
 _STEP_BACK = 1_000_000
 """Microseconds the clock may seem to go back; more, and it was set."""
@@ -46,25 +47,21 @@ class Database:
         self.schema = Schema(settings)
         self.engine = make_engine(self.url, settings)
         self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
-        self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
-        self._local = threading.local()
+        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        self._thread = _Thread(self)
         self._own_opening = threading.Lock()
         self._ready = False
         self._last = 0
 
+    def session(self) -> Session:
+        """Give this thread's session, to be entered for a call."""
+        return self._thread.session
+
     def statement(self, element: ClauseElement) -> Statement:
-        """Compile a statement for this database."""
-        return Statement(element, self.engine)
+        """Make a statement for this database."""
+        return Statement(element, self.engine.dialect)
 
-    def session(self) -> Call:
-        """Give this thread's connection; statements run in a transaction of their own each."""
-        return Call(self)
-
-    def transaction(self) -> Call:
-        """Give this thread's connection in a transaction."""
-        return Call(self, self._begin)
-
-    def now(self, session: Session) -> int:
+    def now(self, cursor: Any) -> int:  # noqa: ANN401 (a DBAPI cursor)
         """Give the database's time in microseconds; later than any that was given before.
 
         SQLite has no clock of its own: it is a part of this process, and all that use the file
@@ -73,23 +70,16 @@ class Database:
         if self.is_sqlite:
             now = time.time_ns() // 1000
         else:
-            session.cursor.execute(_CLOCKS[self.kind])
-            now = int(session.cursor.fetchone()[0])
-        if self._last - _STEP_BACK < now < self._last + TICK:
-            now = self._last + TICK
-        self._last = now
-        return now + int(self.timing.skew * 1_000_000)
+            cursor.execute(_CLOCKS[self.kind])
+            now = int(cursor.fetchone()[0])
+        if not self._last - _STEP_BACK < now < self._last + _TICK:
+            self._last = now - _TICK
+        return self.next_tick()
 
     def next_tick(self) -> int:
         """Give a later time than the last, without asking."""
-        self._last += TICK
+        self._last += _TICK
         return self._last + int(self.timing.skew * 1_000_000)
-
-    def version(self, session: Session) -> object:
-        """Give a value that changes when another connection has committed."""
-        if not self.is_sqlite:
-            return object()  # no cheap answer: look again every time
-        return session.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
     # -- what columns of text take ----------------------------------------------------------------
 
@@ -108,137 +98,166 @@ class Database:
 
     # -- opening and closing ----------------------------------------------------------------------
 
-    def held(self) -> Session:
-        """Give this thread's connection, opening it first where it must be."""
-        session: Session | None = getattr(self._local, "session", None)
-        if session is not None and session.pid == process.pid():
-            return session
-        if session is not None and not self.is_sqlite:
-            # Forked: the connection is the parent's, and closing it here would end it there.
-            _inherited.append(session)
+    def open(self, session: Session) -> Connection:
+        """Open a connection; the first one makes the tables."""
         with self._opening():
             connection = self.engine.connect()
             if not self._ready:
-                prepare(self.engine, connection, self.schema, self._begin)
+                prepare(self.engine, connection, self.schema, self.begin)
                 self._ready = True
-            session = self._local.session = Session(connection, _identity(self.url.database))
             if self.is_sqlite:
                 forks.add(session)
-        return session
+        return connection
 
     def _opening(self) -> threading.Lock:
         return forks.opening if self.is_sqlite else self._own_opening
 
+    def file(self) -> object:
+        """Tell the SQLite file from another that later has its name."""
+        try:
+            found = Path(str(self.url.database)).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def follow_file(self) -> None:
         """Open the SQLite file anew when it was replaced or removed since it was opened."""
-        session: Session | None = getattr(self._local, "session", None)
-        if session is None or not self.is_sqlite:
-            return
-        if session.file != _identity(self.url.database):
-            self.close()
+        session = self.session()
+        if self.is_sqlite and session.is_open and session.file != self.file():
+            session.close()
             with self._opening():
                 self._ready = False
 
-    def close(self) -> None:
-        """Close this thread's connection."""
-        session: Session | None = getattr(self._local, "session", None)
-        self._local.session = None
-        if session is not None and session.pid == process.pid():
-            with contextlib.suppress(Exception):
-                session.close()
 
-    # -- errors -----------------------------------------------------------------------------------
+class Session:
+    """One thread's connection, a context for each call. What a call does not commit is undone.
 
-    def roll_back(self, session: Session) -> None:
-        """Undo a transaction; a connection that cannot is closed."""
+    What goes wrong between the connection and the database leaves it translated.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._guard = guarded()
+        self._connection: Connection | None = None
+        self._pid = 0
+        self._now = 0
+        self.cursor: Any = None
+        self.file: object = None
+        self.in_transaction = False
+        # Held in every call: a fork waits for it.
+        self.lock = threading.RLock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a connection, of this process."""
+        return self._pid == process.pid()
+
+    # -- calls and transactions -------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._guard.__enter__()
         try:
-            session.cursor.execute("ROLLBACK")
+            if self._pid != process.pid():
+                self._open()
+            self.lock.acquire()
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._now = 0
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and self.in_transaction:
+                self._roll_back()
+        finally:
+            self.lock.release()
+            self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        failed = isinstance(error, self._database.errors)
+        if failed and not self._database.is_sqlite:
+            self.close()
+        self._guard.__exit__()
+        if error is not None and failed:
+            raise translated(error, shown(self._database.url)) from error
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.in_transaction = True  # from before: a Ctrl-C may come as it returns
+        self.cursor.execute(self._database.begin)
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self.cursor.execute("COMMIT")
+        self.in_transaction = False
+
+    def _roll_back(self) -> None:
+        self.in_transaction = False
+        try:
+            self.cursor.execute("ROLLBACK")
         except Exception:  # noqa: BLE001 (out of step, or rolled back already: start afresh)
             self.close()
 
-    def translated(self, error: BaseException) -> Exception:
-        """Say by its type, and in a line, what an error of the database means."""
-        if not self.is_sqlite:
-            self.close()
-        return translated(error, shown(self.url))
+    # -- statements -------------------------------------------------------------------------------
+
+    def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
+        """Run a statement; gives the cursor, whose rows must be read before the next call."""
+        if statement.constants:
+            values |= statement.constants
+        self.cursor.execute(statement.sql, values)
+        return self.cursor
+
+    def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
+        """Run a statement once per row."""
+        self.cursor.executemany(statement.sql, [row | statement.constants for row in rows])
+
+    @property
+    def now(self) -> int:
+        """The database's time in microseconds, the same during a call unless it is put forward."""
+        if not self._now:
+            self._now = self._database.now(self.cursor)
+        return self._now
+
+    def put_forward(self) -> None:
+        """Let what follows in this call be later."""
+        self._now = self._database.next_tick()
+
+    def version(self) -> object:
+        """Give a value that changes when another connection has committed."""
+        if not self._database.is_sqlite:
+            return object()  # no cheap answer: look again every time
+        return self.cursor.execute("PRAGMA data_version").fetchall()[0][0]
+
+    # -- its connection ---------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._connection is not None:
+            # Forked: the connection is the parent's, and closing it here would end it there.
+            _inherited.append(self._connection)
+            self._connection = None
+        self._connection = self._database.open(self)
+        driver: Any = self._connection.connection.driver_connection
+        self.cursor = driver.cursor()
+        self.file = self._database.file()
+        self._pid = process.pid()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        connection, self._connection, self._pid = self._connection, None, 0
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
 
 
-def _identity(file: str | None) -> object:
-    """Tell one file from another that later has its name."""
-    try:
-        found = Path(str(file)).stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+class _Thread(threading.local):
+    """The session of each thread."""
+
+    def __init__(self, database: Database) -> None:
+        self.session = Session(database)
 
 
-_inherited: list[Session] = []
+_inherited: list[Connection] = []
 """Connections of a parent process, kept so that they are never closed."""
-
-
-class Call:
-    """The context of one call on a thread's connection, with or without a transaction.
-
-    A class, not a generator: it is entered for every job. What goes wrong between the connection
-    and the database leaves it translated.
-    """
-
-    __slots__ = ("_begin", "_database", "_guard", "_session")
-
-    def __init__(self, database: Database, begin: str = "") -> None:
-        self._database = database
-        self._begin = begin
-        self._guard = guarded()
-
-    def __enter__(self) -> Session:
-        self._guard.__enter__()
-        try:
-            session = self._session = self._database.held()
-            session.lock.acquire()
-            if self._begin:
-                self._start(session)
-        except BaseException as error:
-            self._guard.__exit__(type(error), error, error.__traceback__)
-            if isinstance(error, self._database.errors):
-                raise self._database.translated(error) from error
-            raise
-        return session
-
-    def _start(self, session: Session) -> None:
-        try:
-            session.cursor.execute(self._begin)
-        except BaseException:
-            # It may have begun all the same, where a Ctrl-C came as it returned.
-            self._database.roll_back(session)
-            session.lock.release()
-            raise
-        session.in_transaction = True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        session = self._session
-        try:
-            if self._begin:
-                session.in_transaction = False
-                self._end(session, error)
-        except self._database.errors as failure:
-            raise self._database.translated(failure) from failure
-        finally:
-            session.lock.release()
-            self._guard.__exit__(kind, error, trace)
-        if isinstance(error, self._database.errors):
-            raise self._database.translated(error) from error
-
-    def _end(self, session: Session, error: BaseException | None) -> None:
-        if error is not None:
-            self._database.roll_back(session)
-            return
-        try:
-            session.cursor.execute("COMMIT")
-        except BaseException:
-            self._database.roll_back(session)
-            raise

@@ -55,45 +55,44 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments = {"timeout": settings.busy_timeout, "check_same_thread": False}
     try:
         engine = create_engine(
-            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            paramstyle="named" if kind == "sqlite" else "pyformat",
+            connect_args=arguments,
         )
     except (NoSuchModuleError, ArgumentError, ImportError) as error:
         raise ConfigurationError(f"the database {shown(url)}: {one_line(str(error))}") from None
     if kind == "sqlite":
-        event.listen(engine, "connect", _SqliteSetup(engine, settings.synchronous))
+        synchronous = settings.synchronous
+        event.listen(engine, "connect", lambda raw, _: _set_up_sqlite(raw, engine, synchronous))
     elif kind in {"mysql", "mariadb"}:
         event.listen(engine, "connect", _set_up_mysql)
     return engine
 
 
-class _SqliteSetup:
-    """Turns on write-ahead logging.
+def _set_up_sqlite(raw: Any, engine: Engine, synchronous: str) -> None:  # noqa: ANN401 (a DBAPI connection)
+    """Turn on write-ahead logging.
 
     Two processes that do so on a new file at once get `locked` whatever the busy timeout: it is
     tried again for a while.
     """
-
-    def __init__(self, engine: Engine, synchronous: str) -> None:
-        self._engine = engine
-        self._synchronous = synchronous
-
-    def __call__(self, raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
-        deadline = time.monotonic() + _SETUP_PATIENCE
-        raw.isolation_level = None
-        mode = ""
-        while not mode:
-            try:
-                mode = str(raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]).lower()
-                raw.execute(f"PRAGMA synchronous={self._synchronous.upper()}")
-            except self._engine.dialect.loaded_dbapi.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-        if mode != "wal":
-            raise BackendUnusable(
-                f"the database {shown(self._engine.url)} cannot use write-ahead logging "
-                f"(journal mode {mode}); is it on a network file system?"
-            )
+    deadline = time.monotonic() + _SETUP_PATIENCE
+    raw.isolation_level = None
+    mode = ""
+    while not mode:
+        try:
+            mode = str(raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]).lower()
+            raw.execute(f"PRAGMA synchronous={synchronous.upper()}")
+        except engine.dialect.loaded_dbapi.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    if mode != "wal":
+        raise BackendUnusable(
+            f"the database {shown(engine.url)} cannot use write-ahead logging "
+            f"(journal mode {mode}); is it on a network file system?"
+        )
 
 
 def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)

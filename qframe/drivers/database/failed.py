@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 from sqlalchemy import func, or_, select
@@ -11,15 +10,14 @@ from sqlalchemy import func, or_, select
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.step import Forget, Outcome, Record, Result
-from qframe.drivers.database.connection import Database
-from qframe.drivers.database.session import Session
-from qframe.drivers.database.sql import Statement, param, params
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.sql import as_bytes, param, params
 from qframe.exceptions import InvalidPayload
 from qframe.payload import envelope
 
-_WRITTEN = (
-    "uuid", "connection", "queue", "payload", "exception", "failed_at", "attempts", "history",
-    "name",
+_FIELDS = (
+    "uuid", "connection", "queue", "payload", "exception", "name", "attempts", "history",
+    "failed_at",
 )  # fmt: skip
 
 
@@ -27,26 +25,30 @@ class Failed:
     """Rows of `failed_jobs`, which Laravel's own commands can read."""
 
     def __init__(self, database: Database) -> None:
-        self._make = database.statement
+        make, raw, table = database.statement, database.as_bytes, database.schema.failed
+        c, this = table.c, table.c.uuid == param("uuid")
+        written = {name: c[name] for name in _FIELDS}
+        fields = written | {"payload": raw(c.payload), "exception": raw(c.exception)}
+        found = select(*fields.values())
+        number = select(c.id).where(this)
+        of_queue = or_(c.queue == param("queue"), param("queue").is_(None))
+        page = found.where(c.id < param("below"), of_queue).order_by(c.id.desc())
         self._stored = database.stored
-        self._table = database.schema.failed
-        c = self._c = self._table.c
-        self._this = c.uuid == param("uuid")
-        text = database.as_bytes
-        self._fields = (
-            c.uuid, c.connection, c.queue, text(c.payload), text(c.exception), c.attempts,
-            c.history, c.failed_at, c.name,
-        )  # fmt: skip
+        self._insert = make(table.insert().values(params(*written)))
+        self._remove = make(table.delete().where(this))
+        self._find = make(found.where(this))
+        self._number = make(number)
+        self._locked = make(number.with_for_update())
+        self._page = make(page.limit(param("limit")))
+        self._count = make(select(func.count()).select_from(table))
 
-    # -- operations -------------------------------------------------------------------------------
-
-    def known(self, session: Session, operation: Forget, now: int) -> Result | None:
+    def known(self, session: Session, operation: Forget) -> Result | None:
         """Refuse where there is no such record; of two callers at once one is told so."""
         if session.run(self._locked, uuid=operation.uuid).fetchone() is None:
             return Result(Outcome.REFUSED, operation.uuid)
         return None
 
-    def record(self, session: Session, operation: Record, now: int) -> None:
+    def record(self, session: Session, operation: Record) -> None:
         """Keep a failed job as the latest."""
         job = operation.job
         session.run(self._remove, uuid=job.uuid)
@@ -57,17 +59,16 @@ class Failed:
             queue=job.queue,
             payload=self._stored(job.payload),
             exception=job.exception,
+            name=job.name,
             attempts=job.attempts,
             history=job.history.to_json(),
-            name=job.name,
-            failed_at=_moment(job.failed_at),
+            # As Laravel writes it, in UTC, with the fraction that keeps an order.
+            failed_at=datetime.fromtimestamp(job.failed_at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
         )
 
-    def forget(self, session: Session, operation: Forget, now: int) -> None:
+    def forget(self, session: Session, operation: Forget) -> None:
         """Remove a record."""
         session.run(self._remove, uuid=operation.uuid)
-
-    # -- reads ------------------------------------------------------------------------------------
 
     def find(self, session: Session, uuid: str) -> FailedJob | None:
         """Give one failed job."""
@@ -89,56 +90,16 @@ class Failed:
         """Count failed jobs."""
         return int(session.run(self._count).fetchone()[0])
 
-    # -- statements -------------------------------------------------------------------------------
-
-    @cached_property
-    def _insert(self) -> Statement:
-        return self._make(self._table.insert().values(params(*_WRITTEN)))
-
-    @cached_property
-    def _remove(self) -> Statement:
-        return self._make(self._table.delete().where(self._this))
-
-    @cached_property
-    def _find(self) -> Statement:
-        return self._make(select(*self._fields).where(self._this))
-
-    @cached_property
-    def _number(self) -> Statement:
-        return self._make(select(self._c.id).where(self._this))
-
-    @cached_property
-    def _locked(self) -> Statement:
-        return self._make(select(self._c.id).where(self._this).with_for_update())
-
-    @cached_property
-    def _page(self) -> Statement:
-        c = self._c
-        of_queue = or_(c.queue == param("queue"), param("queue").is_(None))
-        rows = select(*self._fields).where(c.id < param("below"), of_queue)
-        return self._make(rows.order_by(c.id.desc()).limit(param("limit")))
-
-    @cached_property
-    def _count(self) -> Statement:
-        return self._make(select(func.count()).select_from(self._table))
-
-
-def _moment(epoch: float) -> str:
-    """Write a time as Laravel does, in UTC, with the fraction that keeps an order."""
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-
 
 def _record(row: tuple[Any, ...]) -> FailedJob:
-    uuid, connection, queue, text, exception, attempts, history, failed_at, name = row
-    raw = text.encode() if isinstance(text, str) else bytes(text)
-    if isinstance(exception, bytes):
-        exception = exception.decode("utf-8", "replace")
+    uuid, connection, queue, payload, exception, name, attempts, history, failed_at = row
+    raw = as_bytes(payload)
     return FailedJob(
         uuid=uuid,
         connection=connection,
         queue=queue,
         payload=raw,
-        exception=exception,
+        exception=as_bytes(exception).decode("utf-8", "replace"),
         name=_name(raw) if name is None else name,
         attempts=attempts or 0,
         history=History.from_json(history),

@@ -14,26 +14,23 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from qframe.drivers.database.session import Session
+from typing import Any
 
 _PATIENCE = 10.0
 """Seconds a fork waits for calls in other threads; what is still busy then is left alone."""
 
 
 class Forks:
-    """The SQLite sessions of this process, and the fork that is under way."""
+    """The SQLite sessions of this process (`connection.Session`), and the fork under way."""
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._idle: list[Session] = []
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._idle: list[Any] = []
         self._held: list[Any] = []
-        self._left_alone: list[Session] = []
+        self._left_alone: list[Any] = []
 
-    def add(self, session: Session) -> None:
+    def add(self, session: object) -> None:
         """Note a session; called with `opening` held."""
         self._sessions.add(session)
 
@@ -43,10 +40,8 @@ class Forks:
         if not self._hold(self.opening, deadline):
             return
         for session in list(self._sessions):
-            if self._hold(session.lock, deadline) and not session.in_transaction:
-                self._idle.append(session)
-            else:
-                self._left_alone.append(session)
+            idle = self._hold(session.lock, deadline) and not session.in_transaction
+            (self._idle if idle else self._left_alone).append(session)
 
     def _hold(self, lock: Any, deadline: float) -> bool:  # noqa: ANN401 (a Lock or an RLock)
         held = bool(lock.acquire(timeout=max(0.0, deadline - time.monotonic())))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from qframe.contracts.step import Reservation
+from qframe.drivers.database.sql import as_bytes
+
+Text = str | bytes | None
 
 
 class DatabaseJob(Reservation):
@@ -11,9 +14,9 @@ class DatabaseJob(Reservation):
     __slots__ = ("row", "token")
 
     def __init__(
-        self, queue: str, row: int, token: str, raw: bytes, attempts: int, notes: bytes
+        self, queue: str, token: str, row: int, raw: Text, attempts: int, notes: Text
     ) -> None:
-        super().__init__(queue, str(row), raw, attempts, notes)
+        super().__init__(queue, str(row), as_bytes(raw), attempts, as_bytes(notes))
         self.row = row
         self.token = token
 

@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Engine, Table, bindparam
+from sqlalchemy import BindParameter, ColumnElement, Dialect, Table, bindparam
 from sqlalchemy.sql import ClauseElement
 
 
 class Statement:
-    """A statement built by SQLAlchemy Core, compiled once, run on the DBAPI's own cursor.
+    """A statement built by SQLAlchemy Core, compiled once, when it is first used.
 
     Core's execution costs more than SQLite needs for the whole statement; the SQL is still
     Core's, so the dialects differ only in what it writes.
     """
 
-    __slots__ = ("_constants", "_order", "sql")
+    def __init__(self, element: ClauseElement, dialect: Dialect) -> None:
+        self._element = element
+        self._dialect = dialect
 
-    def __init__(self, element: ClauseElement, engine: Engine) -> None:
-        compiled = element.compile(dialect=engine.dialect)
-        self.sql = str(compiled)
-        order: list[str] | None = getattr(compiled, "positiontup", None)
-        constants = {
-            name: value
-            for name, value in (compiled.params or {}).items()
-            if not name.startswith(_PREFIX)
-        }
-        if order is not None:  # a constant may be called like a parameter
-            constants = {f"={name}": value for name, value in constants.items()}
-            order = [
-                name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else f"={name}"
-                for name in order
-            ]
-        self._constants = constants
-        self._order = order
+    @cached_property
+    def _compiled(self) -> Any:  # noqa: ANN401 (Core's, which says less than it has)
+        return self._element.compile(dialect=self._dialect)
 
-    def arguments(self, values: dict[str, Any]) -> Any:  # noqa: ANN401 (what the DBAPI takes)
-        """Put named values into the form the DBAPI wants."""
-        if self._order is None:
-            return {_PREFIX + name: value for name, value in values.items()} | self._constants
-        if self._constants:
-            values = values | self._constants
-        return [values[name] for name in self._order]
+    @cached_property
+    def sql(self) -> str:
+        """What the DBAPI takes, its parameters named."""
+        return str(self._compiled)
 
-
-_PREFIX = "p_"
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """Values that Core made parameters of."""
+        binds = self._compiled.binds
+        return {k: v for k, v in self._compiled.params.items() if not binds[k].required}
 
 
 def param(name: str) -> BindParameter[Any]:
     """Give the parameter `name` of a statement."""
-    return bindparam(_PREFIX + name)
+    return bindparam(name)
 
 
 def params(*names: str) -> dict[str, BindParameter[Any]]:
@@ -59,28 +49,30 @@ def params(*names: str) -> dict[str, BindParameter[Any]]:
 
 
 def upsert(
-    table: Table,
-    values: Mapping[str, Any],
-    changes: Mapping[str, ColumnElement[Any] | BindParameter[Any]] | None = None,
+    table: Table, values: Mapping[str, Any], changes: Mapping[str, ColumnElement[Any]] | None = None
 ) -> ClauseElement:
     """Insert a row, or where its key is there make these changes, or none.
 
     MySQL makes them one after the other, and a later one sees the earlier: their order counts.
     """
-    name = table.metadata.info["backend"]
-    if name in {"mysql", "mariadb"}:
-        from sqlalchemy.dialects import mysql  # noqa: PLC0415 (of one backend)
-
-        insert = mysql.insert(table).values(values)
-        if changes is None:
-            return insert.prefix_with("IGNORE")
-        return insert.on_duplicate_key_update(list(changes.items()))
-    if name == "postgresql":
-        from sqlalchemy.dialects import postgresql as dialect  # noqa: PLC0415 (of one backend)
+    backend = table.metadata.info["backend"]
+    name = {"mariadb": "mysql"}.get(backend, backend)
+    insert: Any = import_module(f"sqlalchemy.dialects.{name}").insert(table).values(values)
+    made: ClauseElement
+    if name == "mysql":
+        made = (
+            insert.on_duplicate_key_update(list(changes.items()))
+            if changes
+            else insert.prefix_with("IGNORE")
+        )
+    elif changes:
+        keys = list(table.primary_key)
+        made = insert.on_conflict_do_update(index_elements=keys, set_=dict(changes))
     else:
-        from sqlalchemy.dialects import sqlite as dialect  # type: ignore[no-redef] # noqa: PLC0415
-    either: Any = dialect.insert(table).values(values)
-    if changes is None:
-        return either.on_conflict_do_nothing()  # type: ignore[no-any-return]
-    keys = list(table.primary_key)
-    return either.on_conflict_do_update(index_elements=keys, set_=dict(changes))  # type: ignore[no-any-return]
+        made = insert.on_conflict_do_nothing()
+    return made
+
+
+def as_bytes(text: str | bytes | None) -> bytes:
+    """Give what was read from a column of text as the bytes that were stored."""
+    return text.encode() if isinstance(text, str) else text or b""

@@ -52,7 +52,7 @@ class Watch:
 
     def _version(self) -> object:
         with self._database.session() as session:
-            return self._database.version(session)
+            return session.version()
 
 
 def _readable(wake: int | None, seconds: float) -> bool:

@@ -1,0 +1,52 @@
+"""Sweep: removes what has expired from a table, now and then, some rows at a time."""
+
+from __future__ import annotations
+
+import random
+
+from sqlalchemy import ColumnElement, Table, and_, select
+from sqlalchemy.sql import ClauseElement
+
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.sql import param
+
+_LOOKED_AT = 20
+"""So many keys for each write."""
+LAST = "\U0010ffff"
+
+
+def expired(table: Table) -> ColumnElement[bool]:
+    """Tell the expired rows among those that are looked at."""
+    key, now = table.c.key, param("now")
+    return and_(key > param("after"), key <= param("upto"), table.c.expires_at <= now)
+
+
+class Sweep:
+    """Goes over a table by its keys, round and round, from some key that was written.
+
+    An index of `expires_at` would cost more: each write would move a row in it.
+    """
+
+    def __init__(
+        self, database: Database, table: Table, every: int, *removals: ClauseElement
+    ) -> None:
+        self._every = every
+        # Somewhere else in each process: most of them do not live long.
+        self._left = random.randrange(every)  # noqa: S311 (a place to begin)
+        self._after: str | None = None
+        key = table.c.key
+        mark = select(key).where(key > param("after")).order_by(key).limit(1)
+        self._mark = database.statement(mark.offset(every * _LOOKED_AT))
+        self._removals = [database.statement(each) for each in removals]
+
+    def wrote(self, session: Session, key: str) -> None:
+        """Hear of a write; go on after every so many."""
+        self._left -= 1
+        if self._left >= 0:
+            return
+        self._left = self._every - 1
+        after = key if self._after is None else self._after
+        row = session.run(self._mark, after=after).fetchone()
+        self._after, upto = ("", LAST) if row is None else (row[0], row[0])
+        for each in self._removals:
+            session.run(each, after=after, upto=upto, now=session.now)
