@@ -70,9 +70,9 @@ class Presence:
 
     def leave(self) -> None:
         """Write the last counts and remove the entry. Never raises."""
-        self._try(self._count, self._remove)
+        self._try(self._count, lambda: self._store.delete(self.entry.key))
 
-    def _try(self, *steps: Callable[[], None]) -> None:
+    def _try(self, *steps: Callable[[], object]) -> None:
         try:
             for step in steps:
                 step()
@@ -107,9 +107,8 @@ class Presence:
             state = "idle" if counts == before.counts else "running"
         running = before.job if sight.job is self._job else _running(sight)
         self._job = sight.job
-        if (state, running, counts) != (before.state, before.job, before.counts):
-            self._written = 0.0
-        if not self._written or time.monotonic() - self._written >= BEAT:
+        changed = (state, running, counts) != (before.state, before.job, before.counts)
+        if changed or not self._written or time.monotonic() - self._written >= BEAT:
             self._written = 0.0
             self.entry = before.model_copy(
                 update={
@@ -136,9 +135,6 @@ class Presence:
         if added:
             self._store.increment(added)
         self._counted = now
-
-    def _remove(self) -> None:
-        self._store.delete(self.entry.key)
 
 
 def _running(sight: Sight) -> Running | None:
