@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +29,6 @@ from qframe.payload.text import printable
 from qframe.payload.timing import iso
 
 _COLUMNS = ("uuid", "connection", "queue", "job", "failed_at", "error")
-_ATTEMPT_COLUMNS = ("number", "host", "pid", "started_at", "ended", "error")
 
 
 def failed(
@@ -167,15 +167,8 @@ def _without_secrets(raw: bytes) -> bytes:
 
 def _show(record: FailedJob, *, as_json: bool) -> None:
     ran = [
-        {
-            "number": attempt.number,
-            "host": attempt.host,
-            "pid": attempt.pid,
-            "started_at": iso(attempt.started_at),
-            "ended": attempt.ended or "never ended",
-            "error": attempt.error,
-        }
-        for attempt in record.history.attempts
+        {**asdict(each), "started_at": iso(each.started_at), "ended": each.ended or "never ended"}
+        for each in record.history.attempts
     ]
     if as_json:
         text = _without_secrets(record.payload).decode("utf-8", "backslashreplace")
@@ -183,6 +176,6 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         return
     for key, value in _row(record).items():
         say(f"{key:<12}{value}")
-    say_rows(ran, _ATTEMPT_COLUMNS, empty="never started")
+    say_rows(ran, empty="never started")
     for line in record.exception.rstrip().splitlines():
         typer.echo("  " + encodable(printable(line)))

@@ -91,8 +91,8 @@ class Output:
         self.notice("gone", f"{event.connection} gone: {one_line(str(event.error))}", "red")
 
     def _back(self, event: events.BackendRestored) -> None:
-        text = f"{event.connection} back after {duration(event.seconds)}"
-        self.notice("back", text, "green")
+        after = duration(event.seconds)
+        self.notice("back", f"{event.connection} back after {after}", "green")
 
     def _paused(self, event: events.WorkerPaused) -> None:
         self.notice("paused", f"{event.connection}: paused", "yellow")

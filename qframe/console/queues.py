@@ -88,8 +88,7 @@ def size(
       qframe size --queue emails --json
     """  # noqa: D301 (\b keeps typer from folding the examples)
     rows = _sizes(Connections(configured(config), connection), queue)
-    columns = ("connection", "queue", "ready", "delayed", "reserved", "buried")
-    say_rows(rows, columns, empty="no queue holds a job", as_json=as_json)
+    say_rows(rows, empty="no queue holds a job", as_json=as_json)
 
 
 def monitor(

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from qframe import config as configuration
-from qframe.connection import Connection
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
 from qframe.console.text import say, say_error, say_json
@@ -61,9 +60,7 @@ if __name__ == "__main__":
 '''
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="Where to.")] = Path(),
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="Where to.")] = Path()) -> None:
     """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten.
 
     \b
@@ -122,14 +119,8 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
 
 
 def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "connection": name,
-        "answer": "",
-        "ms": None,
-        "error": "",
-        "unused": "",
-        "warnings": [],
-    }
+    row: dict[str, Any] = {"connection": name, "answer": "", "ms": None}
+    row |= {"error": "", "unused": "", "warnings": []}
     settings = queues.settings
     try:
         queue = queues.connection(name)
@@ -137,23 +128,18 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         health = queue.backend.check()
         row["answer"] = health.version
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
-        row["warnings"] = [*health.warnings, *_lease_warnings(queue)]
+        row["warnings"] = list(health.warnings)
+        if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
+            row["warnings"].append(
+                f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter "
+                "for as long keeps its lease from being renewed, and runs twice"
+            )
     except BackendUnavailable as error:
         asked_for = name in settings.connections or name == settings.default
         row["error" if asked_for else "unused"] = str(error)
     except QframeError as error:
         row["error"] = str(error)
     return row
-
-
-def _lease_warnings(queue: Connection) -> list[str]:
-    if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
-        warning = (
-            f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter for "
-            "as long keeps its lease from being renewed, and runs twice"
-        )
-        return [warning]
-    return []
 
 
 def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> None:
@@ -164,14 +150,14 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
     if queues.signer is not None and not queues.signer.require:
         say("warning  signing: payloads without a signature are accepted (accept-unsigned)")
     for row in rows:
+        name = row["connection"]
         if row["error"]:
-            say(f"FAIL     {row['connection']}: {row['error']}")
-            continue
-        if row["unused"]:
-            say(f"unused   {row['connection']}: {row['unused']}")
-            continue
-        say(f"ok       {row['connection']}: {row['answer']} ({row['ms']} ms)")
+            say(f"FAIL     {name}: {row['error']}")
+        elif row["unused"]:
+            say(f"unused   {name}: {row['unused']}")
+        else:
+            say(f"ok       {name}: {row['answer']} ({row['ms']} ms)")
         for warning in row["warnings"]:
-            say(f"warning  {row['connection']}: {warning}")
+            say(f"warning  {name}: {warning}")
     if trouble:
         say_error(trouble, 1)

@@ -58,16 +58,16 @@ def say_facts(facts: Mapping[str, object]) -> None:
 
 def say_rows(
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
+    columns: Sequence[str] = (),
     *,
     empty: str,
     as_json: bool = False,
 ) -> None:
-    """Write a table of the columns of the rows, or the line `empty`; as JSON, the whole rows."""
+    """Write a table of the rows, or the line `empty`; default: of all columns, as JSON always."""
     if as_json:
         say_json(rows)
     elif rows:
-        screen().print(table(rows, columns))
+        screen().print(table(rows, columns or [*rows[0]]))
     else:
         say(empty)
 

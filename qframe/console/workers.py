@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
-from contextlib import redirect_stderr
-from functools import partial
+from contextlib import redirect_stderr, suppress
 from typing import Annotated, Any
 
 import typer
@@ -49,30 +47,26 @@ def workers(
     """  # noqa: D301 (\b keeps typer from folding the examples)
     if watch and as_json:
         raise ConfigurationError("--watch and --json do not go together: call it again")
-    look = partial(_listed, Connections(configured(config), connection))
+    connections = Connections(configured(config), connection)
     if watch:
-        _watch(look)
+        _watch(connections)
     else:
-        rows = [_described(entry) if as_json else _row(entry) for entry in look()]
+        rows = [_described(each) if as_json else _row(each) for each in _listed(connections)]
         say_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
 
 
-def _watch(look: Callable[[], list[Entry]]) -> None:
+def _watch(connections: Connections) -> None:
     from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
 
     def shown() -> Any:  # noqa: ANN401 (what rich can show)
-        rows = [_row(entry) for entry in look()]
+        rows = [_row(entry) for entry in _listed(connections)]
         return table(rows, _COLUMNS) if rows else _NONE
 
-    try:
-        with Live(shown(), console=screen(), auto_refresh=False) as live:
-            while True:
-                time.sleep(_EVERY)
-                with redirect_stderr(io.StringIO()):  # who does not answer was named at first
-                    rows = shown()
-                live.update(rows, refresh=True)
-    except KeyboardInterrupt:
-        return
+    with suppress(KeyboardInterrupt), Live(shown(), console=screen(), auto_refresh=False) as live:
+        while True:
+            time.sleep(_EVERY)
+            with redirect_stderr(io.StringIO()):  # who does not answer was named at first
+                live.update(shown(), refresh=True)
 
 
 def _listed(connections: Connections) -> list[Entry]:
@@ -83,15 +77,15 @@ def _listed(connections: Connections) -> list[Entry]:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    now = time.time()
-    job = entry.job
+    now, job = time.time(), entry.job
     return {
         "worker": called(entry),
         "queues": f"{entry.connection}:{','.join(entry.queues)}",
-        "state": _state(entry),
+        "state": "gone" if entry.is_gone else entry.state,
         "job": "" if job is None else job.name,
         "for": "" if job is None else lasting(now - job.since),
-        **{name: entry.counts.get(name, 0) for name in ("processed", "failed")},
+        "processed": entry.counts.get("processed", 0),
+        "failed": entry.counts.get("failed", 0),
         "MB": round(entry.memory),
         "seen": f"{lasting(now - entry.beat_at)} ago",
     }
@@ -107,7 +101,7 @@ def _described(entry: Entry) -> dict[str, Any]:
         "pid": entry.pid,
         "connection": entry.connection,
         "queues": list(entry.queues),
-        "state": _state(entry),
+        "state": "gone" if entry.is_gone else entry.state,
         "job": job and {**job.model_dump(), "since": iso(job.since)},
         **{_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()},
         "memory": entry.memory,
@@ -116,10 +110,6 @@ def _described(entry: Entry) -> dict[str, Any]:
         "qframe": entry.qframe,
         "python": entry.python,
     }
-
-
-def _state(entry: Entry) -> str:
-    return "gone" if entry.is_gone else entry.state
 
 
 def lasting(seconds: float) -> str:
@@ -166,17 +156,18 @@ def counters(
         for each in several
         if connection in {None, each.connection}
     }
-    total = Counted(
-        "total", "", "", counts.added_up(e for e in found.values() if e.what == "queue")
-    )
-    rows = [_counted(each) for each in (total, *found.values())] if found or as_json else []
-    columns = ("what", "connection", "name", *map(_key, counts.OUTCOMES.values()))
-    say_rows(rows, columns, empty="nothing was counted yet", as_json=as_json)
-
-
-def _counted(each: Counted) -> dict[str, Any]:
-    counts = {_key(counter): count for counter, count in each.counts.items()}
-    return {"what": each.what, "connection": each.connection, "name": each.name, **counts}
+    queues = (each for each in found.values() if each.what == "queue")
+    total = Counted("total", "", "", counts.added_up(queues))
+    rows = [
+        {
+            "what": each.what,
+            "connection": each.connection,
+            "name": each.name,
+            **{_key(counter): count for counter, count in each.counts.items()},
+        }
+        for each in (total, *found.values())
+    ]
+    say_rows(rows if found or as_json else (), empty="nothing was counted yet", as_json=as_json)
 
 
 def _key(counter: str) -> str:

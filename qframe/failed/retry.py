@@ -56,9 +56,8 @@ def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: 
             plan.add(Forget(record.uuid))
         plan.add(Unset(status.cancel_key(record.uuid)))  # a wish that came too late for its life
         context.plan_push(pushing, plan)
-        (result,) = context.backend.apply(plan.step())
+        result = context.apply(plan)
         if result.applied:
-            plan.applied()
             return True
         if result.outcome is Outcome.REFUSED and result.key == record.uuid:
             return False
