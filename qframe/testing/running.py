@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from qframe import manager
@@ -24,12 +23,12 @@ from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.middleware import execution
-from qframe.payload import envelope, timing, tracebacks
+from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line
 from qframe.testing import fakes
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
-from qframe.testing.wanted import Kind, Target, fit_all, shown_job, shown_member
+from qframe.testing.wanted import Kind, Target, fit_all, is_delay, shown_job, shown_member
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Outcome
 from qframe.worker.runner import Attempt, Runner
@@ -199,26 +198,25 @@ class Ran:
         self, jobs: Sequence[MemberJob | LinkJob], target: Target, what: str, where: str, did: str
     ) -> None:
         kind = Kind(target)
-        if not any(fit_all([each], [kind]) for each in jobs):
-            there = ", ".join(map(shown_member, jobs)) or "nothing"
-            name = "the job" if self.job is None else shown_job(self.job)
-            raise AssertionError(
-                f"expected {name} {what} {kind} {where}, but {did} {there}, and {self._became()}"
-            ) from self.error
+        there = ", ".join(map(shown_member, jobs)) or "nothing"
+        fits = any(fit_all([each], [kind]) for each in jobs)
+        self._expect(fits, f"{what} {kind} {where}", f"{did} {there}, and {self._became()}")
 
     def _is_after(self, delay: When | None) -> bool:
-        if delay is None or self.delay is None:
+        if self.delay is None:
             return delay is None
-        if isinstance(delay, datetime):
-            return abs(timing.seconds_until(delay) - self.delay) < 1
-        return timing.seconds_until(delay) == self.delay
+        return is_delay(delay, self.delay, time.time())
 
     def _check(self, fits: bool, expected: str) -> None:
+        self._expect(fits, expected, f"{self._became()} (attempt {self._attempt})")
+
+    def _expect(self, fits: bool, expected: str, was: str) -> None:
         if not fits:
-            name = "the job" if self.job is None else shown_job(self.job)
-            raise AssertionError(
-                f"expected {name} {expected}, but {self._became()} (attempt {self._attempt})"
-            ) from self.error
+            text = f"expected {self._shown()} {expected}, but {was}"
+            raise AssertionError(text) from self.error
+
+    def _shown(self) -> str:
+        return "the job" if self.job is None else shown_job(self.job)
 
     def _became(self) -> str:
         """Say what became of the job."""
@@ -234,8 +232,7 @@ class Ran:
         return words.get(self.outcome, f"it was {self.outcome}")
 
     def __repr__(self) -> str:
-        name = "a job" if self.job is None else shown_job(self.job)
-        return f"<ran {name}: {self._became()}>"
+        return f"<ran {self._shown()}: {self._became()}>"
 
 
 def _after(delay: When) -> str:

@@ -139,17 +139,9 @@ class Wanted:
             self.is_it(each)
             and self.queue in {None, each.queue}
             and self.connection in {None, each.connection}
-            and (isinstance(each, DispatchedBatch) or self._fits_delay(each))
+            and (isinstance(each, DispatchedBatch) or is_delay(self.delay, each.delay, each.at))
             and (self.where is None or (shown is not None and bool(self.where(shown))))
         )
-
-    def _fits_delay(self, each: Dispatched | DispatchedChain) -> bool:
-        if self.delay is None:
-            return True
-        if isinstance(self.delay, datetime):  # a moment: the delay was counted from then
-            due = timing.moment(self.delay, "delay")
-            return abs(each.at + each.delay - due) < _SAME_MOMENT
-        return each.delay == timing.seconds_until(self.delay)
 
     def __str__(self) -> str:
         text = self.name
@@ -161,6 +153,15 @@ class Wanted:
             seconds = isinstance(self.delay, int | float)
             text += f" with a delay of {f'{self.delay:g} s' if seconds else self.delay}"
         return text + (" that `where` accepts" if self.where is not None else "")
+
+
+def is_delay(wanted: When | None, seconds: float, since: float) -> bool:
+    """Whether a delay, counted from an epoch time, is the one looked for; None: any is."""
+    if wanted is None:
+        return True
+    if isinstance(wanted, datetime):
+        return abs(since + seconds - timing.moment(wanted, "delay")) < _SAME_MOMENT
+    return seconds == timing.seconds_until(wanted)
 
 
 # -- how it is shown ------------------------------------------------------------------------------
