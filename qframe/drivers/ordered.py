@@ -15,41 +15,21 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
+from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Found, Health, Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import (
-    APPLIED,
-    Arrive,
-    Bury,
-    Close,
-    Delete,
-    Expect,
-    Forget,
-    OfFact,
-    OfLatch,
-    OfReservation,
-    Operation,
-    Outcome,
-    Push,
-    Record,
-    Renew,
-    Reservation,
-    Result,
-    Set,
-    Start,
-    Step,
-    Unset,
-)
+from qframe.contracts.step import APPLIED, Outcome, Push, Reservation, Result, Step
 
 _PARTS: dict[type, str] = {
-    **dict.fromkeys(get_args(OfReservation), "own"),
-    **dict.fromkeys((*get_args(OfFact), *get_args(OfLatch)), "facts"),
+    **dict.fromkeys(get_args(op.OfReservation), "own"),
+    **dict.fromkeys((*get_args(op.OfFact), *get_args(op.OfLatch)), "facts"),
     Push: "pushes",
-    Record: "records",
-    Forget: "forgotten",
+    op.Record: "records",
+    op.Forget: "forgotten",
 }
 """Which part of a step each operation belongs to."""
 _FOR = 30 * 86400.0
@@ -99,8 +79,8 @@ class OrderedBackend(Backend):
                 continue
             results += self._apply_plain(plain)
             plain = []
-            led = [self._lead(step)]
-            results += _merged(led, self._apply_plain(_last(led)))
+            result, end = self._lead(step)
+            results.append(_first_refused(self._apply_plain(end)) or result)
         return results + self._apply_plain(plain)
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
@@ -112,13 +92,13 @@ class OrderedBackend(Backend):
     def _apply_plain(self, steps: Sequence[Step]) -> list[Result]:
         return self.messages.apply(*steps) if steps else []
 
-    def _lead(self, step: Step) -> _Led:
+    def _lead(self, step: Step) -> tuple[Result, list[Step]]:
         """Make all of a step but its end: facts, records, pushes, records to forget.
 
-        Gives the step that is still to be made, of the reservation alone, if there is one.
+        Gives that, too, to be made where the rest was applied: a step of the reservation alone.
         """
         if _is_plain(step):
-            return APPLIED, step
+            return APPLIED, [step]
         job = step.reservation
         parts: defaultdict[str, list[Any]] = defaultdict(list)
         for each in step.operations:
@@ -127,26 +107,26 @@ class OrderedBackend(Backend):
         if job is not None:
             result = self._held(job, own, parts["facts"])
             if not result.applied:
-                return result, None
-            own = [each for each in own if not isinstance(each, Start)]
+                return result, []
+            own = [each for each in own if not isinstance(each, op.Start)]
         for each in parts["forgotten"]:
             if self.failed.find_failed(each.uuid) is None:
-                return Result(Outcome.REFUSED, each.uuid), None
+                return Result(Outcome.REFUSED, each.uuid), []
         result = self._facts_and_pushes(parts, job)
         if result.applied and parts["forgotten"]:
             (forgot,) = self.failed.apply(Step(None, *parts["forgotten"]))
             result = result if forgot.applied else forgot
-        return result, Step(job, *own) if result.applied and own else None
+        return result, [Step(job, *own)] if result.applied and own else []
 
-    def _held(self, job: Reservation, own: Sequence[Operation], facts: Sequence[Any]) -> Result:
+    def _held(self, job: Reservation, own: Sequence[op.Operation], facts: Sequence[Any]) -> Result:
         """Make sure of the lease before anything is done for the job, and send its outbox.
 
         A start comes before all else: what the step writes is of a job that runs. So what it
         expects is looked at even before.
         """
-        if own and isinstance(own[0], Start):
+        if own and isinstance(own[0], op.Start):
             for each in facts:
-                if isinstance(each, Expect):
+                if isinstance(each, op.Expect):
                     (holds,) = self.facts.read(each.key)
                     if holds != each.value:
                         return Result(Outcome.REFUSED, each.key, holds)
@@ -154,7 +134,7 @@ class OrderedBackend(Backend):
         elif self.clock() < job.sure_until:
             result = APPLIED
         else:
-            (result,) = self.messages.apply(Step(job, Renew(job.lease or self.timing.hold)))
+            (result,) = self.messages.apply(Step(job, op.Renew(job.lease or self.timing.hold)))
         if result.applied and (job.unsent or not job.started):
             self._send_outbox(job)
         return result
@@ -168,12 +148,12 @@ class OrderedBackend(Backend):
         outbox = text = ""
         if job is not None and facts and pushes:
             outbox, text = _outbox(job), _encoded(pushes)
-            facts = [Expect(outbox, None), *facts, Set(outbox, text, _FOR)]
+            facts = [op.Expect(outbox, None), *facts, op.Set(outbox, text, _FOR)]
         result = self._apply_facts(facts, job, outbox)
         if not result.applied:
             return result
         due = result.due
-        if due and any(isinstance(e, Arrive | Close) and not e.push for e in parts["facts"]):
+        if due and any(isinstance(e, op.Arrive | op.Close) and not e.push for e in parts["facts"]):
             due = ()  # they are handed on
         else:
             result = APPLIED
@@ -182,12 +162,12 @@ class OrderedBackend(Backend):
         if pushes or due:
             self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
         if job is not None and outbox:
-            self.facts.apply(Step(None, Unset(outbox, text)))
+            self.facts.apply(Step(None, op.Unset(outbox, text)))
             job.unsent = False
         return result
 
     def _apply_facts(
-        self, facts: Sequence[Operation], job: Reservation | None, outbox: str
+        self, facts: Sequence[op.Operation], job: Reservation | None, outbox: str
     ) -> Result:
         """Write facts; what is in the outbox, of a message with the same bytes, is sent before."""
         if not facts:
@@ -209,7 +189,7 @@ class OrderedBackend(Backend):
         (text,) = self.facts.read(outbox)
         if text is not None:
             self.messages.apply(*(Step(None, each) for each in _decoded(text)))
-            self.facts.apply(Step(None, Unset(outbox, text)))
+            self.facts.apply(Step(None, op.Unset(outbox, text)))
         job.unsent = False
 
     # -- the rest is one backend's or the other's -------------------------------------------------
@@ -217,11 +197,16 @@ class OrderedBackend(Backend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        led = [self._lead(step) for step in first]
-        jobs, ended = self.messages.reserve(queues, limit, first=_last(led))
+        if all(map(_is_plain, first)):
+            jobs, results = self.messages.reserve(queues, limit, first=first)
+        else:
+            results = self.apply(*first[:-1])
+            result, end = self._lead(first[-1])
+            jobs, ended = self.messages.reserve(queues, limit, first=end)
+            results.append(_first_refused(ended) or result)
         for job in jobs:
             job.unsent = job.unsent or job.attempts() > 0
-        return jobs, _merged(led, ended)
+        return jobs, results
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         self.messages.wait(queues, timeout, wake)
@@ -294,18 +279,8 @@ class OrderedBackend(Backend):
                 each.close()
 
 
-_Led = tuple[Result, Step | None]
-"""What came of a step so far, and its end, still to be made."""
-
-
-def _last(led: Iterable[_Led]) -> list[Step]:
-    return [last for _, last in led if last is not None]
-
-
-def _merged(led: Iterable[_Led], ended: Iterable[Result]) -> list[Result]:
-    """Give the results of steps whose ends came to this."""
-    each = iter(ended)
-    return [result if last is None or (end := next(each)).applied else end for result, last in led]
+def _first_refused(results: Iterable[Result]) -> Result | None:
+    return next((result for result in results if not result.applied), None)
 
 
 def _is_plain(step: Step) -> bool:
@@ -317,15 +292,15 @@ def _is_plain(step: Step) -> bool:
     if len(step.operations) != 1 or _PARTS[type(step.operations[0])] != "own":
         return False
     # Who ends a job unstarted may do so as a step before went on without it, and broke off.
-    last = not job.started and isinstance(step.operations[0], Delete | Bury)
-    return isinstance(step.operations[0], Renew) or not (job.unsent or last)
+    last = not job.started and isinstance(step.operations[0], op.Delete | op.Bury)
+    return isinstance(step.operations[0], op.Renew) or not (job.unsent or last)
 
 
-def _handing_over(operation: Operation) -> Operation:
+def _handing_over(operation: op.Operation) -> op.Operation:
     """Have a latch hand over what it would push: the messages are in another backend."""
-    if isinstance(operation, Arrive):
-        return Arrive(operation.latch, operation.member, operation.failed, operation.label, False)
-    return Close(operation.latch, push=False) if isinstance(operation, Close) else operation
+    if isinstance(operation, op.Arrive | op.Close):
+        return replace(operation, push=False)
+    return operation
 
 
 def _outbox(job: Reservation) -> str:

@@ -6,7 +6,6 @@ that is over shows as `BlockingIOError` then.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
@@ -17,7 +16,6 @@ _AWAKE = 0.0003
 """Seconds an answer is waited for without sleeping: on one machine it is there sooner."""
 _SLEEPS = 64
 """How many answers are slept for after one that took longer."""
-_yield = getattr(os, "sched_yield", lambda: None)
 
 
 def let_block(plain: socket.socket) -> None:
@@ -44,7 +42,8 @@ class BusyWait:
     """Waits awake for the next answer on a socket, where answers come at once.
 
     To put a processor to sleep and to wake it takes longer than a server on the same machine takes
-    to answer. Whatever else wants the processor has it meanwhile.
+    to answer. The processor is not offered to others meanwhile: on a busy machine it would come
+    back much later than an answer that is slept for.
     """
 
     __slots__ = ("_poll", "_sleeps")
@@ -65,4 +64,3 @@ class BusyWait:
             if time.monotonic() > until:
                 self._sleeps = _SLEEPS
                 return
-            _yield()

@@ -27,7 +27,7 @@ from qframe.drivers.beanstalkd.connection import (
     where,
 )
 from qframe.drivers.beanstalkd.errors import Cut
-from qframe.drivers.beanstalkd.job import BeanstalkdJob, LeftJob, OwnJob
+from qframe.drivers.beanstalkd.job import BeanstalkdJob, LeftJob
 from qframe.drivers.beanstalkd.protocol import RESERVE, queue_of, tube_of
 from qframe.drivers.beanstalkd.push import push
 from qframe.drivers.beanstalkd.wait import Waits
@@ -46,20 +46,7 @@ class BeanstalkdBackend(Backend):
     again is another message.
     """
 
-    capabilities = (
-        Capability.RESERVE
-        | Capability.UNCOUNT
-        | Capability.NOTES
-        | Capability.BURY
-        | Capability.ADOPT
-        | Capability.WAIT
-        | Capability.LIST
-        | Capability.SIZE
-        | Capability.PURGE
-        | Capability.PRIORITY
-        | Capability.DURABLE
-    )
-
+    capabilities = ~(Capability.AHEAD | Capability.SEARCH | Capability.FACTS | Capability.JOINT)
     needs_facts = True
 
     def __init__(
@@ -74,7 +61,7 @@ class BeanstalkdBackend(Backend):
         self._lease = math.ceil(settings.retry_after)
         self._connections = Connections(settings, self.clock)
         self._log = AttemptLog(name, facts)
-        self._waits = Waits(self._connections, settings, self._job)
+        self._waits = Waits(self._connections, settings, self._jobs)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -85,7 +72,7 @@ class BeanstalkdBackend(Backend):
         pushes: list[Push] = []
         with guarded():
             for step in steps:
-                if isinstance(step.reservation, OwnJob):
+                if isinstance(step.reservation, BeanstalkdJob | LeftJob):
                     self._push(pushes)
                     pushes = []
                     results.append(step.reservation.operate(step.operations[0]))  # type: ignore[arg-type] # looked at by _check
@@ -110,8 +97,7 @@ class BeanstalkdBackend(Backend):
             done = _deletions(first, connection) if queues else []
             results = [] if done else self.apply(*first)
             with connection.lock:
-                job = self._next(connection, queues, done, results)
-        return [] if job is None else [job], results
+                return [*self._next(connection, queues, done, results)], results
 
     def _next(
         self,
@@ -119,11 +105,11 @@ class BeanstalkdBackend(Backend):
         queues: Sequence[str],
         done: Sequence[BeanstalkdJob],
         results: list[Result],
-    ) -> BeanstalkdJob | None:
+    ) -> list[BeanstalkdJob]:
         if connection.waits_for:
-            is_all, job = self._waits.outcome(connection, queues)
-            if is_all:
-                return job
+            came = self._waits.outcome(connection, queues)
+            if came is not None:
+                return came
         try:
             return self._probe(connection, queues, done, results)
         except BackendUnavailable as error:
@@ -139,7 +125,7 @@ class BeanstalkdBackend(Backend):
         queues: Sequence[str],
         done: Sequence[BeanstalkdJob],
         results: list[Result],
-    ) -> BeanstalkdJob | None:
+    ) -> list[BeanstalkdJob]:
         """Look for a message in one tube after the other, the first time deleting those done.
 
         What the server knows of the message is asked for at once, by the number it will have if
@@ -158,30 +144,30 @@ class BeanstalkdBackend(Backend):
             reply = replies[len(before)]
             if reply[0] == b"RESERVED":
                 told = replies[-1] if guess == int(reply[1][1]) else None
-                return self._job(connection, reply, asked_at, told)
-        return None
+                return self._jobs(connection, reply, asked_at, told)
+        return []
 
-    def _job(
+    def _jobs(
         self,
         connection: BeanstalkdConnection,
         reply: Reply,
         asked_at: float | None = None,
         told: Reply | None = None,
-    ) -> BeanstalkdJob | None:
-        """Make a job of a reservation; None when its lease ended before it was looked at."""
+    ) -> list[BeanstalkdJob]:
+        """Make a job of a reservation, unless its lease ended before it was looked at."""
         number = int(reply[1][1])
         connection.came(number)
         looked_at = self.clock()
         stats = connection.stats_of(number, told)
         if stats is None:
-            return None
+            return []
         if asked_at is None:
             asked_at = looked_at + stats.left - stats.ttr
         job = BeanstalkdJob(reply, stats, asked_at, connection, self._connections, self._log)
         # What there was before the server was started may have been reserved before, forgotten.
         if stats.reserves > 1 or looked_at - stats.age < connection.server.up_since:
             job.recall()
-        return job
+        return [job]
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         """Wait in a reserve, which takes the message: the next `reserve` gives it."""
@@ -256,7 +242,7 @@ class BeanstalkdBackend(Backend):
 
 def _check(step: Step) -> None:
     """Raise `TypeError` for a step that this backend cannot make alone."""
-    if isinstance(step.reservation, OwnJob):
+    if isinstance(step.reservation, BeanstalkdJob | LeftJob):
         if len(step.operations) != 1 or not isinstance(step.operations[0], OfReservation):
             raise TypeError(f"{step!r} is not one operation on the reservation")
     elif step.reservation is not None:

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from abc import abstractmethod
 
-from qframe.contracts.step import (
-    APPLIED,
-    LOST,
-    Bury,
-    Delete,
-    OfReservation,
-    Release,
-    Renew,
-    Reservation,
-    Result,
-    Start,
-)
+from qframe.contracts import step as op
+from qframe.contracts.step import APPLIED, LOST, Reservation, Result
 from qframe.drivers.beanstalkd.attempt_log import AttemptLog, Entry
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Connections, Reply
 from qframe.drivers.beanstalkd.errors import Cut
@@ -24,17 +13,7 @@ from qframe.drivers.beanstalkd.protocol import JobStats, queue_of, whole_seconds
 from qframe.exceptions import BackendUnavailable
 
 
-class OwnJob(Reservation):
-    """A reservation of this driver."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def operate(self, operation: OfReservation) -> Result:
-        """Do what becomes of the reservation."""
-
-
-class BeanstalkdJob(OwnJob):
+class BeanstalkdJob(Reservation):
     """A message on the connection that reserved it (Laravel's BeanstalkdJob).
 
     It can be settled and touched there only, and is lost with it. The server lets anybody delete a
@@ -106,22 +85,23 @@ class BeanstalkdJob(OwnJob):
 
     # -- what becomes of it -----------------------------------------------------------------------
 
-    def operate(self, operation: OfReservation) -> Result:
+    def operate(self, operation: op.OfReservation) -> Result:
+        """Do what becomes of the reservation."""
         with self.connection.lock:
             return APPLIED if self._operated(operation) else LOST
 
-    def _operated(self, operation: OfReservation) -> bool:
+    def _operated(self, operation: op.OfReservation) -> bool:
         match operation:
-            case Start(_, notes):
+            case op.Start(_, notes):
                 return self._start(notes)
-            case Renew():
+            case op.Renew():
                 return self._renew()
-            case Bury(notes):
+            case op.Bury(notes):
                 self._note_end(notes)
                 return self._settle(b"bury %d %d\r\n" % (self.number, self.priority), b"BURIED")
-            case Release():
+            case op.Release():
                 return self._release(operation)
-            case Delete():
+            case op.Delete():
                 done = self._settle(self.deletion, b"DELETED")
                 if done:
                     self._forget()
@@ -154,7 +134,7 @@ class BeanstalkdJob(OwnJob):
             self.recall()
         return held
 
-    def _release(self, release: Release) -> bool:
+    def _release(self, release: op.Release) -> bool:
         delay = whole_seconds(release.delay)
         if release.priority is not None:
             self.priority = within(release.priority)
@@ -216,7 +196,7 @@ class BeanstalkdJob(OwnJob):
         return word == b"RELEASED" and stats.releases > self.releases
 
 
-class LeftJob(OwnJob):
+class LeftJob(Reservation):
     """A message whose worker died in its attempt: the server gives it to others by itself.
 
     All that can still be done is to note how the attempt ended, by `Release` or `Bury`, as long as
@@ -245,12 +225,13 @@ class LeftJob(OwnJob):
         )
         """Whether the attempt has not ended in any other way."""
 
-    def operate(self, operation: OfReservation) -> Result:
-        if isinstance(operation, Renew):
+    def operate(self, operation: op.OfReservation) -> Result:
+        """Note how the attempt ended."""
+        if isinstance(operation, op.Renew):
             return APPLIED
-        if not isinstance(operation, Release | Bury):
+        if not isinstance(operation, op.Release | op.Bury):
             return LOST
-        uncounted = isinstance(operation, Release) and not operation.counted
+        uncounted = isinstance(operation, op.Release) and not operation.counted
         notes = self.notes if operation.notes is None else operation.notes
         entry = Entry(self._attempts - uncounted, self._reserves, notes)
         done = self._log.replace(int(self.id), self.raw_body, self._known, entry)

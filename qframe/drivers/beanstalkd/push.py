@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 from qframe.contracts.step import Push
 from qframe.drivers.beanstalkd import errors
-from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Reply
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
 from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.protocol import tube_of, whole_seconds, within
 from qframe.exceptions import BackendUnavailable
 
 _CHUNK = 500
 _CHUNK_BYTES = 1_000_000
-
-_Put = tuple[bytes, bytes]
-"""A tube, and the command that puts a message into it."""
 
 
 def push(
@@ -33,12 +30,15 @@ def push(
     chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, largest)))
     pushed = 0
     for begin in range(0, total, chunk):
+        commands: list[bytes] = []
+        for tube, command in puts[begin : begin + chunk]:
+            commands += connection.use(tube)
+            commands.append(command)
         try:
-            replies = _exchange(connection, puts[begin : begin + chunk])
+            words = [reply[0] for reply in connection.exchange(commands) if reply[0] != b"USING"]
         except Cut as cut:
             note = _part(pushed + cut.heard, total) or "; it may have been pushed or not"
             raise BackendUnavailable(f"{cut}{note}") from cut
-        words = [reply[0] for reply in replies]
         inserted = words.count(b"INSERTED")
         pushed += inserted
         if inserted < len(words):
@@ -51,28 +51,11 @@ def push(
             raise errors.refusal(word, connection.where, size, most, _part(pushed, total))
 
 
-def _put(each: Push, lease: int, priority: int) -> _Put:
+def _put(each: Push, lease: int, priority: int) -> tuple[bytes, bytes]:
+    """Give a tube, and the command that puts a message into it."""
     rank = priority if each.priority is None else within(each.priority)
     words = rank, whole_seconds(each.delay), lease, len(each.raw)
     return tube_of(each.queue), b"put %d %d %d %d\r\n%b\r\n" % (*words, each.raw)
-
-
-def _exchange(connection: BeanstalkdConnection, puts: Sequence[_Put]) -> list[Reply]:
-    """Push some; a single message is said again if the server surely has not heard it."""
-    try:
-        return _exchanged(connection, puts)
-    except Cut as cut:
-        if cut.sent or len(puts) > 1:
-            raise
-    return _exchanged(connection, puts)
-
-
-def _exchanged(connection: BeanstalkdConnection, puts: Sequence[_Put]) -> list[Reply]:
-    commands: list[bytes] = []
-    for tube, command in puts:
-        commands += connection.use(tube)
-        commands.append(command)
-    return [reply for reply in connection.exchange(commands) if reply[0] != b"USING"]
 
 
 def _part(pushed: int, of: int) -> str:

@@ -31,7 +31,7 @@ class Waits:
         self,
         connections: Connections,
         settings: BeanstalkdSettings,
-        made: Callable[[BeanstalkdConnection, Reply], BeanstalkdJob | None],
+        made: Callable[[BeanstalkdConnection, Reply], list[BeanstalkdJob]],
     ) -> None:
         self._connections = connections
         self._seconds = math.ceil(settings.block_for)
@@ -55,19 +55,18 @@ class Waits:
 
     def outcome(
         self, connection: BeanstalkdConnection, queues: Sequence[str]
-    ) -> tuple[bool, BeanstalkdJob | None]:
-        """Give the job a wait took; says too whether that is all there can be."""
+    ) -> list[BeanstalkdJob] | None:
+        """Give what a wait took, nothing while it goes on; None where it has to be looked for."""
         if connection.waits_for[1:] != tuple(map(tube_of, queues)):
             self.end(connection)
-            return False, None
+            return None
         if not self._is_answered(connection):
-            return True, None
+            return []
         try:
             reply = _heard(connection)
         except BackendUnavailable:
-            return False, None  # a server that was restarted: it is asked anew
-        job = self._made(connection, reply) if reply[0] == b"RESERVED" else None
-        return job is not None, job
+            return None  # a server that was restarted: it is asked anew
+        return (self._made(connection, reply) or None) if reply[0] == b"RESERVED" else None
 
     def _is_answered(self, connection: BeanstalkdConnection) -> bool:
         """Whether it has ended; surely so when a message was pushed before, and that answered."""
@@ -92,8 +91,7 @@ class Waits:
         if number:
             connection.exchange([b"delete %b\r\n" % number])
         if reply[0] == b"RESERVED" and reply[1][1] != number:
-            job = self._made(connection, reply)
-            if job is not None:
+            for job in self._made(connection, reply):
                 job.operate(Release(counted=False))
 
 
