@@ -79,10 +79,8 @@ class OpenLatch:
 
     def change(self, operation: op.Arrive | op.Close, now: float) -> op.Push | None:
         """Note what happened; gives `then` where somebody should look."""
-        due = False
+        due, self.closed = False, self.closed or isinstance(operation, op.Close)
         match operation:
-            case op.Close():
-                self.closed = True
             case op.Arrive(_, member) if not 0 <= member < self.size:
                 return None
             case op.Arrive(_, member, failed=False):
@@ -113,7 +111,7 @@ class MemoryBackend(Backend):
     def __init__(self, *_: object, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
         self._lock = threading.RLock()
-        self._numbers = count(1)
+        self._next = count(1).__next__
         self._queues: defaultdict[str, list[Message]] = defaultdict(list)
         """Each in the order of `Message.order`: first the ready messages, last the buried ones."""
         self._facts: dict[str, Kept[str]] = {}
@@ -145,8 +143,7 @@ class MemoryBackend(Backend):
         """Do one operation; gives what a latch hands over."""
         match operation:
             case op.Push(queue, raw, delay):
-                new = Message(next(self._numbers), queue, raw)
-                self._move(new, Place.DELAYED, self.clock() + delay)
+                self._move(Message(self._next(), queue, raw), Place.DELAYED, self.clock() + delay)
             case op.Set(key, value, ttl):
                 self._facts[key] = Kept(value, self._until(ttl))
             case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
@@ -196,7 +193,7 @@ class MemoryBackend(Backend):
                 message.notes = message.notes if notes is None else notes
                 message.attempts -= job.started and not counted
                 place = Place.READY if front and delay <= 0 else Place.DELAYED
-                until = -next(self._numbers) if place is Place.READY else now + delay
+                until = -self._next() if place is Place.READY else now + delay
                 self._move(message, place, until)
 
     # -- messages ---------------------------------------------------------------------------------
@@ -209,7 +206,10 @@ class MemoryBackend(Backend):
         queue, now = self._queues[name], self.clock()
         ended = queue[bisect(queue, (0, inf), key=_ORDER) : bisect(queue, (now, inf), key=_ORDER)]
         for message in ended:
-            self._move(message, Place.READY, 0.0 if message.place is Place.DELAYED else -1.0)
+            if message.place is Place.DELAYED:  # and so it is where it belongs
+                message.place, message.order = Place.READY, (0.0, self._next())
+            else:
+                self._move(message, Place.READY, -1.0)
         return queue
 
     def _move(self, message: Message, place: Place | None, until: float = 0.0) -> None:
@@ -217,7 +217,7 @@ class MemoryBackend(Backend):
         queue = self._queues[message.queue]
         if message.place is not None:
             del queue[bisect_left(queue, message.order, key=_ORDER)]
-        message.place, message.order = place, (until, next(self._numbers))
+        message.place, message.order = place, (until, self._next())
         if place is not None:
             insort(queue, message, key=_ORDER)
 
@@ -234,7 +234,7 @@ class MemoryBackend(Backend):
             return found, results
 
     def _hold(self, message: Message) -> MemoryJob:
-        message.fence = b"%d" % next(self._numbers)
+        message.fence = b"%d" % self._next()
         lease = self.timing.hold + len(message.raw) / self.timing.bytes_a_second
         self._move(message, Place.HELD, self.clock() + lease)
         return MemoryJob(message)
