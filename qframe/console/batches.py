@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.follow import Standing, followed
 from qframe.console.options import Config, ConnectionOption, Json, Limit, first, hours_ago
 from qframe.console.text import say, say_error, say_facts, say_json, say_rows
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
 from qframe.exceptions import ConfigurationError, QframeError
-from qframe.failed import search
 from qframe.features.batches import Batches
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
@@ -199,7 +198,7 @@ def _retry(connections: Connections, queue: Connection, found: Batch) -> int:
         return 0
     revived = batches.revive(found.id)  # first, or the jobs could find it cancelled
     stores = connections.failed_stores()
-    kept = [each for each in (search.find(stores, uuid) for uuid in uuids) if each is not None]
+    kept = [each for each in (find_failed(stores, uuid) for uuid in uuids) if each is not None]
     count, code = connections.queue_again(kept)
     if not uuids and record.is_finished:
         batches.close(found.id)  # it is: this has what follows its end looked at again

@@ -13,7 +13,6 @@ from qframe.contracts.backend import Capability
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, QframeError
-from qframe.failed import search
 from qframe.failed.retry import retry
 from qframe.manager import QueueManager
 
@@ -70,7 +69,10 @@ class Connections:
                 store.count()
             return store
 
-        return search.distinct(store for _, store in self.each(find))
+        found: dict[int, FailedStore] = {}
+        for _, store in self.each(find):
+            found.setdefault(id(store.place), store)  # connections may share one
+        return list(found.values())
 
     def queue_again(self, chosen: Iterable[tuple[FailedStore, FailedJob]]) -> tuple[int, int]:
         """Queue failed jobs again; gives how many were, and exit code 1 where some could not be."""
@@ -82,6 +84,12 @@ class Connections:
                 code = 1
                 say_error(f"{record.uuid} is kept: {error}", 0)
         return count, code
+
+
+def find_failed(stores: Iterable[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob] | None:
+    """Find one failed job and the store it is in."""
+    found = ((store, store.find(uuid)) for store in stores)
+    return next(((store, record) for store, record in found if record is not None), None)
 
 
 def names(done: Iterable[tuple[Connection, object]]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.options import (
     Config,
     ConnectionOption,
@@ -23,7 +23,6 @@ from qframe.console.text import encodable, say, say_json, say_rows
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, InvalidPayload
-from qframe.failed import search
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import printable
 from qframe.payload.timing import iso
@@ -138,7 +137,7 @@ def prune(
 
 
 def _found(stores: list[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob]:
-    found = search.find(stores, uuid)
+    found = find_failed(stores, uuid)
     if found is None:
         raise ConfigurationError(f"no failed job {uuid!r}; qframe failed lists them")
     return found

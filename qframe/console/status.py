@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.follow import Standing, followed
 from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.text import say, say_error, say_facts, say_json
@@ -17,7 +17,6 @@ from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.dispatch import status as statuses
 from qframe.exceptions import ConfigurationError
-from qframe.failed import search
 from qframe.features import status as facts
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
@@ -102,7 +101,7 @@ def _read(connections: Connections, uuid: str) -> JobStatus | None:
 
 def _untracked(connections: Connections, uuid: str) -> dict[str, Any]:
     """Give what the failed jobs say of a job without status."""
-    found = search.find(connections.failed_stores(), uuid)
+    found = find_failed(connections.failed_stores(), uuid)
     if found is None:
         raise ConfigurationError(
             f"no status of a job {one_line(uuid, 100)!r}: it was not tracked, or it has expired"

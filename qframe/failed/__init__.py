@@ -1,1 +1,1 @@
-"""Failed jobs: where they are kept, finding them on all connections, and queueing them again."""
+"""Failed jobs: queueing them again."""

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager
+from qframe.console.connections import Connections, find_failed
 from qframe.contracts import FailedJob, History
 from qframe.drivers.failed_store import FailedStore
-from qframe.failed import search
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -24,10 +24,16 @@ def add(store: FailedStore, uuid: str, queue: str = "default") -> None:
     store.add(FailedJob(uuid, "database", queue, b"{}", "error", "name", 1, History(), 1e9))
 
 
-def test_a_store_shared_by_connections_is_taken_once(stores: list[FailedStore]) -> None:
-    first, second = stores
-    assert search.distinct([first, second, first, second]) == [first, second]
-    assert search.distinct([]) == []
+def test_a_store_shared_by_connections_is_taken_once() -> None:
+    same = {**OTHER["other"], "url": "sqlite:///qframe.sqlite3"}
+    queues = QueueManager(
+        {"connections": {"database": {}, **OTHER, "same": same}, "failed": {"driver": "database"}}
+    )
+    (store,) = Connections(queues, None).failed_stores()
+    assert store.place is queues.failed_store("other").place
+    apart = QueueManager({"connections": {"database": {}, **OTHER}})
+    assert len(Connections(apart, None).failed_stores()) == 2
+    assert len(Connections(apart, "other").failed_stores()) == 1
 
 
 def test_everything_is_given_latest_first_over_all_pages(stores: list[FailedStore]) -> None:
@@ -53,7 +59,7 @@ def test_records_may_be_removed_while_they_are_gone_through(stores: list[FailedS
 
 def test_one_is_found_with_the_store_it_is_in(stores: list[FailedStore]) -> None:
     add(stores[1], "u-1")
-    found = search.find(stores, "u-1")
+    found = find_failed(stores, "u-1")
     assert found is not None
     assert (found[0], found[1].uuid) == (stores[1], "u-1")
-    assert search.find(stores, "u-2") is None
+    assert find_failed(stores, "u-2") is None
