@@ -192,7 +192,7 @@ def _arming(owner: Any) -> None:
 
 
 _CALLS = {
-    "database": ("session", "Session", ("run", "run_many")),
+    "database": ("connection", "Session", ("run", "run_many", "commit")),
     "redis": ("connection", "Connection", ("ask", "ask_all", "tell")),
     "beanstalkd": ("connection", "Connection", ("exchange",)),
 }

@@ -33,9 +33,8 @@ from qframe.contracts.step import (
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.facts import Facts
 from qframe.drivers.database.failed import Failed
-from qframe.drivers.database.job import DatabaseJob
 from qframe.drivers.database.latches import Latches
-from qframe.drivers.database.messages import AFTER, Messages
+from qframe.drivers.database.messages import AFTER, DatabaseJob, Messages
 
 _OF_RESERVATION = frozenset((Start, Renew, Delete, Release, Bury))
 _IN_ONE_STATEMENT = frozenset((Push, Start, Renew, Delete, Bury, Set, Unset, Raise, Add))

@@ -102,9 +102,13 @@ class Database:
         """Open a connection; the first one makes the tables."""
         with self._opening():
             connection = self.engine.connect()
-            if not self._ready:
-                prepare(self.engine, connection, self.schema, self.begin)
-                self._ready = True
+            try:
+                if not self._ready:
+                    prepare(self.engine, connection, self.schema, self.begin)
+                    self._ready = True
+            except BaseException:
+                connection.close()
+                raise
             if self.is_sqlite:
                 forks.add(session)
         return connection

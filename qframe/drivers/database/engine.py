@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -102,21 +101,19 @@ def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI c
 
 
 def prepare(engine: Engine, connection: Connection, schema: Schema, begin: str) -> None:
-    """Make what is missing of the tables, in one transaction where the database can."""
+    """Make what is missing of the tables, in one transaction where the database can.
+
+    Where that fails the connection is to be closed.
+    """
     dbapi = engine.dialect.loaded_dbapi
     if engine.dialect.name == "sqlite" and dbapi.sqlite_version_info < _OLDEST_SQLITE:
         raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
     if not schema.changes(connection):
         return
     connection.exec_driver_sql(begin)
-    try:
-        for change in schema.changes(connection):
-            connection.exec_driver_sql(change)
-        connection.exec_driver_sql("COMMIT")
-    except BaseException:
-        with contextlib.suppress(Exception):
-            connection.exec_driver_sql("ROLLBACK")
-        raise
+    for change in schema.changes(connection):
+        connection.exec_driver_sql(change)
+    connection.exec_driver_sql("COMMIT")
 
 
 def version_of(engine: Engine) -> str:

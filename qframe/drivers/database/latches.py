@@ -20,15 +20,15 @@ _THEN = ("then_queue", "then_raw", "then_delay", "then_priority")
 
 @dataclass(slots=True)
 class _Row:
-    """A latch as it is in the database. Times are microseconds."""
+    """A latch as it is in the database."""
 
     size: int
     done: int
     failed: int
     closed: int
     first_failed: int | None
-    failed_at: int | None
-    completed_at: int | None
+    failed_at: float | None
+    completed_at: float | None
     every: int
     ttl: float
 
@@ -120,7 +120,7 @@ class Latches:
             case _:  # no member has this number
                 operation = Extend(key, 0)
         if latch.is_complete and latch.completed_at is None:
-            latch.completed_at = session.now
+            latch.completed_at = session.now / 1_000_000
         state = {name: getattr(latch, name) for name in _STATE}
         expires_at = session.now + int(latch.ttl * 1_000_000)
         session.run(self._update, key=key, expires_at=expires_at, **state)
@@ -145,7 +145,7 @@ class Latches:
         if session.run(self._arrive, failed=1, label=arrival.label, **values).rowcount:
             latch.failed += 1
             if latch.first_failed is None:
-                latch.first_failed, latch.failed_at = arrival.member, session.now
+                latch.first_failed, latch.failed_at = arrival.member, session.now / 1_000_000
         elif not session.run(self._member, **values).fetchone()[0]:
             return False
         return latch.first_failed == arrival.member
@@ -159,19 +159,7 @@ class Latches:
         found = session.run(self._seen, key=key, now=session.now).fetchone()
         if found is None:
             return None
-        row = _Row(*found)
-        failed = session.run(self._labels, key=key, limit=labels).fetchall() if labels else ()
-        return Latch(
-            row.size,
-            row.done,
-            row.failed,
-            bool(row.closed),
-            row.first_failed,
-            _seconds(row.failed_at),
-            _seconds(row.completed_at),
-            tuple(label for (label,) in failed),
-        )
-
-
-def _seconds(moment: int | None) -> float | None:
-    return None if moment is None else moment / 1_000_000
+        size, done, failed, closed, first, failed_at, completed_at = found[: len(_STATE)]
+        rows = session.run(self._labels, key=key, limit=labels).fetchall() if labels else ()
+        seen = tuple(label for (label,) in rows)
+        return Latch(size, done, failed, bool(closed), first, failed_at, completed_at, seen)

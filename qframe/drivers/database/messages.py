@@ -8,10 +8,9 @@ from typing import Any
 
 from qframe.contracts.backend import Found, Place
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import Bury, OfReservation, Push, Release, Renew, Start
+from qframe.contracts.step import Bury, OfReservation, Push, Release, Renew, Reservation, Start
 from qframe.drivers import process
 from qframe.drivers.database.connection import Database, Session
-from qframe.drivers.database.job import DatabaseJob
 from qframe.drivers.database.schema import LATEST, NEVER
 from qframe.drivers.database.sql import as_bytes
 from qframe.drivers.database.statements import Statements
@@ -20,7 +19,26 @@ OWN = 1
 AFTER = 2
 """Microseconds within a step: what is pushed before it, the release, what is pushed after it."""
 
+Text = str | bytes | None
+
 _reservations = itertools.count()
+
+
+class DatabaseJob(Reservation):
+    """A row this process holds the lease of (Laravel's DatabaseJob)."""
+
+    __slots__ = ("row", "token")
+
+    def __init__(
+        self, queue: str, token: str, row: int, raw: Text, attempts: int, notes: Text
+    ) -> None:
+        super().__init__(queue, str(row), as_bytes(raw), attempts, as_bytes(notes))
+        self.row = row
+        self.token = token
+
+    @property
+    def fence(self) -> bytes:
+        return f"{self.row} {self.token}".encode()
 
 
 class Messages:

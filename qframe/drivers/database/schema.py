@@ -21,7 +21,7 @@ _LONG = sa.Text().with_variant(sa.Text(2**32 - 1), *_MYSQL)
 
 
 class Schema:
-    """The tables of one connection. Times of our own columns are microseconds.
+    """The tables of one connection. Times in whole numbers of ours are microseconds.
 
     - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
       write it: it is made of `available_at` when the row is first seen.
@@ -91,8 +91,8 @@ class Schema:
             sa.Column("key", key, primary_key=True),
             *(_given(name, sa.BigInteger) for name in ("size", "done", "failed", "closed")),
             sa.Column("first_failed", sa.BigInteger),
-            sa.Column("failed_at", sa.BigInteger),
-            sa.Column("completed_at", sa.BigInteger),
+            sa.Column("failed_at", sa.Double),
+            sa.Column("completed_at", sa.Double),
             _given("then_queue", sa.String(255)),
             _given("then_raw", _LONG),
             _given("then_delay", sa.Double),
