@@ -40,22 +40,17 @@ __all__ = [
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of these
     _PLACES = {
-        "Dispatched": "recording",
-        "DispatchedBatch": "recording",
-        "DispatchedChain": "recording",
-        "Drained": "draining",
-        "Fake": "fakes",
-        "Ran": "running",
-        "drain": "draining",
-        "embedded": "embedding",
-        "fake": "fakes",
-        "fake_batch": "batches",
-        "run": "running",
+        "batches": ["fake_batch"],
+        "draining": ["Drained", "drain"],
+        "embedding": ["embedded"],
+        "fakes": ["Fake", "fake"],
+        "recording": ["Dispatched", "DispatchedBatch", "DispatchedChain"],
+        "running": ["Ran", "run"],
     }
 
     def __getattr__(name: str) -> object:
         """Import it when it is asked for: pytest loads this package where qframe is installed."""
-        place = _PLACES.get(name)
+        place = next((place for place, names in _PLACES.items() if name in names), None)
         if place is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415 (not before it is needed)

@@ -104,7 +104,10 @@ class OpenLatch:
 
 
 class MemoryBackend(Backend):
-    """One lock makes each step one thing. What it holds lives as long as the object."""
+    """One lock makes each step one thing. What it holds lives as long as the object.
+
+    It is made of a connection's name and settings, as any backend, and needs neither.
+    """
 
     capabilities = ~Capability.NONE & ~(Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT)
 
