@@ -233,6 +233,9 @@ class Reservation(ABC):
     attempt. The backend keeps the fence up to date as it applies steps.
     """
 
+    worker_died: bool = False
+    """Whether its last worker may just have died: how that ended may be noted yet (`Renew`)."""
+
     __slots__ = (
         "_attempts", "id", "lease", "notes", "queue", "raw_body", "started", "sure_until", "unsent",
     )  # fmt: skip

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.dispatch.pending import flush
 from qframe.drivers import process
@@ -278,8 +277,8 @@ class Attempt:
 
         Where a message comes back as soon as its worker has died, that may be before the note.
         """
-        runner, job = self.runner, self.job
-        if runner.scoreboard is None or Capability.AHEAD in runner.connection.capabilities:
+        job = self.job
+        if self.runner.scoreboard is None or not job.reservation.worker_died:
             return
         until = time.monotonic() + _MOMENT
         with suppress(SettleError):

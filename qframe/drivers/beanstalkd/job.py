@@ -23,7 +23,7 @@ class BeanstalkdJob(Reservation):
 
     __slots__ = (
         "_connections", "_in_doubt", "_log", "connection", "logged", "number", "priority",
-        "releases", "reserves", "ttr",
+        "releases", "reserves", "ttr", "worker_died",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +39,10 @@ class BeanstalkdJob(Reservation):
         super().__init__(queue_of(stats.tube), words[1].decode(), raw, stats.reserves - 1)
         self.connection = connection
         self.number = int(words[1])
-        _, _, self.priority, _, self.ttr, _, self.reserves, self.releases = stats
+        self.priority, self.ttr = stats.priority, stats.ttr
+        self.reserves, self.releases = stats.reserves, stats.releases
+        ended = stats.releases + stats.timeouts + stats.buries
+        self.worker_died = stats.reserves - 1 > ended  # one ended with its connection
         self.logged = False
         """Whether there may be an entry in the log: it may have been reserved before."""
         self._connections = connections

@@ -86,7 +86,9 @@ class JobStats(NamedTuple):
     ttr: int
     left: int
     reserves: int
+    timeouts: int
     releases: int
+    buries: int
 
     @classmethod
     def read(cls, yaml: bytes) -> Self:
@@ -100,6 +102,6 @@ class JobStats(NamedTuple):
 
 _JOB = re.compile(
     rb"""---\nid: \d+\ntube: "?([^"\n]+)"?\nstate: (\w+)\npri: (\d+)\nage: (\d+)\ndelay: \d+\n"""
-    rb"""ttr: (\d+)\ntime-left: (-?\d+)\nfile: \d+\nreserves: (\d+)\ntimeouts: \d+\n"""
-    rb"""releases: (\d+)\n"""
+    rb"""ttr: (\d+)\ntime-left: (-?\d+)\nfile: \d+\nreserves: (\d+)\ntimeouts: (\d+)\n"""
+    rb"""releases: (\d+)\nburies: (\d+)\n"""
 ).match

@@ -265,6 +265,22 @@ class TestAttempts:
         job = take(connect(server))
         assert (job.attempts(), job.notes) == (1, b"started" if lasts else b"")
 
+    @pytest.mark.parametrize("end", [Release(), Bury(), None], ids=repr)
+    def test_a_worker_may_have_died_where_none_said_how_it_ended(
+        self, server: BeanstalkdServer, connect: Connect, end: Release | Bury | None
+    ) -> None:
+        """Only then is it worth while to wait for a note of its pool's."""
+        backend = connect(server)
+        push(backend, b"a")
+        job = begin(backend)
+        assert not job.worker_died
+        if end is not None:
+            do(backend, job, end)
+            backend.kick("default")
+        else:
+            backend.close()
+        assert take(backend).worker_died is (end is None)
+
     def test_a_server_that_was_restarted_forgets_and_we_do_not(
         self, own_server: BeanstalkdServer, connect: Connect
     ) -> None:
