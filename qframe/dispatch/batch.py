@@ -154,7 +154,7 @@ class PendingBatch(Pending):
         )
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
-        """Give the job that begins this batch when its turn in a chain has come."""
+        """Give the job that begins this batch, with all its payloads."""
         from qframe.features.batch_jobs import StartBatch  # noqa: PLC0415 (its jobs would cost every program time)
 
         queue = self._queue_within(connection, queue, "a batch within a chain")

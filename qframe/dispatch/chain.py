@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from qframe import connection as connections
 from qframe import manager
@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from qframe.contracts.job import Job
 
 
-class BatchLink(Protocol):
-    """A batch as a link of a chain: a `PendingBatch`."""
-
-    jobs: Any
-
-    def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
-        """Give the job that begins it, with this id."""
-
-
-def chain(jobs: Iterable[JobDefinition | BatchLink]) -> PendingChain:
+def chain(jobs: Iterable[JobDefinition | Pending]) -> PendingChain:
     """Run jobs one after the other: `chain([Pack(...), Ship(...)]).on_queue("x").dispatch()`.
 
     The next is pushed in the step that removes the one before it, where the backend keeps both;
@@ -46,6 +37,7 @@ def chain(jobs: Iterable[JobDefinition | BatchLink]) -> PendingChain:
 class Pending:
     """Jobs about to be dispatched together: on which connection, and to which queue."""
 
+    jobs: Iterable[Any]
     _connection: str | None = None
     _queue: str | None = None
 
@@ -62,6 +54,11 @@ class Pending:
         """Use this queue for the jobs that name none themselves; raises `InvalidQueueName`."""
         self._queue = queue_name(name)
         return self
+
+    def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
+        """Give the job that begins a batch when its turn in a chain has come, with this id."""
+        del connection, queue, identity
+        raise InvalidJob(f"a chain takes jobs, not {type(self).__name__}")
 
     def _chosen(self, jobs: Sequence[object]) -> Connection:
         """Give the connection for all jobs, or what stands in for it."""
@@ -85,11 +82,13 @@ class Pending:
 class PendingChain(Pending):
     """A chain about to be dispatched (Laravel's PendingChain); `dispatch()` does it."""
 
-    def __init__(self, jobs: Iterable[JobDefinition | BatchLink]) -> None:
+    jobs: list[Any]
+    """Its links in order."""
+
+    def __init__(self, jobs: Iterable[JobDefinition | Pending]) -> None:
         if not isinstance(jobs, Iterable):
             raise InvalidJob(f"a chain takes a list of jobs, not {type(jobs).__name__}")
         self.jobs = list(jobs)
-        """Its links in order."""
         if not self.jobs:
             raise InvalidJob("a chain needs a job: chain([First(...), Second(...)])")
         self.callbacks: list[Dispatchable] = []
@@ -138,14 +137,13 @@ class PendingChain(Pending):
 
 
 def _link_job(
-    connection: Connection, each: JobDefinition | BatchLink, queue: str | None
+    connection: Connection, each: JobDefinition | Pending, queue: str | None
 ) -> tuple[JobDefinition, dict[str, Any]]:
     """Give the job of a link, and what its payload says of the chain besides."""
-    as_job: Callable[..., JobDefinition] | None = getattr(each, "as_job", None)
-    if as_job is not None and not isinstance(each, JobDefinition):
-        identity = str(uuid.uuid4())
-        return as_job(connection, queue, identity), {"batch": {"id": identity}}
-    return own_job(each, connection, "a chain"), {}
+    if not isinstance(each, Pending):
+        return own_job(each, connection, "a chain"), {}
+    identity = str(uuid.uuid4())
+    return each.as_job(connection, queue, identity), {"batch": {"id": identity}}
 
 
 # -- what chains and batches have in common -------------------------------------------------------
@@ -215,13 +213,14 @@ def stand_in_for(connection: Connection, jobs: Sequence[object]) -> Connection:
 def _single(jobs: Iterable[object]) -> Iterator[object]:
     """Give the jobs inside links and members."""
     for each in jobs:
-        within = each if isinstance(each, list | tuple) else getattr(each, "jobs", None)
-        if within is None or isinstance(each, JobDefinition):
+        if isinstance(each, Pending):
+            if isinstance(each.jobs, Iterator):
+                each.jobs = list(each.jobs)
+            yield from _single(each.jobs)
+        elif isinstance(each, list | tuple):
+            yield from _single(each)
+        else:
             yield each
-            continue
-        if isinstance(within, Iterator):
-            each.jobs = within = list(within)  # type: ignore[attr-defined] # a PendingBatch
-        yield from _single(within)
 
 
 def connection_of(reserved: Job) -> Connection:
