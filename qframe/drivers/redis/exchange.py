@@ -105,16 +105,16 @@ class Exchange:
             words += (0, "fence", self._touched, job.stored, job.score, b"")
         else:
             words.append(0)
-            if not self._touched and all(type(each) in _EVEN_WHEN_FULL for each in operations):
+            if not self._touched and _EVEN_WHEN_FULL.issuperset(map(type, operations)):
                 self._touched = f"{self._keys.facts}order"
-        checks = [each for each in operations if type(each) in _CHECKED]
-        if checks:
-            self._check(checks)
+        is_checked = not _CHECKED.isdisjoint(map(type, operations))
+        if is_checked:
+            self._check(operations)
         self._repeatable = False
         for each in operations:
             _ENCODERS[type(each)](self, each, job)
         words[at] = len(words) - at
-        if checks and len(self._steps) in self._changes:
+        if is_checked and len(self._steps) in self._changes:
             self.awaited = True
         if not self._repeatable and not _only_renews(job, operations):
             self.marked = True
