@@ -25,6 +25,7 @@ from qframe.drivers.ordered import OrderedBackend
 from qframe.features import batch_jobs
 from qframe.features.reserved import ReservedJob
 from qframe.worker import Worker, WorkerOptions
+from qframe.worker.exchange import Exchange
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 _MOST = 200
@@ -193,8 +194,8 @@ def _arming(owner: Any) -> None:
 
 _CALLS = {
     "database": ("connection", "Session", ("run", "run_many", "commit")),
-    "redis": ("connection", "Connection", ("ask", "ask_all", "tell")),
-    "beanstalkd": ("connection", "Connection", ("exchange",)),
+    "redis": ("connection", "RedisConnection", ("ask", "ask_all", "tell")),
+    "beanstalkd": ("connection", "BeanstalkdConnection", ("exchange",)),
 }
 """What goes to the server: of which module of a driver, of which class, by which methods."""
 
@@ -207,8 +208,8 @@ def _install(arms: str) -> None:
     for package in {_package(part) for part in parts}:
         module, name, calls = _CALLS[package.rpartition(".")[2].removeprefix("new_")]
         _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
-    for name in ("heard", "_conclude"):
-        _ending(name)
+    _ending(ReservedJob, "_conclude", lambda job, *_: [job])
+    _ending(Exchange, "_hear_ends", lambda _, ended, *__: [each.job for each in ended])
     if arms:
         _arming(getattr(batch_jobs, arms))
 
@@ -217,18 +218,18 @@ def _package(backend: Backend) -> str:
     return type(backend).__module__.rpartition(".")[0]
 
 
-def _ending(name: str) -> None:
+def _ending(owner: type, name: str, jobs: Callable[..., list[ReservedJob]]) -> None:
     """Count the point behind the last call of a job's settle."""
-    plain = getattr(ReservedJob, name)
+    plain = getattr(owner, name)
 
-    def ended(self: ReservedJob, *args: Any) -> Any:
-        given = plain(self, *args)
-        if self.uuid == _doom.of:
+    def ended(*args: Any) -> Any:
+        given = plain(*args)
+        if _doom.of in {job.uuid for job in jobs(*args)}:
             _count()
             _doom.left = None
         return given
 
-    setattr(ReservedJob, name, ended)
+    setattr(owner, name, ended)
 
 
 def _work(*queues: str) -> int:

@@ -163,7 +163,7 @@ def test_a_start_too_many_is_told_without_itself() -> None:
 def test_the_backoff_is_the_classs_the_payloads_the_workers() -> None:
     def of(job: Queueable | None, **message: Any) -> list[float]:
         ask = (lambda *_: None) if job is None else job.backoff_after
-        found = Limits(job and type(job), {"maxTries": 99, **message}, OPTIONS)
+        found = Limits(None if job is None else type(job), {"maxTries": 99, **message}, OPTIONS)
         histories = [ran(*["timed out"] * n) for n in (1, 2, 3)]
         return [decide(BOOM, each, found, backoff=ask).end.delay for each in histories]
 
