@@ -195,7 +195,7 @@ class BeanstalkdBackend(Backend):
 
     def sizes(self, queue: str) -> Sizes:
         with guarded():
-            return tubes.sizes(self._talk(), tube_of(queue))
+            return tubes.sizes(self._talk(), tube_of(queue))[0]
 
     def queues(self) -> list[str]:
         with guarded():

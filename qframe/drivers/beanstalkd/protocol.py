@@ -50,11 +50,6 @@ def fields(yaml: bytes) -> dict[bytes, bytes]:
     return {key: value.strip(b'"') for key, _, value in pairs if value}
 
 
-def names(yaml: bytes) -> list[bytes]:
-    """Take apart what `list-tubes` gives."""
-    return [line[2:].strip(b'"') for line in yaml.split(b"\n") if line.startswith(b"- ")]
-
-
 class ServerStats(NamedTuple):
     """What a server says of itself when a connection is made."""
 

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from qframe.contracts.queue import Sizes
-from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Reply
-from qframe.drivers.beanstalkd.protocol import fields, names
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
+from qframe.drivers.beanstalkd.protocol import fields
 
 _STATES = (b"ready", b"delayed", b"reserved", b"buried")
 
 
-def sizes(connection: BeanstalkdConnection, tube: bytes) -> Sizes:
-    """Count the messages of a tube by state."""
-    return _sizes(*connection.exchange([b"stats-tube %b\r\n" % tube]))
-
-
-def _sizes(reply: Reply) -> Sizes:
-    word, _, yaml = reply
-    if word != b"OK":  # a tube that nobody uses is not there
-        return Sizes()
-    said = fields(yaml)
-    return Sizes(*(int(said[b"current-jobs-" + state]) for state in _STATES))
+def sizes(connection: BeanstalkdConnection, *tubes: bytes) -> list[Sizes]:
+    """Count the messages of tubes by state."""
+    replies = connection.exchange([b"stats-tube %b\r\n" % tube for tube in tubes])
+    # A tube that nobody uses is not there.
+    said = [fields(yaml) if word == b"OK" else {} for word, _, yaml in replies]
+    return [Sizes(*(int(each.get(b"current-jobs-" + s, 0)) for s in _STATES)) for each in said]
 
 
 def filled(connection: BeanstalkdConnection) -> list[bytes]:
     """Name the tubes that hold messages."""
     ((_, _, yaml),) = connection.exchange([b"list-tubes\r\n"])
-    found = names(yaml)
-    replies = connection.exchange([b"stats-tube %b\r\n" % tube for tube in found])
-    counted = zip(found, map(_sizes, replies), strict=True)
+    found = [line[2:].strip(b'"') for line in yaml.split(b"\n") if line.startswith(b"- ")]
+    counted = zip(found, sizes(connection, *found), strict=True)
     return [tube for tube, size in counted if size.total or size.buried]
 
 
 def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Delete the ready and delayed messages of a tube; gives how many there were."""
-    there = sizes(connection, tube)
+    (there,) = sizes(connection, tube)
     delete = b"delete %b\r\n", b"DELETED"
     ready = _each(connection, tube, b"peek-ready\r\n", *delete, there.ready)
     return ready + _each(connection, tube, b"peek-delayed\r\n", *delete, there.delayed)
@@ -41,8 +35,9 @@ def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
 
 def kick(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Make the buried messages ready, each by its number: `kick` may kick delayed ones."""
-    buried = sizes(connection, tube).buried
-    return _each(connection, tube, b"peek-buried\r\n", b"kick-job %b\r\n", b"KICKED", buried)
+    (there,) = sizes(connection, tube)
+    kick = b"kick-job %b\r\n", b"KICKED"
+    return _each(connection, tube, b"peek-buried\r\n", *kick, there.buried)
 
 
 def _each(
