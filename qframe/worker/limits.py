@@ -12,7 +12,7 @@ from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.payload.timing import iso
-from qframe.worker.options import WorkerOptions
+from qframe.worker.options import LONGEST, WorkerOptions
 
 TIMED_OUT = "timed out"
 DIED = "worker died"
@@ -53,7 +53,7 @@ class Limits:
         timeout = None if declared is None else declared.timeout
         if timeout is None:
             timeout = self._sent("timeout", options.timeout)
-        self.timeout = timeout
+        self.timeout = min(timeout, LONGEST)
         """How many seconds an attempt may take; 0 is without limit."""
 
     @property

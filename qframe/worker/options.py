@@ -32,7 +32,7 @@ class StopReason(StrEnum):
 
 USAGE = 2
 """Exit code for wrong usage or configuration."""
-_LONGEST = 100 * 365 * 86400
+LONGEST = 100 * 365 * 86400
 """Seconds; no clock of the system takes many more."""
 
 _EXIT_CODES = {
@@ -113,5 +113,5 @@ def _not_negative(option: str, value: object) -> None:
         or value < 0
     ):
         raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")
-    if value > _LONGEST and option not in {"memory", "max_time"}:  # they are only compared with
+    if value > LONGEST and option not in {"memory", "max_time"}:  # they are only compared with
         raise ConfigurationError(f"{option} must not be longer than 100 years, not {value!r}")

@@ -84,6 +84,10 @@ def ran(*ends: str) -> Facts:
 # -- after an attempt -----------------------------------------------------------------------------
 
 
+def test_a_timeout_is_no_longer_than_a_timer_can_be() -> None:
+    assert limits(timeout=1e11).timeout == LONGEST
+
+
 def test_one_that_raised_nothing_is_done() -> None:
     assert done([1]) == Verdict(Outcome.DONE, End(State.COMPLETE, result=[1]))
     assert done(None) == Verdict(Outcome.DONE, End(State.COMPLETE))
