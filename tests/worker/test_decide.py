@@ -22,6 +22,7 @@ from qframe.exceptions import (
 from qframe.features.base import End
 from qframe.worker import WorkerOptions
 from qframe.worker.limits import Facts, Limits, exceeded
+from qframe.worker.options import LONGEST
 from qframe.worker.outcome import (
     Exhausted,
     Expired,
