@@ -13,7 +13,11 @@ NEVER = 2**62
 """`due` of a buried message at least."""
 LATEST = 2**31 - 1
 """The latest `available_at` that fits Laravel's column everywhere."""
-_BY_CODE_POINT = {"postgresql": "C", "mysql": "utf8mb4_bin", "mariadb": "utf8mb4_bin"}
+_BY_CODE_POINT = {
+    "postgresql": "C",
+    "mysql": "utf8mb4_0900_bin",
+    "mariadb": "utf8mb4_nopad_bin",
+}
 """Collations in which no two keys are equal, and keys sort as in memory."""
 _MYSQL = ("mysql", "mariadb")
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
