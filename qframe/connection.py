@@ -63,10 +63,10 @@ class Connection:
 
     # -- payloads ---------------------------------------------------------------------------------
 
-    def envelope(self, job: Dispatchable) -> Envelope:
-        """Build the payload of a job for this connection; raises `InvalidJob`."""
+    def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
+        """Build the payload of a job, `more` keys in it; raises `InvalidJob`."""
         job.check_reachable()
-        made = Envelope.of(job, self.context.keyring)
+        made = Envelope.of(job, self.context.keyring, more)
         self._check_envelope(made)
         return made
 
@@ -111,16 +111,14 @@ class Connection:
         The listeners are told now that it will be. Raises `InvalidJob`.
         """
         self.learn_limits()
-        made = self.envelope(job)
-        if more:
-            made.add(more)
-            self._check_envelope(made)
+        made = self.envelope(job, more)
         if job.unique_rule is not None:
             delay = max(delay, job.unique_rule.delay)
         name = self._announce(job, made, queue, delay)
         self.backend.check_queue(name)
         raw = self.signed(made.raw, name)
-        return Prepared(made.uuid, raw, name, delay, job.relative_deadlines() or None)
+        within = job.relative_deadlines() or None
+        return Prepared(made.uuid, raw, name, delay, within, made.payload)
 
     # -- pushing ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,9 +48,9 @@ class SyncConnection(Connection):
             messages.run = self._pushed
         self._warned = False
 
-    def envelope(self, job: Dispatchable) -> Envelope:
+    def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
         """Build the payload; here a class need not be one that another process can find."""
-        made = Envelope.of(job, self.context.keyring)
+        made = Envelope.of(job, self.context.keyring, more)
         self._check_envelope(made)
         return made
 

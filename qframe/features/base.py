@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from qframe.contracts.status import State
-from qframe.contracts.step import Operation, Reservation, Step
+from qframe.contracts.step import Operation, Reservation, Step, value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pushing:
     """A job about to be pushed: its payload, decoded and as bytes, and where it goes."""
 
@@ -25,7 +24,7 @@ class Pushing:
     """The uuid of the job in whose step it is pushed: the link before it in a chain."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class End:
     """How a reservation ends: `state` is what the job's status is from then on.
 

@@ -27,10 +27,13 @@ class Prepared(NamedTuple):
     delay: float
     within: Mapping[str, float] | None = None
     """The seconds from its push to its deadlines, by their keys in the payload."""
+    message: dict[str, Any] | None = None
+    """The payload decoded, where it has just been made."""
 
     def fields(self) -> dict[str, Any]:
         """Give what JSON can carry."""
         fields = {**self._asdict(), "raw": self.raw.decode()}
+        del fields["message"]
         if not self.within:
             del fields["within"]
         return fields
@@ -91,16 +94,16 @@ class Context:
 
     # -- payloads made before ---------------------------------------------------------------------
 
-    def due(self, job: Prepared) -> bytes:
-        """Give the payload of a prepared job as it is pushed: its deadlines count from now."""
+    def due(self, job: Prepared) -> Prepared:
+        """Give a prepared job as it is pushed: its deadlines count from now."""
         if not job.within:
-            return job.raw
+            return job
         message, now = envelope.parse(job.raw), time.time()
         message["createdAt"] = int(now)
         for key, seconds in job.within.items():
             whole = isinstance(message.get(key), int)  # as Laravel has it
             message[key] = math.ceil(now + seconds) if whole else now + seconds
-        return self._anew(job, message).raw
+        return self._anew(job, message)
 
     def changed(self, job: Prepared, more: Mapping[str, Any]) -> Prepared:
         """Give a prepared job with these keys in its payload."""
@@ -114,11 +117,11 @@ class Context:
         One that was signed wrong stays as it is: who requires signatures refuses it.
         """
         if self.signer is None:
-            return job._replace(raw=envelope.encode(without_signature(message)))
+            raw = envelope.encode(without_signature(message))
+            return job._replace(raw=raw, message=message)
         try:
-            return job._replace(
-                raw=self.signer.renewed(job.raw, envelope.encode(message), job.queue)
-            )
+            raw = self.signer.renewed(job.raw, envelope.encode(message), job.queue)
+            return job._replace(raw=raw, message=message)
         except InvalidSignature:
             return job
 
@@ -134,8 +137,9 @@ class Context:
 
     def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
         """Give a prepared job as it is pushed now."""
-        raw = self.due(job)
-        return Pushing(_parsed(raw), raw, job.uuid, job.queue, job.delay, follows=follows)
+        job = self.due(job)
+        message = _parsed(job.raw) if job.message is None else job.message
+        return Pushing(message, job.raw, job.uuid, job.queue, job.delay, follows=follows)
 
     def push(self, jobs: Iterable[Pushing]) -> dict[str, str]:
         """Push jobs: those without features together, the others each in a step of its own.

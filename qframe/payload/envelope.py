@@ -109,14 +109,17 @@ class Envelope:
         self.raw = _encoded_quickly(payload) or encode(payload)
 
     @classmethod
-    def of(cls, job: Any, keys: Keyring | None = None) -> Envelope:  # noqa: ANN401 (as `create`)
-        """Build the payload of a job as `create` does; raises `InvalidJob`."""
-        return cls(create(job, keys))
-
-    def add(self, more: Mapping[str, Any]) -> None:
-        """Add keys to the payload and its bytes."""
-        add(self.payload, more)
-        self.encode()
+    def of(
+        cls,
+        job: Any,  # noqa: ANN401 (as `create`)
+        keys: Keyring | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> Envelope:
+        """Build the payload of a job as `create` does, `more` keys in it; raises `InvalidJob`."""
+        payload = create(job, keys)
+        if more:
+            add(payload, more)
+        return cls(payload)
 
     def encode(self) -> None:
         """Make the bytes anew, after the payload has changed."""
