@@ -492,7 +492,7 @@ def test_2000_dropped_on_a_running_loop_go_in_order_over_one_connection(
     while some := numbers(queue):
         made += some
     assert made == [*range(2000)]
-    assert took < 1.5, took
+    assert took < 4, took
 
 
 def test_a_running_loop_never_waits_for_the_pusher(queue: Connection) -> None:

@@ -15,7 +15,7 @@ from qframe.contracts.step import Reservation
 from qframe.drivers import process
 from qframe.drivers.beanstalkd import errors
 from qframe.drivers.beanstalkd.protocol import JobStats, ServerStats
-from qframe.drivers.sockets import BusyWait, let_block, readable
+from qframe.drivers.sockets import let_block, readable
 from qframe.exceptions import BackendUnavailable
 
 Reply = tuple[bytes, list[bytes], bytes]
@@ -62,7 +62,6 @@ class BeanstalkdConnection:
         self._pid = process.pid()
         self._socket: socket.socket | None = None
         self._reader: BinaryIO = BytesIO()
-        self._busy_wait: BusyWait
         self._watched: tuple[bytes, ...] = ()
         self._used = b""
         self._spoke = 0.0
@@ -99,7 +98,7 @@ class BeanstalkdConnection:
             raise BackendUnavailable(f"{self.where}: {errors.reason(error)}") from error
         sock.settimeout(settings.timeout)
         let_block(sock)
-        self._reader, self._busy_wait = sock.makefile("rb"), BusyWait(sock)
+        self._reader = sock.makefile("rb")
         self._watched, self._used = (b"default",), b"default"
         now = self.clock()
         try:
@@ -149,8 +148,6 @@ class BeanstalkdConnection:
                 sock.sendall(b"".join(commands))
                 sent = True
                 count = len(commands) if count is None else count
-                if count:
-                    self._busy_wait.wait()
                 for _ in range(count):
                     replies.append(self._read(sock))  # noqa: PERF401 (a break tells how many came)
             except (OSError, ValueError) as error:
