@@ -18,7 +18,7 @@ class FailedJob:
     queue: str
     payload: bytes
     exception: str
-    """The traceback with its causes; the last line names the error."""
+    """The traceback with its causes; the error itself, of one line or several, ends it."""
     name: str
     attempts: int
     history: History

@@ -77,7 +77,10 @@ class Job(ABC):
 
     @abstractmethod
     def progress(self, done: float, text: str = "") -> None:
-        """Note how far a tracked job is, from 0 to 1, with a few words."""
+        """Note how far a tracked job is, from 0 to 1, with a few words.
+
+        Raises `ValueError` or `TypeError` for what is no such number.
+        """
 
     @property
     @abstractmethod

@@ -40,6 +40,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
+from qframe.jobs import tracking
 from qframe.payload import encryption, envelope, timing, tracebacks
 
 if TYPE_CHECKING:
@@ -348,6 +349,10 @@ class ReservedJob(Job):
                     self.context.backend.apply(*steps)
 
     def progress(self, done: float, text: str = "") -> None:
+        tracking.checked_progress(done, text)
+        self._note_progress(done, text)
+
+    def _note_progress(self, done: float, text: str) -> None:
         for feature in self.features:
             feature.progress(self, done, text)
 

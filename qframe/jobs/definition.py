@@ -132,8 +132,9 @@ class JobDefinition(Options):
         It is kept about ten times a second, and the last one in any case. Nothing happens where the
         job is not tracked. Raises `ValueError` or `TypeError` for what is no such number.
         """
-        tracking.checked_progress(done, text)
-        if self._reserved is not None:
+        if self._reserved is None:
+            tracking.checked_progress(done, text)
+        else:
             self._reserved.progress(done, text)
 
     # -- for qframe itself ----------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from qframe.contracts.status import JobStatus, State
@@ -69,6 +71,23 @@ def test_an_uncounted_attempt_is_left_out(bench: Bench) -> None:
     assert (back.state, back.attempt, back.remark) == (State.WAITING, 0, "given back")
     bench.started()
     assert (seen(bench).state, seen(bench).attempt) == (State.RUNNING, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ((1.5,), ValueError),
+        ((float("nan"),), ValueError),
+        (("x",), TypeError),
+        ((0.5, 1), TypeError),
+    ],
+)
+def test_what_is_no_progress_is_refused(
+    bench: Bench, wrong: tuple[Any, ...], error: type[Exception]
+) -> None:
+    bench.push("a", track=60)
+    with pytest.raises(error):
+        bench.started().progress(*wrong)
 
 
 def test_progress_is_written_and_kept_to_the_end(bench: Bench) -> None:

@@ -15,7 +15,6 @@ from qframe.exceptions import QframeError
 from qframe.features import status
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import tracking
 from qframe.payload.text import printable
 from qframe.worker.isolation.messages import Message, line, packed_end
 
@@ -76,9 +75,8 @@ class IsolatedJob(ReservedJob):
         self._check_open()
         self._channel.tell({"say": "renew"})
 
-    def progress(self, done: float, text: str = "") -> None:
+    def _note_progress(self, done: float, text: str) -> None:
         """Tell the worker."""
-        tracking.checked_progress(done, text)
         if self.features:
             shown = printable(text, status.MAX_TEXT)
             self._channel.tell({"say": "progress", "done": done, "text": shown})
