@@ -7,7 +7,7 @@ from qframe.drivers.redis.commands import Script, script
 
 def scripts() -> list[Script]:
     """Give the scripts by which workers push, reserve, start and settle."""
-    return [script("apply"), script("reserve")]
+    return [script("apply"), script("reserve"), script("start")]
 
 
 def mark_of(kind: str) -> bytes:

@@ -154,9 +154,6 @@ class Exchange:
 
     def _hear_ends(self, ended: Sequence[_Ended], results: Sequence[Result]) -> None:
         for each, result in zip(ended, results, strict=True):
-            if result is APPLIED and not each.plan.after:
-                each.heard = True  # whatever another answer says, there is nothing else to do
-                continue
             with self._hearing:
                 each.missed += result.lost
                 other = each.missed < each.said and not each.in_doubt

@@ -93,7 +93,7 @@ class ToldStart(ToldSteps):
         self._note = job.keys.notes + tag if notes else b""
         reserved = job.keys.reserved
         words: tuple[Word, ...] = (
-            skew, "", job.stored, job.score, stored, start.lease, job.note, self._note, notes,
+            skew, "start", job.stored, job.score, stored, start.lease, job.note, self._note, notes,
         )  # fmt: skip
         if done is None:
             said = call("start", (reserved,), *words)

@@ -4,7 +4,8 @@
 -- Said twice it is done once.
 --
 -- KEYS  1 reserved   2 reserved, of the done job
--- ARGV  3 the held member   4 its score   5 the member once started   6 seconds of the lease
+-- ARGV  2 'start', by which a request is known on the line   3 the held member   4 its score
+--       5 the member once started   6 seconds of the lease
 --       7 the key of its notes so far or ''   8 from now on, or ''   9 notes
 --       10 the done member   11 the key of its notes or '' (these two where there is one)
 -- Gives 1 where all was done; else whether the one is started, and whether the other was deleted.
