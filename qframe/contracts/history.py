@@ -98,7 +98,7 @@ class History:
 
 def first_start(number: int, host: str, pid: int, at: float) -> bytes:
     """Give the history, encoded, of a job of which nothing was kept before this start."""
-    return _FIRST % (number, _host(host), pid, repr(at).encode())
+    return _FIRST % (number, _host(host), pid, at)
 
 
 @cache
@@ -106,6 +106,6 @@ def _host(name: str) -> bytes:
     return _ENCODER.encode(name).encode()
 
 
-_FIRST = b'{"attempts":[[%d,%b,%d,%b,"",""]],"exceptions":0,"releases":0,"refusals":0}'
+_FIRST = b'{"attempts":[[%d,%b,%d,%f,"",""]],"exceptions":0,"releases":0,"refusals":0}'
 _EMPTY = History()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -58,8 +58,8 @@ class Plan:
 
     __slots__ = ("after", "continues", "operations")
 
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
+    def __init__(self, *operations: Operation) -> None:
+        self.operations = [*operations]
         self.after: list[Callable[[], None]] = []
         self.continues = False
         """Whether the job's chain goes on with the step: its batch does not count it yet."""

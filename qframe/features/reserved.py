@@ -58,12 +58,16 @@ class ReservedJob(Job):
     """
 
     failed_with: BaseException | None = None
+    refusal: InvalidPayload | InvalidSignature | None = None
+    """Why the payload is not acted on; None for one that is."""
+    features: Sequence[Feature] = ()
+    """The features the payload names."""
+    deferrable = True
+    """Whether the step that completes it may wait for the next exchange."""
     _state = ""
     _in_doubt = False
     _message: dict[str, Any] | None = None
-    _refusal: InvalidPayload | InvalidSignature | None = None
     _history: History | None = None
-    _features: Sequence[Feature] = ()
     _notes: bytes | None = None
     """What the start has written beside the message."""
 
@@ -75,6 +79,7 @@ class ReservedJob(Job):
         self.raw_body = reservation.raw_body
         # A renewal comes from another thread and must not overtake a settle.
         self._moving = threading.Lock()
+        self._read()
 
     @cached_property
     def kept(self) -> dict[str, Any]:
@@ -88,19 +93,10 @@ class ReservedJob(Job):
         return self.reservation.id
 
     @property
-    def refusal(self) -> InvalidPayload | InvalidSignature | None:
-        """Why the payload is not acted on; None for one that is."""
-        if self._message is None and self._refusal is None:
-            self._read()
-        return self._refusal
-
-    @property
     def payload(self) -> dict[str, Any]:
         """The decoded payload; raises `InvalidPayload` where it is none, or refused."""
         if self._message is None:
-            if self.refusal is not None:
-                raise InvalidPayload(str(self._refusal))
-            return self.payload
+            raise InvalidPayload(str(self.refusal))
         return self._message
 
     def _read(self) -> None:
@@ -109,16 +105,12 @@ class ReservedJob(Job):
                 self.context.signer.check(self.raw_body, self.queue)
             self._message = envelope.parse(self.raw_body)
         except (InvalidPayload, InvalidSignature) as error:
-            self._refusal = error
+            self.refusal = error
         else:
-            self._features = cast("Sequence[Feature]", self.context.features_of(self._message))
-
-    @property
-    def features(self) -> Sequence[Feature]:
-        """The features the payload names."""
-        if self._message is None and self._refusal is None:
-            self._read()
-        return self._features
+            found = self.context.features_of(self._message)
+            if found:
+                self.features = cast("Sequence[Feature]", found)
+                self.deferrable = all(each.deferrable for each in self.features)
 
     def data_for(self, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
         data = self.payload.get("data")
@@ -156,10 +148,13 @@ class ReservedJob(Job):
 
     def start_plan(self) -> Plan:
         """Give the plan of the step that starts an attempt."""
+        start = Start(self.context.retry_after, self._notes_of_start())
+        if not self.features:
+            return Plan(start)
         plan = Plan()
         for feature in self.features:
             feature.start(self, plan)
-        plan.operations.append(Start(self.context.retry_after, self._notes_of_start()))
+        plan.add(start)
         return plan
 
     def _notes_of_start(self) -> bytes:
@@ -221,13 +216,15 @@ class ReservedJob(Job):
 
     def plan(self, end: End) -> Plan:
         """Give the plan of the step that ends the reservation like this."""
+        if end.state is State.COMPLETE and not self.features:
+            return Plan(_DELETE)
         plan = Plan()
         for feature in self.features:
             feature.end(self, end, plan)
         if end.state is State.FAILED:
             plan.add(Record(self.failure(end)), _DELETE)
         elif end.state.is_final:
-            plan.operations.append(_DELETE)
+            plan.add(_DELETE)
         elif end.state is State.BURIED:
             plan.add(Bury())
         else:
@@ -237,24 +234,18 @@ class ReservedJob(Job):
             plan.add(Release(end.delay, front, not given_back, notes, end.priority))
         return plan
 
-    def defers(self, end: End) -> bool:
-        """Whether the step that ends it so may wait for the next exchange."""
-        if end.state is not State.COMPLETE:
-            return False
-        return not self.features or all(each.deferrable for each in self.features)
-
-    def defer(self, end: End) -> tuple[Plan, Step]:
-        """Take the job for ended and give the step, to be applied soon: `heard` hears of it."""
+    def defer(self, end: End) -> Plan:
+        """Take the job for ended and give the plan, to be applied soon: `heard` hears of it."""
         with self._moving:
             if self._state:
                 raise self._unsettleable()
             plan = self.plan(end)
             self._state = "deleted"
-        return plan, plan.step(self.reservation)
+        return plan
 
     def heard(self, plan: Plan, result: Result) -> bool:
         """Hear what became of the deferred step; false where the lease had been lost."""
-        if result.lost:
+        if result.outcome is Outcome.LOST:
             self._state = "lost"
             return False
         plan.applied()

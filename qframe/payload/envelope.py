@@ -177,7 +177,8 @@ def parse(raw: bytes) -> dict[str, Any]:
         payload, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
         if end != len(text):
             payload = _DECODER.decode(text)
-        if b"\\ud" in raw or b"\\uD" in raw:  # perhaps half a character, written as an escape
+        # Perhaps half a character, written as an escape.
+        if b"\\u" in raw and (b"\\ud" in raw or b"\\uD" in raw):
             _ENCODER.encode(payload).encode()
         if len(raw) > _DEEPEST and raw.count(b"[") + raw.count(b"{") > _DEEPEST:
             _check_depth(payload)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from qframe.connection import Connection
-from qframe.contracts.step import APPLIED, Result, Step
+from qframe.contracts.step import APPLIED, Outcome, Result
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
@@ -22,20 +21,21 @@ CONFIRM = 0.25
 """Seconds after which the start of a job that runs on is said again if it was not answered."""
 
 
-@dataclass(slots=True)
 class _Ended:
     """A job that is done, and the step that says so."""
 
-    job: ReservedJob
-    plan: Plan
-    step: Step
-    said: int = 0
+    said = 0
     """How often it was said; each time but one it finds the job gone."""
-    missed: int = 0
+    missed = 0
     """How often it has found it gone."""
-    in_doubt: bool = False
+    in_doubt = False
     """Whether it may have been applied, unheard."""
-    heard: bool = False
+    heard = False
+
+    def __init__(self, job: ReservedJob, plan: Plan) -> None:
+        self.job = job
+        self.plan = plan
+        self.step = plan.step(job.reservation)
 
 
 class _Started:
@@ -68,7 +68,7 @@ class Exchange:
 
     def defer(self, job: ReservedJob, end: End) -> None:
         """End a job with the next exchange; raises `SettleError`."""
-        self._ended.append(_Ended(job, *job.defer(end)))
+        self._ended.append(_Ended(job, job.defer(end)))
 
     def defers(self, job: ReservedJob) -> bool:
         """Whether the end of a job is still to be said."""
@@ -144,20 +144,21 @@ class Exchange:
 
     def _hear(self, started: _Started, results: Sequence[Result]) -> None:
         if started.ended:
-            self._hear_ends(started.ended, results[:-1])
+            self._hear_ends(started.ended, results)
         if self._unanswered.pop(started.job, None) is None:
             return  # it was said twice, and the other answer came first
-        if results[-1].applied:
+        if results[-1].outcome is Outcome.APPLIED:
             started.plan.applied()
         elif not started.job.is_settled:
             started.job.mark_lost()
 
     def _hear_ends(self, ended: Sequence[_Ended], results: Sequence[Result]) -> None:
-        for each, result in zip(ended, results, strict=True):
+        """Hear what became of them; the result of a start may come behind."""
+        for each, result in zip(ended, results, strict=False):
+            lost = result.outcome is Outcome.LOST
             with self._hearing:
-                each.missed += result.lost
-                other = each.missed < each.said and not each.in_doubt
-                if each.heard or (result.lost and other):
+                each.missed += lost
+                if each.heard or (lost and each.missed < each.said and not each.in_doubt):
                     continue  # the other answer says, or has said, what came of it
                 each.heard = True
             if not each.job.heard(each.plan, APPLIED if each.in_doubt else result):

@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from qframe.exceptions import BackendUnavailable, LeaseLost, SettleError
 from qframe.features.reserved import ReservedJob
@@ -21,15 +20,6 @@ log = logging.getLogger("qframe")
 
 _SOONER = 1.0
 """Seconds until a renewal that did not reach the backend is tried again, at most."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A job whose lease is kept; `until` is when its time is up, `due` the next renewal."""
-
-    until: float
-    due: float
-    seen: bool = False
 
 
 class LeaseKeeper:
@@ -54,17 +44,14 @@ class LeaseKeeper:
         self._confirm = confirm
         self._watch = watch
         self._lost = lost
-        self._kept: dict[ReservedJob, _Kept] = {}
+        self._kept: dict[ReservedJob, float] = {}
+        """The jobs whose leases are kept, and when their time is up."""
+        self._due: dict[ReservedJob, float] = {}
+        """When those that were seen to run are to be renewed; the heartbeat's alone."""
 
     def keep(self, job: ReservedJob, seconds: float) -> None:
         """Renew this job's lease for at most `seconds` from now; 0 is as long as it runs."""
-        now = time.monotonic()
-        until = now + seconds if seconds else float("inf")
-        kept = self._kept.get(job)
-        if kept is None:
-            self._kept[job] = _Kept(until, now + self._renew_every)
-        else:
-            kept.until = until
+        self._kept[job] = time.monotonic() + seconds if seconds else math.inf
 
     def drop(self, job: ReservedJob) -> None:
         """Renew no more. One under way goes on, and finds the job settled."""
@@ -72,17 +59,20 @@ class LeaseKeeper:
 
     def look(self) -> None:
         """Renew what is due, and look at what runs on; never raises."""
-        for job, kept in list(self._kept.items()):
+        kept = self._kept.copy()
+        seen, self._due = self._due, {}
+        for job, until in kept.items():
             now = time.monotonic()
-            if now >= kept.until:
+            # A job seen for the first time may have begun as long ago as the last look.
+            due = self._due[job] = seen.get(job, now + self._renew_every - self.every)
+            if now >= until:
                 continue
-            if now >= kept.due - self.every / 2:
-                kept.due = now + self._keep_up(job, self._renew)
-            elif kept.seen:
+            if now >= due - self.every / 2:
+                self._due[job] = now + self._keep_up(job, self._renew)
+            elif job in seen:
                 self._keep_up(job, self._confirm)
-            if kept.seen:
+            if job in seen:
                 self._besides(job)
-            kept.seen = True
 
     def _renew(self, job: ReservedJob) -> bool:
         """Renew; a start that was not answered comes before that, and renews, too."""

@@ -220,9 +220,8 @@ class Loop:
 
     def _run(self, job: ReservedJob) -> Attempt:
         self._idle = False
-        began = time.monotonic()
         attempt = self.runner.run(job)
-        self._prefetch.ran(time.monotonic() - began)
+        self._prefetch.ran(time.monotonic() - attempt.began)
         self._ended_by = attempt.ended_by
         if attempt.outcome is not Outcome.LOST:
             self.jobs += 1

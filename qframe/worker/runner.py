@@ -16,7 +16,7 @@ from weakref import WeakSet
 from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.status import State
-from qframe.dispatch.pending import flush
+from qframe.dispatch import pusher
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
@@ -246,14 +246,14 @@ class Attempt:
 
     def _unread(self) -> Verdict | None:
         """Fail a job that is none, or whose signature is not right; find the class of any other."""
-        job, registry = self.job, self.runner.registry
+        job = self.job
         if job.refusal is not None:
             return outcomes.failed(job.refusal)
         try:
             self._name = envelope.job_name(job.payload)
         except InvalidPayload as error:
             return outcomes.failed(error)
-        self.job_class = self.job_class or registry.known(self._name)
+        self.job_class = self.job_class or self.runner.registry.known(self._name)
         self.limits = self._limits(self.job_class)
         self.name = "" if self.job_class is None else self._name
         return None
@@ -264,10 +264,11 @@ class Attempt:
     def _refused(self) -> Verdict | None:
         """Say why the job need not, or must not, be run; None where it is to be."""
         job = self.job
-        reason = job.needless()
+        reason = job.needless() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
-        self._learn_more()
+        if job.reservation.worker_died and self.runner.scoreboard is not None:
+            self._learn_more()
         if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):
             return None
         return outcomes.refuse(Facts.of(job), self.limits)
@@ -278,8 +279,6 @@ class Attempt:
         Where a message comes back as soon as its worker has died, that may be before the note.
         """
         job = self.job
-        if self.runner.scoreboard is None or not job.reservation.worker_died:
-            return
         until = time.monotonic() + _MOMENT
         with suppress(SettleError):
             while job.attempts() and not _is_told(job) and time.monotonic() < until:
@@ -322,12 +321,13 @@ class Attempt:
         except Interruption as late:  # it came while the attempt was ending
             signals.not_running()
             error = None if self._handled else late
-        _end_forks(self.runner)
+        if process.pid() != self.runner.pid:
+            _end_fork(self.runner)
         if signals.fired is not None:
             self.ended_by = signals.fired
             if not self._handled:
                 error = signals.fired  # also where the job swallowed it
-        return Report(error, result)
+        return Report(error, result) if error is not None or result is not None else _NOTHING
 
     def _perform(self) -> tuple[BaseException | None, Any]:
         """Run the handler under its timeout; gives what it raised, or what it gave."""
@@ -337,7 +337,7 @@ class Attempt:
             signals.running(self.limits.timeout)
             self.instance = self._made()
             result = self.handle(self.instance)
-            flush()  # what its threads have dispatched and dropped is there before it is settled
+            pusher.wait()  # what its threads have dispatched and dropped comes before its end
             self._handled = signals.fired is None  # a job that swallowed its end was not done
             if self._handled and not self.job.is_settled:
                 execution.tell(self.instance, "succeeded")
@@ -453,7 +453,7 @@ class Attempt:
             return outcome
         if job.is_settled:
             pass  # by itself, or by a listener
-        elif job.defers(end):
+        elif end.state is State.COMPLETE and job.deferrable:
             try:
                 self.runner.exchange.defer(job, end)
             except SettleError as error:
@@ -518,13 +518,12 @@ def _is_told(job: ReservedJob) -> bool:
     return bool(ran) and ran[-1].number == job.attempts() and bool(ran[-1].ended)
 
 
-def _end_forks(runner: Runner) -> None:
-    """End this process if it is a fork that a job has made and let come back.
+def _end_fork(runner: Runner) -> None:
+    """End this process, a fork that a job has made and let come back.
 
     It has none of the worker's threads, and its job is the worker's to settle.
     """
-    if process.pid() != runner.pid:
-        words = f"qframe: a fork of worker {runner.pid} came back from its job: it is ended\n"
-        with suppress(OSError):
-            os.write(_STDERR, words.encode())
-        os._exit(FORKED)
+    words = f"qframe: a fork of worker {runner.pid} came back from its job: it is ended\n"
+    with suppress(OSError):
+        os.write(_STDERR, words.encode())
+    os._exit(FORKED)

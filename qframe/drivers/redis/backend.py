@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.pool import Pool
-from qframe.drivers.redis.told import ToldStart, ToldSteps, plain_start
+from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps, plain_start
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -182,11 +183,12 @@ class RedisBackend(RedisFacts, Backend):
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
         with guarded():
-            told = self._to_tell(steps, heard)
+            now = self.clock()
+            sure_until = _sure_until(steps)
+            told = self._to_tell(steps, now, heard) if now < sure_until else None
             if told is None:
                 heard(self._apply(steps)[0])
                 return
-            sure_until = told.sure_until()
             try:
                 told.connection.tell(told)
             except BackendUnavailable:
@@ -197,20 +199,18 @@ class RedisBackend(RedisFacts, Backend):
                 told.connection.ask_all()
 
     def _to_tell(
-        self, steps: Sequence[Step], heard: Callable[[list[Result]], None]
+        self, steps: Sequence[Step], now: float, heard: Callable[[list[Result]], None]
     ) -> ToldSteps | None:
         """Give what to tell; None where the answer must be waited for."""
-        now, skew = self.clock(), self.timing.skew
-        for step in steps:
-            if step.reservation is None or now >= step.reservation.sure_until:
-                return None
-        plain = None if self.settings.cluster or not steps else plain_start(steps)
+        plain = None if self.settings.cluster else plain_start(steps)
         if plain is not None:
-            return ToldStart(*plain, self.pool.of(plain[1].keys.ready), skew, now, heard)
+            done, job, start = plain
+            connection = self.pool.of(job.keys.ready)
+            return ToldStart(done, job, start, connection, self.timing.skew, now, heard)
         exchange = Exchange(self.keys)
         if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
             return None
-        return ToldSteps(exchange, self.pool.of(exchange.key), skew, now, heard)
+        return ToldExchange(exchange, self.pool.of(exchange.key), self.timing.skew, now, heard)
 
     # -- reserving --------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class RedisBackend(RedisFacts, Backend):
             while left and len(found) < limit:
                 left, *rest = self._find(keys, key, text, left)
                 for stored, score in zip(rest[::2], rest[1::2], strict=True):
-                    raw = message.read(stored, b"").raw
+                    raw = message.read(stored, b"")[0]
                     if text in raw:
                         place = _place(keys, key, score)
                         found.append(Found(queue, raw, place, stored))
@@ -451,6 +451,17 @@ class RedisBackend(RedisFacts, Backend):
 
     def close(self) -> None:
         self.pool.close()
+
+
+def _sure_until(steps: Sequence[Step]) -> float:
+    """Give until when the leases of all are certain to be ours without asking."""
+    soonest = math.inf if steps else 0.0
+    for step in steps:
+        job = step.reservation
+        if job is None:
+            return 0.0
+        soonest = min(soonest, job.sure_until)
+    return soonest
 
 
 def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[Command]:

@@ -421,5 +421,5 @@ def _result(said: object) -> Result:
 
 
 def _push_of(queue: bytes, raw: bytes, delay: bytes, priority: bytes) -> Push:
-    sent = message.read(raw, b"").raw
+    sent = message.read(raw, b"")[0]
     return Push(queue.decode(), sent, float(delay), int(priority) if priority else None)

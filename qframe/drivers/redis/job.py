@@ -23,16 +23,13 @@ class RedisJob(Reservation):
     )  # fmt: skip
 
     def __init__(self, keys: QueueKeys, stored: bytes, score: bytes, notes: bytes) -> None:
-        found = message.read(stored, notes)
-        super().__init__(keys.queue, found.id, found.raw, found.attempts, found.notes)
+        raw, id, attempts, self.tag, self.at, self.beside, left = message.read(stored, notes)  # noqa: A001 (the contract's name)
+        super().__init__(keys.queue, id, raw, attempts, left)
         self.keys = keys
         self.stored = stored
         self.score = score
         """b"" once it is started."""
-        self.at = found.at
-        self.beside = found.beside
-        self.tag = found.tag
-        self.note = keys.notes + found.tag if notes else b""
+        self.note = keys.notes + self.tag if notes else b""
         """The key of its notes, b"" where it has none."""
         self.told: Any = None
         """Its start, while that was told and not answered."""

@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 _PAD = re.compile(rb"\n[ \t\r]{33,}\Z")
 _COUNTED = b"\n\t"
@@ -34,19 +34,10 @@ _WHITE = bytes(b" \t\r"[n % 3] for n in range(256))
 _MOST = 10**9
 
 
-class Message(NamedTuple):
-    """A stored message, taken apart."""
-
-    raw: bytes
-    id: str
-    attempts: int
-    tag: bytes
-    """The white space behind it."""
-    at: int
-    """Where the payload has its count, -1 where it has none."""
-    beside: int
-    """The count with which it was pushed; where there is none, how often it was started."""
-    notes: bytes
+Message = tuple[bytes, str, int, bytes, int, int, bytes]
+"""A stored message, taken apart: its raw bytes, id, attempts, and the white space behind it; where
+the payload has its count, -1 where it has none; the count with which it was pushed, or, where there
+is none, how often it was started; its notes."""
 
 
 def new_tag() -> bytes:
@@ -74,12 +65,12 @@ def read(stored: bytes, notes: bytes) -> Message:
     else:
         id, at, attempts = end[1], end.start(2), int(end[2])  # noqa: A001
     if at < 0:
-        return Message(raw, _named(raw), attempts + beside, tag, at, beside, notes)
+        return raw, _named(raw), attempts + beside, tag, at, beside, notes
     if tag.startswith(_COUNTED):
         raw = _with_count(raw, at, attempts, beside)
     else:
         beside = attempts
-    return Message(raw, id.decode() if id else _named(raw), attempts, tag, at, beside, notes)
+    return raw, id.decode() if id else _named(raw), attempts, tag, at, beside, notes
 
 
 def _end_of(raw: bytes) -> re.Match[bytes] | None:
@@ -98,7 +89,7 @@ def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tupl
     if at < 0:
         return raw + tag, tag
     tag = _COUNTED + tag[len(_COUNTED) :]
-    return _with_count(raw, at, before, attempts) + tag, tag
+    return _with_count(raw, at, before, attempts, tag), tag
 
 
 def noted(beside: int, notes: bytes) -> bytes:
@@ -112,8 +103,8 @@ def tag_of(stored: bytes) -> bytes:
     return b"" if pad is None else pad.group()
 
 
-def _with_count(raw: bytes, at: int, before: int, count: int) -> bytes:
-    return b"%s%d%s" % (raw[:at], count, raw[at + len(str(before)) :])
+def _with_count(raw: bytes, at: int, before: int, count: int, tag: bytes = b"") -> bytes:
+    return b"%b%d%b%b" % (raw[:at], count, raw[at + len(b"%d" % before) :], tag)
 
 
 def _named(raw: bytes) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from qframe.contracts.step import APPLIED, LOST, Delete, Result, Start, Step
 from qframe.drivers.redis import message
-from qframe.drivers.redis.commands import Word, call
+from qframe.drivers.redis.commands import Command, call
 from qframe.drivers.redis.connection import RedisConnection, Reply, Told
 from qframe.drivers.redis.exchange import Exchange
 from qframe.drivers.redis.job import RedisJob
@@ -15,25 +16,19 @@ Heard = Callable[[list[Result]], None]
 
 
 class ToldSteps(Told):
-    """Any steps about jobs, which hold what was told until it is answered."""
+    """Steps about jobs, which hold what was told until it is answered."""
 
-    __slots__ = ("_asked_at", "_exchange", "_heard", "connection", "jobs")
+    __slots__ = ("_asked_at", "_heard", "connection", "jobs")
 
     def __init__(
         self,
-        exchange: Exchange,
+        command: Command,
+        jobs: Sequence[RedisJob],
         connection: RedisConnection,
-        skew: float,
         asked_at: float,
         heard: Heard,
     ) -> None:
-        super().__init__(exchange.command_for(connection, skew))
-        self._exchange = exchange
-        self._hold(exchange.jobs, connection, asked_at, heard)
-
-    def _hold(
-        self, jobs: Sequence[RedisJob], connection: RedisConnection, asked_at: float, heard: Heard
-    ) -> None:
+        super().__init__(command)
         self.jobs = jobs
         self.connection = connection
         self._asked_at = asked_at
@@ -41,13 +36,13 @@ class ToldSteps(Told):
         for job in jobs:
             job.told = self
 
-    def sure_until(self) -> float:
-        """Give until when all leases are certain to be ours without asking."""
-        return min([job.sure_until for job in self.jobs], default=0.0)
-
+    @abstractmethod
     def begin(self) -> None:
         """Take it that all is applied: what is not is taken back when it is heard."""
-        self._exchange.begin(self._asked_at)
+
+    @abstractmethod
+    def results(self, reply: Reply) -> list[Result]:
+        """Read what it gave."""
 
     def let_go(self) -> None:
         """Note that it is answered, or was not told."""
@@ -63,9 +58,30 @@ class ToldSteps(Told):
 
     def hear(self, reply: Reply) -> None:
         self.let_go()
-        self._heard(self._results(reply))
+        self._heard(self.results(reply))
 
-    def _results(self, reply: Reply) -> list[Result]:
+
+class ToldExchange(ToldSteps):
+    """Any steps."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        connection: RedisConnection,
+        skew: float,
+        asked_at: float,
+        heard: Heard,
+    ) -> None:
+        said = exchange.command_for(connection, skew)
+        super().__init__(said, exchange.jobs, connection, asked_at, heard)
+        self._exchange = exchange
+
+    def begin(self) -> None:
+        self._exchange.begin(self._asked_at)
+
+    def results(self, reply: Reply) -> list[Result]:
         return self._exchange.results(reply, self._asked_at, twice=self.twice)
 
 
@@ -92,17 +108,16 @@ class ToldStart(ToldSteps):
         notes = message.noted(job.beside + (job.at < 0), start.notes)
         self._note = job.keys.notes + tag if notes else b""
         reserved = job.keys.reserved
-        words: tuple[Word, ...] = (
-            skew, "start", job.stored, job.score, stored, start.lease, job.note, self._note, notes,
-        )  # fmt: skip
+        jobs: tuple[RedisJob, ...]
         if done is None:
-            said = call("start", (reserved,), *words)
-            jobs: tuple[RedisJob, ...] = (job,)
+            jobs, place, gone, note = (job,), reserved, b"", b""
         else:
-            said = call("start", (reserved, done.keys.reserved), *words, done.stored, done.note)
-            jobs = (done, job)
-        Told.__init__(self, said)
-        self._hold(jobs, connection, asked_at, heard)
+            jobs, place, gone, note = (done, job), done.keys.reserved, done.stored, done.note
+        said = call(
+            "start", (reserved, place), skew, "start", job.stored, job.score, stored, start.lease,
+            job.note, self._note, notes, gone, note,
+        )  # fmt: skip
+        super().__init__(said, jobs, connection, asked_at, heard)
 
     def begin(self) -> None:
         job, start = self._job, self._start
@@ -110,7 +125,7 @@ class ToldStart(ToldSteps):
         job.sure_until = self._asked_at + start.lease / 3
         job.start(self._note, start.notes, start.lease)
 
-    def _results(self, reply: Reply) -> list[Result]:
+    def results(self, reply: Reply) -> list[Result]:
         done = self._done
         begun, deleted = (1, 1) if reply == 1 else reply if isinstance(reply, list) else (0, 0)
         if not begun:
@@ -127,15 +142,15 @@ class ToldStart(ToldSteps):
 
 def plain_start(steps: Sequence[Step]) -> tuple[RedisJob | None, RedisJob, Start] | None:
     """Give the job that is done, the one to start and its start; None where it is not that."""
-    *ends, last = steps
-    job, done = last.reservation, None
-    if len(ends) > 1 or len(last.operations) > 1 or not isinstance(job, RedisJob) or not job.score:
+    job, operations = steps[-1].reservation, steps[-1].operations
+    if len(operations) != 1 or len(steps) > 2 or not isinstance(job, RedisJob) or not job.score:  # noqa: PLR2004 (a pair)
         return None
-    start = last.operations[0]
+    start = operations[0]
     if type(start) is not Start:
         return None
-    for end in ends:
-        done = end.reservation
-        if done is job or len(end.operations) > 1 or type(end.operations[0]) is not Delete:
-            return None
-    return done, job, start  # type: ignore[return-value] # a backend is given its own jobs
+    if len(steps) == 1:
+        return None, job, start
+    done, operations = steps[0].reservation, steps[0].operations
+    if len(operations) != 1 or type(operations[0]) is not Delete or done is job:
+        return None
+    return (done, job, start) if isinstance(done, RedisJob) else None

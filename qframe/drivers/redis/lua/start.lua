@@ -3,11 +3,11 @@
 --
 -- Said twice it is done once.
 --
--- KEYS  1 reserved   2 reserved, of the done job
+-- KEYS  1 reserved   2 reserved, of the job done, if any
 -- ARGV  2 'start', by which a request is known on the line   3 the held member   4 its score
 --       5 the member once started   6 seconds of the lease
 --       7 the key of its notes so far or ''   8 from now on, or ''   9 notes
---       10 the done member   11 the key of its notes or '' (these two where there is one)
+--       10 the done member or ''   11 the key of its notes or ''
 -- Gives 1 where all was done; else whether the one is started, and whether the other was deleted.
 local KEPT = 90 * 86400 -- seconds the notes on a message are kept
 
@@ -19,7 +19,7 @@ end
 local reserved, held, started, done = KEYS[1], ARGV[3], ARGV[5], ARGV[10]
 local deleted, begun = 1, 1
 even_when_full(reserved)
-if done then
+if done ~= '' then
   if is_started(KEYS[2], done) then
     redis.call('ZREM', KEYS[2], done)
     if ARGV[11] ~= '' then redis.call('DEL', ARGV[11]) end
