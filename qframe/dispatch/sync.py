@@ -17,7 +17,7 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Push
 from qframe.drivers.ordered import OrderedBackend
 from qframe.drivers.sync import SyncBackend, SyncJob, cannot_come_back
-from qframe.exceptions import UnknownJob, Unsupported
+from qframe.exceptions import DontHandle, UnknownJob, Unsupported
 from qframe.features.base import End
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
@@ -156,7 +156,7 @@ class SyncConnection(Connection):
             instance = _made(job, job_class)
             result = execution.perform(instance, self.middleware())
         except BaseException as error:
-            if execution.skipped(error):
+            if isinstance(error, DontHandle):
                 reason = str(error) or "DontHandle"
                 job.settle(End(State.SKIPPED, remark=reason))
                 events.fire(events.JobSkipped, job, reason)

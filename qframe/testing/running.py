@@ -251,7 +251,7 @@ class _Attempt(Attempt):
 
     def handle(self, instance: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
         """Call the job."""
-        return execution.perform_bare(instance) if self.bare else super().handle(instance)
+        return execution.perform(instance, self.runner.middleware, bare=self.bare)
 
 
 class _Reserved(ReservedJob):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Self
+from typing import Self
 
 from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, JobInterrupted, JobTimedOut
+from qframe.worker.wakeup import STOPS, WakeUp
 
 _EARLY = 0.01
 _SLACK = 1.0
-_STOPS = ("SIGTERM", "SIGINT", "SIGQUIT")
 
 
-class Signals:
-    """What the worker has been told, and the file descriptor that becomes readable when it is.
+class Signals(WakeUp):
+    """What the worker has been told, and what wakes it when it is.
 
     Off the main thread, or not `heard`, no signal arrives; `tell_to_stop` still works. Unless
     `raising`, what ends the running job, which is in a process of its own then, is only noted in
@@ -29,6 +26,7 @@ class Signals:
     """
 
     def __init__(self, *, raising: bool = True, heard: bool = True) -> None:
+        super().__init__()
         self.quit = False
         self.stop_signal = 0
         self.paused = False
@@ -43,66 +41,34 @@ class Signals:
         self._rings_at = 0.0
         self._armed_at = 0.0
         self._armed_for = 0.0
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-        self._before: dict[int, Any] = {}
-        self._wakeup_before = -1
 
     def __enter__(self) -> Self:
         """Install the handlers."""
         if self.on_main_thread:
-            self._wakeup_before = signal.set_wakeup_fd(
-                self._writer.fileno(), warn_on_full_buffer=False
-            )
-            for name in _STOPS:
-                self._install(getattr(signal, name), self._stop)
-            self._install(signal.SIGUSR1, self._interrupt)
-            self._install(signal.SIGUSR2, self._pause)
-            self._install(signal.SIGCONT, self._resume)
-            self._install(signal.SIGALRM, self._ring)
+            self.hear(STOPS, self._stop)
+            self.hear([signal.SIGUSR1], self._interrupt)
+            self.hear([signal.SIGUSR2], self._pause)
+            self.hear([signal.SIGCONT], self._resume)
+            self.hear([signal.SIGALRM], self._ring)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Put back what was there before."""
         if self.on_main_thread:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(self._wakeup_before)
-        self._reader.close()
-        self._writer.close()
+        super().__exit__()
 
     def heed_hang_up(self) -> None:
         """Let SIGHUP, by which the death of a pool is told, stop the worker after its job."""
         if self.on_main_thread:
-            self._install(signal.SIGHUP, self._hang_up)
-
-    def _install(self, number: int, handler: Any) -> None:  # noqa: ANN401 (the signal module's own)
-        self._before[number] = signal.signal(number, handler)
+            self.hear([signal.SIGHUP], self._hang_up)
 
     # -- the loop's side ------------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """Give the descriptor to wait on beside a backend."""
-        return self._reader.fileno()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until told something, or for `seconds`."""
-        select.select([self._reader], [], [], max(0.0, seconds))
-        self.drain()
-
-    def drain(self) -> None:
-        """Make the descriptor unreadable until the next signal."""
-        with contextlib.suppress(BlockingIOError):
-            while self._reader.recv(64):
-                pass
 
     def tell_to_stop(self) -> None:
         """Ask the worker, from any thread, to stop after its job."""
         self.quit = True
-        with contextlib.suppress(OSError):
-            self._writer.send(b"\0")
+        self.tell()
 
     def cancel(self, still: Callable[[], bool]) -> None:
         """End the running job, from any thread, as one that was cancelled, if it `still` runs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from qframe.drivers.sockets import readable
 from qframe.exceptions import JobCancelled, JobGivenBack
 from qframe.features.reserved import ReservedJob
 from qframe.worker import process_tree
@@ -71,7 +71,7 @@ class SupervisedChild:
                 self._look_after(job)
                 heard = [signals.fileno(), *([self._socket.fileno()] if self._is_open else [])]
                 left = max(0.0, self._ends_at - time.monotonic())
-                select.select(heard, [], [], min(left, self._runner.leases.every))
+                readable(heard, min(left, self._runner.leases.every))
         except BaseException:
             self._kill()
             self.exit = self._ended(0)

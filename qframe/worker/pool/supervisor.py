@@ -17,8 +17,8 @@ from qframe.worker import process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
 from qframe.worker.pool.rescuer import Orphan, Rescuer
 from qframe.worker.pool.scoreboard import LastJob
-from qframe.worker.pool.signal_queue import CHANGED, PASSED_ON, STOPS, SignalQueue
 from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot
+from qframe.worker.wakeup import STOPS, WakeUp
 
 _LOOK = 1.0
 """Seconds between two looks at the deadlines of the jobs."""
@@ -28,6 +28,9 @@ _FIRST_ALONE = 10.0
 _MARGIN = 2.0
 """Seconds after its hard timeout in which a worker ends itself, writing its stacks."""
 _WORST = (USAGE, StopReason.LOST_BACKEND.exit_code, StopReason.MEMORY.exit_code, 1)
+_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+_FILES_CHANGED = 0
+"""Heard like a signal."""
 _FINAL = {StopReason.EMPTY, StopReason.ONCE}
 
 
@@ -81,17 +84,18 @@ class Supervisor:
         self._stopping = 0
         """How often it was told to stop: running jobs end, are given back, are killed."""
         self._next_step = 0.0
-        self._signals = SignalQueue()
+        self._wakeup = WakeUp()
 
     def run(self) -> int:
         """Keep the workers running and give the exit code."""
         process_tree.adopt_orphans()
-        with self._signals:
+        with self._wakeup:
+            self._wakeup.hear((*STOPS, *_PASSED_ON, signal.SIGCHLD), lambda *_: None)
             if self._changes is not None:
-                self._changes(self._signals.tell_of_changes)
+                self._changes(lambda: self._wakeup.tell(_FILES_CHANGED))
             while not self._is_over():
                 self._fill()
-                self._heed(self._signals.wait(self._seconds_to_wait()))
+                self._heed(self._wakeup.wait(self._seconds_to_wait()))
                 self._reap()
                 self._end_late_jobs()
                 self._step_to_the_end()
@@ -133,9 +137,9 @@ class Supervisor:
         for number in heard:
             if number in STOPS:
                 self._stop(number)
-            elif number in PASSED_ON:
+            elif number in _PASSED_ON:
                 self._pass_on(number)
-        if CHANGED in heard:
+        if _FILES_CHANGED in heard:
             self._report.told("source files have changed: workers are replaced after their jobs")
             for worker in self._workers:
                 worker.tell_to_leave()

@@ -1,0 +1,66 @@
+"""What ends a wait: signals, by their numbers, and what other threads tell."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterable
+from typing import Any, Self
+
+from qframe.drivers.sockets import readable
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""The signals that stop a worker, or a pool of them."""
+
+
+class WakeUp:
+    """A socket that is readable once a signal has come, and the handlers there were before."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before: dict[int, Any] = {}
+        self._wakeup_before: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put back what was there before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._wakeup_before is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
+        self._reader.close()
+        self._writer.close()
+
+    def hear(self, numbers: Iterable[int], handler: Any) -> None:  # noqa: ANN401 (the signal module's own)
+        """Handle signals so, and wake up with each; raises `ValueError` off the main thread."""
+        if self._wakeup_before is None:
+            self._wakeup_before = signal.set_wakeup_fd(
+                self._writer.fileno(), warn_on_full_buffer=False
+            )
+        for number in numbers:
+            self._before[number] = signal.signal(number, handler)
+
+    def fileno(self) -> int:
+        """Give the descriptor to wait on beside others."""
+        return self._reader.fileno()
+
+    def wait(self, seconds: float) -> bytes:
+        """Wait until told something, or for `seconds`; gives the numbers of the signals."""
+        readable([self.fileno()], seconds)
+        return self.drain()
+
+    def drain(self) -> bytes:
+        """Give what there is to hear; it is unreadable then until the next signal."""
+        with contextlib.suppress(BlockingIOError):
+            return self._reader.recv(4096)
+        return b""
+
+    def tell(self, number: int = 0) -> None:
+        """Wake up who waits, from any thread, as a signal of this number would."""
+        with contextlib.suppress(OSError):
+            self._writer.send(bytes([number]))
