@@ -56,11 +56,13 @@ class End:
 class Plan:
     """A step in the making: its operations, and what is done once it has been applied."""
 
-    __slots__ = ("after", "continues", "operations")
+    __slots__ = ("after", "continues", "operations", "waited_for")
 
     def __init__(self, *operations: Operation) -> None:
         self.operations = [*operations]
         self.after: list[Callable[[], None]] = []
+        self.waited_for = False
+        """Whether somebody has to wait for what becomes of the step: it may be refused."""
         self.continues = False
         """Whether the job's chain goes on with the step: its batch does not count it yet."""
 

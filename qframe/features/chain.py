@@ -1,10 +1,10 @@
 """Chains: jobs that run one after the other, each pushed in the step that ends the one before.
 
 `chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `last` that of
-the last; `delays` are the seconds that all links together wait. `chain:ID:UUID` is the link behind
-that one, with its payload; `chain:ID:catch` what is pushed when a link fails. Every change of a
-chain changes `chain:ID`, so a step that expects its value as it was read is refused where anything
-has changed.
+the last; `delays` are the seconds that all links together wait, `added` how many links were put in
+since its dispatch. `chain:ID:UUID` is the link behind that one, with its payload; `chain:ID:catch`
+what is pushed when a link fails. Every change of a chain changes `chain:ID`, so a step that expects
+its value as it was read is refused where anything has changed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class ChainFeature(Feature):
     """Pushes the next link in the step that ends one, or what catches its failure."""
 
     key: ClassVar[str] = KEY
-    deferrable: ClassVar[bool] = False
 
     def needless(self, job: ReservedJob) -> str | None:
         """Say that the chain has gone on: the link was done before, where a step cannot be one."""
@@ -83,6 +82,7 @@ class ChainFeature(Feature):
         chain = _chain_of(job)
         if chain is None or not end.state.is_final:
             return
+        plan.waited_for = True
         context, uuid = job.context, job.own_uuid
         if end.state in {State.COMPLETE, State.SKIPPED}:
             goes_on = _waits_for_batch(job) or plan_next(context, chain, uuid, plan)
@@ -271,6 +271,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
         if head is None or head["at"] != uuid:
             return False
         head["delays"] += link.delay
+        head["added"] = head.get("added", 0) + 1
         kept = KEPT + head["delays"]
         place = uuid if first else head["last"]
         plan = Plan()

@@ -62,8 +62,6 @@ class ReservedJob(Job):
     """Why the payload is not acted on; None for one that is."""
     features: Sequence[Feature] = ()
     """The features the payload names."""
-    deferrable = True
-    """Whether the step that completes it may wait for the next exchange."""
     _state = ""
     _in_doubt = False
     _message: dict[str, Any] | None = None
@@ -110,7 +108,6 @@ class ReservedJob(Job):
             found = self.context.features_of(self._message)
             if found:
                 self.features = cast("Sequence[Feature]", found)
-                self.deferrable = all(each.deferrable for each in self.features)
 
     def data_for(self, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
         data = self.payload.get("data")
@@ -244,10 +241,16 @@ class ReservedJob(Job):
         return plan
 
     def heard(self, plan: Plan, result: Result) -> bool:
-        """Hear what became of the deferred step; false where the lease had been lost."""
+        """Hear what became of the deferred step; false where the lease had been lost.
+
+        Where it was refused, the job is still to be settled.
+        """
         if result.outcome is Outcome.LOST:
             self._state = "lost"
             return False
+        if result.outcome is Outcome.REFUSED:
+            self._state = ""
+            return True
         plan.applied()
         return True
 
@@ -420,8 +423,6 @@ class Feature:
     key: ClassVar[str]
     waits: ClassVar[bool] = False
     """Whether it is only about jobs that wait: on the sync connection none do."""
-    deferrable: ClassVar[bool] = True
-    """Whether the step that ends the job may wait for the next exchange: it expects nothing."""
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Add what belongs to the push of a job."""

@@ -145,8 +145,9 @@ class Runner:
         """Run no more."""
 
     def settled(self, job: ReservedJob, end: End, name: str = "") -> bool:
-        """Settle, trying again while the backend does not answer and the lease may still hold.
+        """Settle, or see to it that the next exchange does.
 
+        Tries again while the backend does not answer and the lease may still hold.
         False, after the event `LeaseLost`, when the job was no longer ours.
         """
         self.watchdog.spare()
@@ -154,7 +155,10 @@ class Runner:
         pause = _FIRST_PAUSE
         while True:
             try:
-                job.settle(end)
+                if end.state is State.COMPLETE:
+                    self.exchange.defer(job, end)
+                else:
+                    job.settle(end)
             except SettleError as error:
                 log.warning("%s", error)
                 self.lost(job, name)
@@ -453,13 +457,6 @@ class Attempt:
             return outcome
         if job.is_settled:
             pass  # by itself, or by a listener
-        elif end.state is State.COMPLETE and job.deferrable:
-            try:
-                self.runner.exchange.defer(job, end)
-            except SettleError as error:
-                log.warning("%s", error)
-                self.runner.lost(job, self.name)
-                return Outcome.LOST
         elif not self.runner.settled(job, end, self.name):
             return Outcome.LOST
         self._tell(outcome, end, seconds)

@@ -81,7 +81,7 @@ def test_the_step_that_ends_a_link_pushes_the_next() -> None:
         Delete(),
     ]  # fmt: skip
     assert plan.continues
-    assert not job.deferrable
+    assert plan.waited_for
 
 
 def test_the_step_that_ends_the_last_link_forgets_the_chain() -> None:

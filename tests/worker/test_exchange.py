@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from qframe.contracts.status import State
 from qframe.exceptions import BackendUnavailable, LeaseLost
+from qframe.features import chain
+from qframe.features.all import FEATURES
 from qframe.features.base import End
-from qframe.features.reserved import ReservedJob
+from qframe.features.chain import ChainPlan
+from qframe.features.context import Prepared
+from qframe.features.reserved import Feature, ReservedJob
+from qframe.payload import envelope
 from qframe.worker.exchange import Exchange
 from tests.worker.bench import Bench
 
 DONE = End(State.COMPLETE)
 
 
+def unavailable(*_: object) -> list[str | None]:
+    raise BackendUnavailable("down")
+
+
 class Talk:
     """An exchange, and whom it found to run twice."""
 
-    def __init__(self) -> None:
-        self.bench = Bench()
+    def __init__(self, features: Sequence[Feature] = ()) -> None:
+        self.bench = Bench(features=features)
         self.backend = self.bench.backend
         self.twice: list[str] = []
         self.exchange = Exchange(self.bench.connection, lambda job: self.twice.append(job.uuid))
@@ -26,7 +37,7 @@ class Talk:
     def held(self, *names: str) -> list[ReservedJob]:
         for name in names:
             self.bench.push(name)
-        jobs = self.exchange.reserve(["q"], len(names))
+        jobs = self.exchange.reserve(["q"], self.bench.left)
         self.backend.said.clear()
         return jobs
 
@@ -145,6 +156,71 @@ def test_a_start_that_cannot_be_told_leaves_the_deletion(talk: Talk) -> None:
     assert talk.exchange.defers(a)
     talk.exchange.flush()
     assert talk.bench.left == 1
+
+
+# -- a job whose end may be refused ---------------------------------------------------------------
+
+
+@pytest.fixture
+def chained() -> Talk:
+    """Give one whose first job is the first of two links; its second has no features."""
+    talk = Talk(FEATURES)
+    plan = ChainPlan("c", [None, None], [link("a"), link("z")])
+    chain.start(talk.bench.context, plan)
+    return talk
+
+
+def link(uuid: str) -> Prepared:
+    message = {"uuid": uuid, "job": "Link", "data": {}, "chain": {"id": "c"}}
+    return Prepared(uuid, envelope.encode(message), "q", 0)
+
+
+def test_a_chain_goes_on_with_the_next_reservation(chained: Talk) -> None:
+    (a,) = chained.held()
+    chained.exchange.start(a)
+    chained.exchange.defer(a, DONE)
+    (z,) = chained.exchange.reserve(["q"], 1)
+    assert z.uuid == "z"
+    assert chained.backend.said == ["tell Start", "reserve Expect Unset Push Set Delete"]
+
+
+def test_before_the_next_start_it_is_waited_for(chained: Talk) -> None:
+    a, b = chained.held("B")
+    chained.exchange.start(a)
+    chained.exchange.defer(a, DONE)
+    chained.exchange.start(b)
+    assert chained.backend.said == [
+        "tell Start", "apply Expect Unset Push Set Delete", "tell Start",
+    ]  # fmt: skip
+
+
+def test_what_is_refused_is_made_anew_at_once(chained: Talk) -> None:
+    (a,) = chained.held()
+    chained.exchange.start(a)
+    chained.exchange.defer(a, DONE)
+    assert chain.extend(chained.bench.context, "c", "a", link("m"), first=True)
+    assert chained.exchange.reserve(["q"], 1) == []
+    (m,) = chained.exchange.reserve(["q"], 1)
+    assert m.uuid == "m"
+    assert a.is_deleted
+    assert chained.bench.left == 1
+
+
+def test_it_stays_to_be_settled_while_the_backend_does_not_answer(
+    chained: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = chained.held()
+    chained.exchange.start(a)
+    chained.exchange.defer(a, DONE)
+    chain.extend(chained.bench.context, "c", "a", link("m"), first=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(chained.backend, "read", unavailable)
+        with pytest.raises(BackendUnavailable):
+            chained.exchange.reserve(["q"], 1)
+    assert not a.is_settled
+    chained.exchange.flush()
+    assert a.is_deleted
+    assert chained.bench.left == 1
 
 
 # -- a job that runs on ---------------------------------------------------------------------------
