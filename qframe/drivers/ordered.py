@@ -32,6 +32,7 @@ _PARTS: dict[type, str] = {
     op.Forget: "forgotten",
 }
 """Which part of a step each operation belongs to."""
+_LAST = {op.Delete, op.Bury}
 _FOR = 30 * 86400.0
 """Seconds an outbox is kept for a message that comes again."""
 
@@ -285,15 +286,16 @@ def _first_refused(results: Iterable[Result]) -> Result | None:
 
 def _is_plain(step: Step) -> bool:
     """Whether the backend of the messages can make the step alone."""
-    if step.reservation is None:
-        queues = {each.queue if isinstance(each, Push) else "" for each in step.operations}
-        return len(queues) == 1 and "" not in queues
     job = step.reservation
-    if len(step.operations) != 1 or _PARTS[type(step.operations[0])] != "own":
+    if job is None:
+        queues = {each.queue if type(each) is Push else "" for each in step.operations}
+        return len(queues) == 1 and "" not in queues
+    kind = type(step.operations[0])
+    if len(step.operations) != 1 or _PARTS[kind] != "own":
         return False
     # Who ends a job unstarted may do so as a step before went on without it, and broke off.
-    last = not job.started and isinstance(step.operations[0], op.Delete | op.Bury)
-    return isinstance(step.operations[0], op.Renew) or not (job.unsent or last)
+    last = not job.started and kind in _LAST
+    return kind is op.Renew or not (job.unsent or last)
 
 
 def _handing_over(operation: op.Operation) -> op.Operation:

@@ -72,13 +72,14 @@ class BeanstalkdBackend(Backend):
         pushes: list[Push] = []
         with guarded():
             for step in steps:
-                if isinstance(step.reservation, BeanstalkdJob | LeftJob):
+                job = step.reservation
+                if job is None:
+                    pushes += step.operations  # type: ignore[arg-type] # looked at by _check
+                    results.append(APPLIED)
+                else:
                     self._push(pushes)
                     pushes = []
-                    results.append(step.reservation.operate(step.operations[0]))  # type: ignore[arg-type] # looked at by _check
-                else:
-                    pushes += step.operations  # type: ignore[arg-type] # as well
-                    results.append(APPLIED)
+                    results.append(job.operate(step.operations[0]))  # type: ignore[attr-defined] # as well
             self._push(pushes)
         return results
 
@@ -94,32 +95,22 @@ class BeanstalkdBackend(Backend):
         del limit  # each reservation counts: none is made ahead
         with guarded():
             connection = self._connections.work()
-            done = _deletions(first, connection) if queues else []
+            done = _deletable(first, connection) if queues else []
             results = [] if done else self.apply(*first)
             with connection.lock:
-                return [*self._next(connection, queues, done, results)], results
+                jobs = self._waits.outcome(connection, queues)
+                if jobs is None:
+                    try:
+                        jobs = self._look(connection, queues, done, results)
+                    except BackendUnavailable as error:
+                        for each in done:
+                            each.may_be_deleted()
+                        if done or not isinstance(error, Cut):
+                            raise
+                        jobs = self._look(connection, queues, (), results)  # it was restarted
+                return [*jobs], results
 
-    def _next(
-        self,
-        connection: BeanstalkdConnection,
-        queues: Sequence[str],
-        done: Sequence[BeanstalkdJob],
-        results: list[Result],
-    ) -> list[BeanstalkdJob]:
-        if connection.waits_for:
-            came = self._waits.outcome(connection, queues)
-            if came is not None:
-                return came
-        try:
-            return self._probe(connection, queues, done, results)
-        except BackendUnavailable as error:
-            for each in done:
-                each.may_be_deleted()
-            if done or not isinstance(error, Cut):
-                raise
-        return self._probe(connection, queues, (), results)  # the server was restarted
-
-    def _probe(
+    def _look(
         self,
         connection: BeanstalkdConnection,
         queues: Sequence[str],
@@ -133,17 +124,20 @@ class BeanstalkdBackend(Backend):
         """
         connection.open()
         for queue in queues:
-            before = [job.deletion for job in done] + connection.watch(tube_of(queue))
+            commands = [job.deletion for job in done]
+            commands += connection.watch(tube_of(queue))
+            commands.append(RESERVE)
             guess = connection.next_number
-            after = [b"stats-job %d\r\n" % guess] if guess else []
+            if guess:
+                commands.append(b"stats-job %d\r\n" % guess)
             asked_at = self.clock()
-            replies = connection.exchange([*before, RESERVE, *after])
-            for job, reply in zip(done, replies, strict=False):
-                results.append(job.is_deleted(reply))
+            replies = connection.exchange(commands)
+            told = replies.pop() if guess else None
+            reply = replies.pop()
+            for job, answer in zip(done, replies, strict=False):
+                results.append(job.is_deleted(answer))
             done = ()
-            reply = replies[len(before)]
             if reply[0] == b"RESERVED":
-                told = replies[-1] if guess == int(reply[1][1]) else None
                 return self._jobs(connection, reply, asked_at, told)
         return []
 
@@ -156,16 +150,16 @@ class BeanstalkdBackend(Backend):
     ) -> list[BeanstalkdJob]:
         """Make a job of a reservation, unless its lease ended before it was looked at."""
         number = int(reply[1][1])
-        connection.came(number)
-        looked_at = self.clock()
-        stats = connection.stats_of(number, told)
+        now = self.clock() if asked_at is None else asked_at
+        guessed = connection.came(number)
+        stats = connection.stats_of(number, told if guessed else None)
         if stats is None:
             return []
         if asked_at is None:
-            asked_at = looked_at + stats.left - stats.ttr
+            asked_at = now + stats.left - stats.ttr
         job = BeanstalkdJob(reply, stats, asked_at, connection, self._connections, self._log)
         # What there was before the server was started may have been reserved before, forgotten.
-        if stats.reserves > 1 or looked_at - stats.age < connection.server.up_since:
+        if stats.reserves > 1 or now - stats.age < connection.server.up_since:
             job.recall()
         return [job]
 
@@ -240,25 +234,29 @@ class BeanstalkdBackend(Backend):
             self._connections.close()
 
 
+_OURS = BeanstalkdJob | LeftJob
+
+
 def _check(step: Step) -> None:
     """Raise `TypeError` for a step that this backend cannot make alone."""
-    if isinstance(step.reservation, BeanstalkdJob | LeftJob):
-        if len(step.operations) != 1 or not isinstance(step.operations[0], OfReservation):
-            raise TypeError(f"{step!r} is not one operation on the reservation")
-    elif step.reservation is not None:
+    if step.reservation is None:
+        if not all(type(each) is Push for each in step.operations):
+            raise TypeError(f"{step!r} is not of messages alone")
+    elif not isinstance(step.reservation, _OURS):
         raise TypeError(f"{step.reservation!r} is not of this backend")
-    elif not all(type(each) is Push for each in step.operations):
-        raise TypeError(f"{step!r} is not of messages alone")
+    elif len(step.operations) != 1 or not isinstance(step.operations[0], OfReservation):
+        raise TypeError(f"{step!r} is not one operation on the reservation")
 
 
-def _deletions(steps: Sequence[Step], connection: BeanstalkdConnection) -> list[BeanstalkdJob]:
+def _deletable(steps: Sequence[Step], connection: BeanstalkdConnection) -> list[BeanstalkdJob]:
     """Give the jobs to delete, if that is all there is to do and this connection holds them."""
     jobs: list[BeanstalkdJob] = []
     for step in steps:
         job = step.reservation
         if not isinstance(job, BeanstalkdJob) or job not in connection.held:
             return []
-        if step.operations != (Delete(),) or connection.clock() >= job.sure_until:
+        deletes = len(step.operations) == 1 and type(step.operations[0]) is Delete
+        if not deletes or connection.clock() >= job.sure_until:
             return []
         jobs.append(job)
     return jobs

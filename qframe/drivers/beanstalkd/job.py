@@ -95,20 +95,20 @@ class BeanstalkdJob(Reservation):
 
     def _operated(self, operation: op.OfReservation) -> bool:
         match operation:
-            case op.Start(_, notes):
-                return self._start(notes)
-            case op.Renew():
-                return self._renew()
-            case op.Bury(notes):
-                self._note_end(notes)
-                return self._settle(b"bury %d %d\r\n" % (self.number, self.priority), b"BURIED")
-            case op.Release():
-                return self._release(operation)
+            case op.Start():
+                return self._start(operation.notes)
             case op.Delete():
                 done = self._settle(self.deletion, b"DELETED")
                 if done:
                     self._forget()
                 return done
+            case op.Renew():
+                return self._renew()
+            case op.Release():
+                return self._release(operation)
+            case op.Bury():
+                self._note_end(operation.notes)
+                return self._settle(b"bury %d %d\r\n" % (self.number, self.priority), b"BURIED")
 
     def _start(self, notes: bytes) -> bool:
         """Count the attempt; noted only where it is not the first, or the server may forget it."""

@@ -57,6 +57,8 @@ class Waits:
         self, connection: BeanstalkdConnection, queues: Sequence[str]
     ) -> list[BeanstalkdJob] | None:
         """Give what a wait took, nothing while it goes on; None where it has to be looked for."""
+        if not connection.waits_for:
+            return None
         if connection.waits_for[1:] != tuple(map(tube_of, queues)):
             self.end(connection)
             return None
