@@ -187,7 +187,7 @@ def test_the_embedded_backend_is_opened_only_when_it_is_needed() -> None:
     queues.extend("forgetful", Forgetful)
     queues.connection().push_raw("{}")
     (job,) = queues.connection().reserve(["default"])
-    queues.connection().backend.apply(job.start_plan().step(job.reservation))
+    queues.connection().backend.apply(job.start_plan())
     job.delete()
     assert list(queues._backends) == ["mine"]
     assert queues.store().get("a") == [None]

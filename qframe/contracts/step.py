@@ -9,6 +9,7 @@ characters. Seconds are counted by the backend's clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar, dataclass_transform
@@ -313,12 +314,12 @@ class Step:
 
     def __init__(self, reservation: Reservation | None, *operations: Operation) -> None:
         self.reservation = reservation
-        self.operations = operations
+        self.operations: Sequence[Operation] = operations
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):
             return NotImplemented
-        return self.reservation is other.reservation and self.operations == other.operations
+        return self.reservation is other.reservation and (*self.operations,) == (*other.operations,)
 
     __hash__ = None  # type: ignore[assignment] # a value that may hold anything
 

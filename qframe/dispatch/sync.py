@@ -148,7 +148,7 @@ class SyncConnection(Connection):
         """Run a job as it arrives, and settle it."""
         began = time.monotonic()
         plan = job.start_plan()
-        self.context.backend.apply(plan.step(job.reservation))
+        self.context.backend.apply(plan)
         plan.applied()
         events.fire(events.JobProcessing, job)
         instance = None

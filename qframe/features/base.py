@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qframe.contracts.status import State
@@ -53,14 +53,17 @@ class End:
     """Its new priority where it is released, on backends that have priorities."""
 
 
-class Plan:
-    """A step in the making: its operations, and what is done once it has been applied."""
+class Plan(Step):
+    """A step in the making, and what is done once it has been applied."""
 
-    __slots__ = ("after", "continues", "operations", "waited_for")
+    operations: list[Operation]
 
-    def __init__(self, *operations: Operation) -> None:
+    __slots__ = ("after", "continues", "waited_for")
+
+    def __init__(self, reservation: Reservation | None = None, *operations: Operation) -> None:
+        self.reservation = reservation
         self.operations = [*operations]
-        self.after: list[Callable[[], None]] = []
+        self.after: Sequence[Callable[[], None]] = ()
         self.waited_for = False
         """Whether somebody has to wait for what becomes of the step: it may be refused."""
         self.continues = False
@@ -70,9 +73,9 @@ class Plan:
         """Add operations."""
         self.operations += operations
 
-    def step(self, reservation: Reservation | None = None) -> Step:
-        """Give the step."""
-        return Step(reservation, *self.operations)
+    def then(self, *actions: Callable[[], None]) -> None:
+        """Add what follows it."""
+        self.after = (*self.after, *actions)
 
     def applied(self) -> None:
         """Do what follows the step."""

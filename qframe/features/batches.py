@@ -215,7 +215,7 @@ class Batches:
                 apart.append(place)
             else:
                 plan.add(*own.operations)
-                plan.after += own.after
+                plan.then(*own.after)
         return plan, apart
 
     def apply(self, plan: Plan, *, raises: bool = False) -> Result:

@@ -174,7 +174,7 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
         head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
-    plan.after.append(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
+    plan.then(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
     return pushing, plan
 
 
@@ -228,12 +228,12 @@ def plan_prepared(
     context.plan_push(pushing, own)
     holder = _holder(context, pushing, own, plan)
     if holder or follows is not None:
-        plan.after.append(partial(context.tell_pushed, pushing, holder))
+        plan.then(partial(context.tell_pushed, pushing, holder))
     if holder:
         log.info("%s is passed over: %s has its lock", job.uuid, holder)
         return holder
     plan.add(*own.operations)
-    plan.after += own.after
+    plan.then(*own.after)
     return ""
 
 

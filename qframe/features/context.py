@@ -155,7 +155,7 @@ class Context:
                 planned.append((job, plan))
             else:
                 plain.append(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
-        steps = [plan.step() for _, plan in planned]
+        steps: list[Step] = [plan for _, plan in planned]
         if plain:
             steps.insert(0, Step(None, *plain))
         results = self.backend.apply(*steps)
@@ -174,7 +174,7 @@ class Context:
 
     def apply(self, plan: Plan) -> Result:
         """Apply a plan that is about no reservation, and do what follows it."""
-        (result,) = self.backend.apply(plan.step())
+        (result,) = self.backend.apply(plan)
         if result.applied:
             plan.applied()
         return result

@@ -147,8 +147,8 @@ class ReservedJob(Job):
         """Give the plan of the step that starts an attempt."""
         start = Start(self.context.retry_after, self._notes_of_start())
         if not self.features:
-            return Plan(start)
-        plan = Plan()
+            return Plan(self.reservation, start)
+        plan = Plan(self.reservation)
         for feature in self.features:
             feature.start(self, plan)
         plan.add(start)
@@ -205,7 +205,7 @@ class ReservedJob(Job):
     def _applied(self, plan: Plan) -> Result:
         """Apply a step; one that may have been applied before, unheard, counts as applied."""
         try:
-            (result,) = self.context.backend.apply(plan.step(self.reservation))
+            (result,) = self.context.backend.apply(plan)
         except BackendUnavailable:
             self._in_doubt = True
             raise
@@ -214,8 +214,8 @@ class ReservedJob(Job):
     def plan(self, end: End) -> Plan:
         """Give the plan of the step that ends the reservation like this."""
         if end.state is State.COMPLETE and not self.features:
-            return Plan(_DELETE)
-        plan = Plan()
+            return Plan(self.reservation, _DELETE)
+        plan = Plan(self.reservation)
         for feature in self.features:
             feature.end(self, end, plan)
         if end.state is State.FAILED:
@@ -329,7 +329,8 @@ class ReservedJob(Job):
         Where a step cannot be one, and the worker dies in it, who gets the job next pushes what it
         was to push.
         """
-        (result,) = self.say(plan.step(self.reservation))
+        plan.reservation = self.reservation
+        (result,) = self.say(plan)
         if result.applied:
             plan.applied()
         return result

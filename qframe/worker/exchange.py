@@ -25,7 +25,7 @@ CONFIRM = 0.25
 
 
 class _Ended:
-    """A job that is done, and the step that says so."""
+    """A job that is done, and the plan of the step that says so."""
 
     said = 0
     """How often it was said; each time but one it finds the job gone."""
@@ -39,7 +39,6 @@ class _Ended:
         self.job = job
         self.end = end
         self.plan = plan
-        self.step = plan.step(job.reservation)
 
 
 class _Started:
@@ -52,8 +51,8 @@ class _Started:
         self.ended = ended
         self.said_at = said_at
         self.plan = job.start_plan()
-        self.steps = [each.step for each in ended]
-        self.steps.append(self.plan.step(job.reservation))
+        self.steps = [each.plan for each in ended]
+        self.steps.append(self.plan)
 
 
 class Exchange:
@@ -85,8 +84,10 @@ class Exchange:
 
         Its answer may come later, while the job runs: then a loss is found by whatever is next.
         """
-        if any(each.plan.waited_for for each in self._ended):
-            self.flush()
+        for each in self._ended:
+            if each.plan.waited_for:
+                self.flush()
+                break
         ended = self._take()
         started = self._unanswered[job] = _Started(job, ended, self._backend.clock())
         try:
@@ -100,7 +101,7 @@ class Exchange:
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:
         """Hold up to `limit` jobs."""
         ended = self._take()
-        first = [each.step for each in ended]
+        first = [each.plan for each in ended]
         try:
             jobs, results = self._connection.reserve_after(first, queues, limit)
         except BackendUnavailable:
@@ -116,7 +117,7 @@ class Exchange:
         ended = self._take()
         if ended:
             try:
-                results = self._backend.apply(*(each.step for each in ended))
+                results = self._backend.apply(*(each.plan for each in ended))
             except BackendUnavailable:
                 self._put_back(ended)
                 raise

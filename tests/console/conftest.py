@@ -102,7 +102,7 @@ class Shop:
 
 def started(job: ReservedJob) -> bool:
     """Start a job that is held; says whether it was ours."""
-    (result,) = job.context.backend.apply(job.start_plan().step(job.reservation))
+    (result,) = job.context.backend.apply(job.start_plan())
     return result.applied
 
 

@@ -55,7 +55,7 @@ class Bench:
     def started(self, queue: str = "q") -> ReservedJob:
         """Hold and start the next job."""
         job = self.held(queue)
-        (result,) = self.backend.apply(job.start_plan().step(job.reservation))
+        (result,) = self.backend.apply(job.start_plan())
         assert result.applied
         return job
 

@@ -108,7 +108,7 @@ class Benches(Bench):
         names = queues or ("q", "run", "told")
         before = len(self.ran)
         while found := next((job for name in names if (job := self.reserve(name))), None):
-            self.backend.apply(found.start_plan().step(found.reservation))
+            self.backend.apply(found.start_plan())
             if needless := found.needless():
                 found.settle(End(State.SKIPPED, remark=needless))
                 continue

@@ -57,7 +57,7 @@ def ran(bench: Bench, queue: str = "q") -> list[str]:
     """Run what waits, in order; gives the uuids."""
     found = []
     while (job := bench.reserve(queue)) is not None:
-        bench.backend.apply(job.start_plan().step(job.reservation))
+        bench.backend.apply(job.start_plan())
         job.settle(End(State.COMPLETE))
         found.append(job.uuid)
     return found
@@ -386,7 +386,7 @@ def test_a_worker_that_dies_at_any_point_loses_nothing(calls: int, state: State)
     again = bench.reserve()
     if again is not None and again.uuid == "a":
         needless = again.needless()
-        bench.backend.apply(again.start_plan().step(again.reservation))
+        bench.backend.apply(again.start_plan())
         again.settle(End(State.SKIPPED if needless else state, error=ValueError("no")))
         again = None
     if again is not None:

@@ -51,7 +51,7 @@ def lives(raw: bytes, state: State) -> None:
     bench.context.push([bench.context.pushing(Prepared("", raw, "q", 0))])
     job = bench.held()
     job.needless()
-    (result,) = bench.backend.apply(job.start_plan().step(job.reservation))
+    (result,) = bench.backend.apply(job.start_plan())
     assert result.applied
     job.progress(0.5, "half")
     job.look()

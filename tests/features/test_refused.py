@@ -44,7 +44,7 @@ def refuse(bench: Bench, raw: bytes) -> str:
     assert isinstance(job.refusal, InvalidPayload | InvalidSignature)
     assert not job.features
     assert job.needless() is None
-    (result,) = bench.backend.apply(job.start_plan().step(job.reservation))
+    (result,) = bench.backend.apply(job.start_plan())
     assert result.applied
     plan = job.plan(End(State.FAILED, error=job.refusal))
     assert [type(each) for each in plan.operations] == [Record, Delete]

@@ -84,7 +84,7 @@ def test_a_job_out_of_tries_is_told_in_a_process_of_its_own(project: Project) ->
     assert first.wait() == 0
     project.push("iso.Leave", {"how": "wait"}, maxTries=1)
     (job,) = project.queue.reserve([project.queue.default_queue])
-    project.queue.backend.apply(job.start_plan().step(job.reservation))
+    project.queue.backend.apply(job.start_plan())
     second = project.work("--isolate", "--preload")
     wait_for(lambda: len(project.failed()) == 2, "the second failure")
     told = [

@@ -39,7 +39,7 @@ def started(project: Project, **envelope: Any) -> ReservedJob:
     """Push a job and start it."""
     project.push("Note", **envelope)
     job = reserved(project)
-    (result,) = project.queue.backend.apply(job.start_plan().step(job.reservation))
+    (result,) = project.queue.backend.apply(job.start_plan())
     assert result.applied
     return job
 
@@ -197,7 +197,7 @@ class TestRescuer:
         job.release()
         again = reserved(project)
         assert rescue(project, fence).fate is Fate.GONE
-        project.queue.backend.apply(again.start_plan().step(again.reservation))
+        project.queue.backend.apply(again.start_plan())
         assert rescue(project, fence).fate is Fate.GONE
         again.delete()
         assert project.empty()

@@ -26,7 +26,7 @@ local function push(ready, delay, messages, first, last)
   local length
   if delay > 0 then
     for i = first, last do
-      local distinct = add(delayed, now() + delay + apart * STEP, messages[i])
+      local distinct = add(delayed, exact(now() + delay + apart * STEP), messages[i])
       apart = apart + 1
       -- Who waits for a later one is woken to look again.
       if redis.call('ZRANK', delayed, distinct) == 0 and redis.call('LLEN', notify) == 0 then

@@ -52,11 +52,11 @@ local function take(place, ready, reserved)
   end
   for i, member in ipairs(members) do
     if bytes >= most then break end
-    local score = hold_until(now() + hold + #member / rate) + taken * STEP
+    local score = exact(hold_until(now() + hold + #member / rate) + taken * STEP)
     local n = #found
     found[n + 1] = place
     found[n + 2] = add(reserved, score, member)
-    found[n + 3] = exact(score)
+    found[n + 3] = score
     found[n + 4] = notes[i]
     bytes = bytes + #member
     taken = taken + 1

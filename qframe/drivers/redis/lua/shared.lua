@@ -29,10 +29,10 @@ local function hold_until(ends)
   return math.floor(ends / STEP) * STEP
 end
 
--- A sorted set has the same bytes only once.
+-- A sorted set has the same bytes only once. The score is what `exact` gives.
 local function add(set, score, member)
   local distinct = member
-  while redis.call('ZADD', set, 'NX', exact(score), distinct) == 0 do
+  while redis.call('ZADD', set, 'NX', score, distinct) == 0 do
     distinct = member .. TAG .. string.rep(' ', apart)
     apart = apart + 1
   end

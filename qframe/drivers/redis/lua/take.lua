@@ -13,6 +13,6 @@ if redis.call('LREM', ready, -1, wanted) == 0
   and not (expired and redis.call('ZREM', reserved, wanted) == 1) then
   return false
 end
-local score = hold_until(now() + ARGV[4])
+local score = exact(hold_until(now() + ARGV[4]))
 local member = add(reserved, score, wanted)
-return {member, exact(score), ARGV[5] ~= '' and redis.call('GET', ARGV[5]) or ''}
+return {member, score, ARGV[5] ~= '' and redis.call('GET', ARGV[5]) or ''}
