@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
+from collections.abc import Callable
 
 import typer
 
 from qframe.console import batches, failed, jobs, queues, restart, setup, status, work, workers
 from qframe.console.text import say_error
-from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob, QframeError
+from qframe.exceptions import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidJob,
+    QframeError,
+    Unsupported,
+)
 from qframe.worker.options import USAGE, StopReason
 
 _COMMANDS = {
@@ -25,6 +34,13 @@ _COMMANDS = {
 }
 """The commands of each module, in the order of `qframe --help`."""
 
+
+def _shown(command: Callable[..., object]) -> str:
+    """Give the help of a command, of which typer is not to fold the examples."""
+    text = re.sub(r"\n *qframe ", "\n  qframe ", inspect.cleandoc(command.__doc__ or ""))
+    return text.replace("\n\n  qframe", "\n\n\b\n  qframe")
+
+
 app = typer.Typer(
     name="qframe",
     help="Laravel's queue for Python: dispatch jobs, work them, look after them.",
@@ -36,7 +52,7 @@ app = typer.Typer(
 )
 for group, commands in _COMMANDS.items():
     for command in commands:
-        app.command()(getattr(group, command))
+        app.command(help=_shown(getattr(group, command)))(getattr(group, command))
 
 
 def main() -> None:
@@ -46,7 +62,7 @@ def main() -> None:
     """
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except (ConfigurationError, InvalidJob) as error:
+    except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:
         code = say_error(str(error), StopReason.LOST_BACKEND.exit_code)

@@ -16,7 +16,7 @@ from qframe.console.options import Config, ConnectionOption, Json, Limit, first,
 from qframe.console.text import say, say_error, say_facts, say_json, say_rows
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
-from qframe.exceptions import ConfigurationError, QframeError
+from qframe.exceptions import ConfigurationError
 from qframe.features.batches import Batches
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
@@ -44,10 +44,9 @@ def batch(
     With --follow the exit code is 0 when every member is done, 1 when some have failed or it was
     cancelled.
 
-    \b
       qframe batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
       qframe batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3 --follow
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     _, found = _found(Connections(configured(config), connection), identity)
     code = 0
     if follow:
@@ -70,10 +69,9 @@ def batches(
 ) -> None:
     """List the batches, latest first.
 
-    \b
-      qframe batches
-      qframe batches --connection redis --limit 10 --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe batches
+    qframe batches --connection redis --limit 10 --json
+    """
     known = _everything(Connections(configured(config), connection))
     rows = [_row(record) for record in first(known, limit)]
     if not as_json:
@@ -91,9 +89,8 @@ def cancel_batch(
     Members that wait still run, unless they go through the middleware SkipIfBatchCancelled or ask
     `self.batch()`. Exit code 1 when it was cancelled or had finished before.
 
-    \b
       qframe cancel-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     _, found = _found(Connections(configured(config), connection), identity)
     if found.cancel():
         say(f"cancelled {found.id}")
@@ -113,9 +110,8 @@ def retry_batch(
     When then all members are done, `then` follows. What was skipped because the batch was cancelled
     stays so.
 
-    \b
       qframe retry-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     chosen = Connections(configured(config), connection)
     found = [_found(chosen, identity) for identity in ids]
     every = Connections(chosen.queues, None)
@@ -138,10 +134,9 @@ def prune_batches(
 ) -> None:
     """Remove batches that finished more than --hours (24) ago; for a cron job.
 
-    \b
-      qframe prune-batches --hours 48
-      qframe prune-batches --hours 48 --unfinished 168 --cancelled 168
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe prune-batches --hours 48
+    qframe prune-batches --hours 48 --unfinished 168 --cancelled 168
+    """
     before = hours_ago("--hours", hours)
     more = {
         name: None if given is None else hours_ago(f"--{name}", given)
@@ -167,7 +162,7 @@ def _found(connections: Connections, identity: str) -> tuple[Connection, Batch]:
     done = connections.each(lambda queue: _kept(queue).read(identity))
     found = [(queue, record) for queue, record in done if record is not None]
     if not found:
-        raise QframeError(f"no batch {identity[:100]!r}; qframe batches lists them")
+        raise ConfigurationError(f"no batch {identity[:100]!r}; qframe batches lists them")
     queue, record = next((each for each in found if each[0].name == each[1].connection), found[0])
     return queue, Batch(queue, record)
 

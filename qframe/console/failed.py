@@ -41,11 +41,10 @@ def failed(
 ) -> None:
     """List the failed jobs, latest first, or show one with its error and attempts.
 
-    \b
-      qframe failed
-      qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
-      qframe failed --queue emails --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe failed
+    qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    qframe failed --queue emails --json
+    """
     stores = Connections(configured(config), connection).failed_stores(answering=True)
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
@@ -66,11 +65,10 @@ def retry(
 ) -> int:
     """Queue failed jobs again, each once however often this is called.
 
-    \b
-      qframe retry all
-      qframe retry all --queue emails
-      qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe retry all
+    qframe retry all --queue emails
+    qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    """
     connections = Connections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
     if not ids and not queue:
@@ -95,9 +93,8 @@ def forget(
 ) -> None:
     """Remove failed jobs for good.
 
-    \b
-      qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    """
     stores = Connections(configured(config), connection).failed_stores(answering=True)
     for uuid in ids:
         store, _ = _found(stores, uuid)
@@ -113,10 +110,9 @@ def flush(
 ) -> None:
     """Remove all failed jobs for good, or only the older ones.
 
-    \b
-      qframe flush
-      qframe flush --hours 48
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe flush
+    qframe flush --hours 48
+    """
     before = hours_ago("--hours", hours) if hours else None
     stores = Connections(configured(config), connection).failed_stores(answering=True)
     say(f"removed {sum(store.flush(before) for store in stores)} failed jobs")
@@ -130,9 +126,8 @@ def prune(
 ) -> None:
     """Remove failed jobs older than --hours (24); for a cron job.
 
-    \b
-      qframe prune --hours 168
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe prune --hours 168
+    """
     flush(hours=hours, connection=connection, config=config)
 
 

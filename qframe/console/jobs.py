@@ -27,10 +27,9 @@ def dispatch(
 ) -> None:
     """Queue a job by its name and print its id.
 
-    \b
-      qframe dispatch app.jobs.SendWelcome '{"user_id": 7}' --queue high --delay 10
-      qframe status $(qframe dispatch app.jobs.Import '{}' --track) --follow
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe dispatch app.jobs.SendWelcome '{"user_id": 7}' --queue high --delay 10
+    qframe status $(qframe dispatch app.jobs.Import '{}' --track) --follow
+    """
     queues = configured(config)
     queues.registry.load()
     try:

@@ -20,7 +20,6 @@ from qframe.console.options import (
 )
 from qframe.console.text import say, say_json, say_rows
 from qframe.contracts.backend import Capability
-from qframe.exceptions import ConfigurationError
 from qframe.payload.text import queue_name
 from qframe.worker.control import pause_key
 
@@ -37,10 +36,9 @@ def pause(
 ) -> None:
     """Let workers take no more jobs from a queue, or from any; running jobs finish.
 
-    \b
-      qframe pause emails
-      qframe pause --for 600
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe pause emails
+    qframe pause --for 600
+    """
     ttl = seconds_of("--for", seconds) or None
     name = queue_name(queue) if queue else ""
 
@@ -57,10 +55,9 @@ def resume(
 ) -> None:
     """Undo `pause`: of one queue, or, without a name, every pause there is.
 
-    \b
-      qframe resume emails
-      qframe resume
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe resume emails
+    qframe resume
+    """
     name = queue_name(queue) if queue else ""
 
     def act(each: Connection) -> None:
@@ -83,10 +80,9 @@ def size(
 ) -> None:
     """Count the jobs of each queue by state.
 
-    \b
-      qframe size
-      qframe size --queue emails --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe size
+    qframe size --queue emails --json
+    """
     rows = _sizes(Connections(configured(config), connection), queue)
     say_rows(rows, empty="no queue holds a job", as_json=as_json)
 
@@ -103,10 +99,9 @@ def monitor(
 
     Listeners hear `QueueBusy` for each such queue.
 
-    \b
       qframe monitor --max 500 || alert
       qframe monitor --queue emails --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     not_negative("--max", limit)
     rows = _sizes(Connections(configured(config), connection), queue)
     for row in rows:
@@ -122,9 +117,8 @@ def monitor(
 def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
     """Delete the ready and delayed jobs of a queue; running ones finish.
 
-    \b
-      qframe clear database --queue emails
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe clear database --queue emails
+    """
     found = configured(config).connection(connection)
     count = found.clear(queue)
     say(f"deleted {count} jobs from {connection}:{queue or found.default_queue}")
@@ -139,15 +133,10 @@ def kick(
 ) -> None:
     """Make the buried jobs of a queue ready.
 
-    \b
-      qframe kick database --queue emails
-      qframe kick database --queue emails --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe kick database --queue emails
+    qframe kick database --queue emails --json
+    """
     found = configured(config).connection(connection)
-    if Capability.BURY not in found.capabilities:
-        raise ConfigurationError(
-            f"the connection {found.name!r} ({found.settings.driver}) buries no jobs"
-        )
     name = queue or found.default_queue
     count = found.kick(name)
     if as_json:

@@ -39,11 +39,10 @@ def restart(
 
     With --wait, names each worker that has exited; exits 1 where some have not.
 
-    \b
       qframe restart
       qframe restart --connection database
       qframe restart --wait 300
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     if seconds is not None and not wait:
         raise ConfigurationError("SECONDS goes with --wait")
     limit = seconds_of("--wait", _PATIENCE if seconds is None else seconds)

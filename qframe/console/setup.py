@@ -63,10 +63,9 @@ if __name__ == "__main__":
 def init(folder: Annotated[Path, typer.Argument(help="Where to.")] = Path()) -> None:
     """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten.
 
-    \b
-      qframe init
-      qframe init backend
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe init
+    qframe init backend
+    """
     for name, text in ((configuration.FILE, _TOML), ("jobs.py", _JOBS)):
         path = folder / name
         try:
@@ -87,9 +86,8 @@ def init(folder: Annotated[Path, typer.Argument(help="Where to.")] = Path()) -> 
 def key() -> None:
     """Print a new random key, for encryption_keys, signing_key or signing_keys.
 
-    \b
-      qframe key
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe key
+    """
     say(encryption.new_key())
 
 
@@ -99,10 +97,9 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     Exit 1 when a connection does not answer, or a module of `jobs` or a middleware cannot be
     imported; a connection that is there without being configured may be silent.
 
-    \b
       qframe check
       qframe check --config /etc/app/qframe.toml --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     queues = configured(config)
     rows = [_checked(queues, name) for name in queues.names()]
     trouble = ""

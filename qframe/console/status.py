@@ -45,10 +45,9 @@ def status(
 
     With --follow the exit code is 0 when the job is done, 1 when it failed or was cancelled.
 
-    \b
       qframe status 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe status 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --follow
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     connections = Connections(configured(config), connection)
     found = _read(connections, uuid)
     if found is None:
@@ -73,10 +72,9 @@ def cancel(
 
     Exit code 1 when it runs, or its worker has not ended it in ten seconds.
 
-    \b
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --running
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """
     connections = Connections(configured(config), connection)
     done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
     outcomes = [(queue, outcome) for queue, outcome in done if outcome is not None]

@@ -66,7 +66,6 @@ def work(  # noqa: PLR0913 (one for each option of the command)
 ) -> int:
     """Work the queues of a connection until told to stop.
 
-    \b
       qframe work                                   the default connection and queue
       qframe work database --queue high,default     strictly high first
       qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
@@ -75,7 +74,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     \b
     Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
     Exit codes: 0 stopped, 1 timed out, 2 usage, 12 memory, 69 backend gone.
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    """  # noqa: D301 (\b keeps typer from folding the lines)
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
     member = PoolMember.joined()

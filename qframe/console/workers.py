@@ -40,11 +40,10 @@ def workers(
 ) -> None:
     """List the workers: what each is doing, since when, and what it has done.
 
-    \b
-      qframe workers
-      qframe workers --watch
-      qframe workers --connection redis --json
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe workers
+    qframe workers --watch
+    qframe workers --connection redis --json
+    """
     if watch and as_json:
         raise ConfigurationError("--watch and --json do not go together: call it again")
     connections = Connections(configured(config), connection)
@@ -93,23 +92,15 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _described(entry: Entry) -> dict[str, Any]:
     """Give all that is known of a worker, as JSON has it."""
-    job = entry.job
-    return {
-        "id": entry.id,
-        "name": entry.name,
-        "host": entry.host,
-        "pid": entry.pid,
-        "connection": entry.connection,
-        "queues": list(entry.queues),
+    told = entry.model_dump(exclude={"place", "born", "counts", "beat_at"})
+    told |= {
         "state": "gone" if entry.is_gone else entry.state,
-        "job": job and {**job.model_dump(), "since": iso(job.since)},
-        **{_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()},
-        "memory": entry.memory,
         "started_at": iso(entry.started_at),
         "seen_at": iso(entry.beat_at),
-        "qframe": entry.qframe,
-        "python": entry.python,
     }
+    if entry.job is not None:
+        told["job"]["since"] = iso(entry.job.since)
+    return told | {_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()}
 
 
 def lasting(seconds: float) -> str:
@@ -135,11 +126,10 @@ def counters(
 ) -> None:
     """Count what became of jobs: in all, by queue and by class.
 
-    \b
-      qframe counters
-      qframe counters --connection redis --json
-      qframe counters --reset
-    """  # noqa: D301 (\b keeps typer from folding the examples)
+    qframe counters
+    qframe counters --connection redis --json
+    qframe counters --reset
+    """
 
     def act(queue: Connection) -> list[Counted]:
         if reset:

@@ -147,9 +147,9 @@ def test_many_failed_jobs_are_counted_and_some_are_named(shop: Shop, parts: Part
 
 
 @pytest.mark.parametrize("command", ["batch", "cancel-batch", "retry-batch"])
-def test_an_unknown_id_is_one_line_and_exit_1(shop: Shop, command: str) -> None:
+def test_an_unknown_id_is_one_line_and_exit_2(shop: Shop, command: str) -> None:
     said = shop.run(command, "b-9\x1b[31m")
-    assert said.code == 1
+    assert said.code == 2
     assert r"no batch 'b-9\x1b[31m'; qframe batches lists them" in said.only()
 
 

@@ -109,7 +109,7 @@ def test_clear_wants_a_connection(shop: Shop) -> None:
     assert "Missing argument 'connection'" in shop.run("clear").only()
     assert "unknown connection 'databse'" in shop.run("clear", "databse").only()
     said = shop.run("clear", "sync")
-    assert said.code == 1
+    assert said.code == 2
     assert "the connection 'sync' (sync) cannot clear" in said.only()
     assert shop.run("clear", "database", "--queue", "a b").code == 2
 
@@ -151,7 +151,7 @@ def test_kick_wants_a_connection_that_buries_and_a_queue_name(shop: Shop) -> Non
     for name in ("sync", "null"):
         said = shop.run("kick", name, "--json")
         assert said.code == 2
-        assert said.only() == f"qframe: the connection '{name}' ({name}) buries no jobs"
+        assert said.only() == f"qframe: the connection '{name}' ({name}) cannot bury"
     said = shop.run("kick", "database", "--queue", "a b")
     assert said.code == 2
     assert "'a b' is not a queue name" in said.only()
