@@ -17,7 +17,6 @@ from qframe.contracts.backend import Backend, Capability
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
-from qframe.drivers.store import Store
 from qframe.drivers.sync import SyncBackend
 from qframe.exceptions import ConfigurationError
 from qframe.features.all import FEATURES
@@ -101,10 +100,6 @@ class QueueManager:
         """
         self._drivers[driver] = factory
 
-    def names(self) -> list[str]:
-        """Name the connections there are, the default first."""
-        return self.settings.connection_names()
-
     def opened(self) -> list[Connection]:
         """Give the connections used so far."""
         return list(self._connections.values())
@@ -113,10 +108,6 @@ class QueueManager:
         """Close this thread's connections."""
         for own in list(self._backends.values()):
             own.backend.close()
-
-    def store(self, connection: str | None = None) -> Store:
-        """Give the small shared state that goes with a connection."""
-        return self.connection(connection).store
 
     def failed_store(self, connection: str | None = None) -> FailedStore:
         """Give where the failed jobs of a connection are kept."""

@@ -93,7 +93,9 @@ def test_two_threads_get_one_connection() -> None:
 
 
 def test_the_default_is_the_first_of_the_names() -> None:
-    names = QueueManager({"default": "sync", "connections": {"a": {"driver": "null"}}}).names()
+    names = QueueManager(
+        {"default": "sync", "connections": {"a": {"driver": "null"}}}
+    ).settings.connection_names()
     assert names[0] == "sync"
     assert {"a", "database", "null"} <= {*names}
 
@@ -171,7 +173,7 @@ def test_facts_and_failed_jobs_are_in_the_connections_own_backend_or_the_embedde
     queues.settings.connections["mine"] = {"driver": "forgetful"}
     for name in ("database", "other"):
         backend = queues.connection(name).backend
-        assert queues.store(name).backend is queues.failed_store(name).place is backend
+        assert queues.connection(name).store.backend is queues.failed_store(name).place is backend
         assert not isinstance(backend, OrderedBackend)
     home, (mine, sync) = queues.connection().backend, map(queues.connection, ("mine", "sync"))
     assert isinstance(mine.backend, OrderedBackend)
@@ -190,7 +192,7 @@ def test_the_embedded_backend_is_opened_only_when_it_is_needed() -> None:
     queues.connection().backend.apply(job.start_plan())
     job.delete()
     assert list(queues._backends) == ["mine"]
-    assert queues.store().get("a") == [None]
+    assert queues.connection().store.get("a") == [None]
     assert list(queues._backends) == ["mine", "database"]
 
 
@@ -215,7 +217,7 @@ def test_failed_jobs_may_be_kept_nowhere() -> None:
 
 def test_what_cannot_hold_a_store_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="store: the connection 'sync' cannot hold"):
-        QueueManager({"store": {"driver": "sync"}}).store()
+        QueueManager({"store": {"driver": "sync"}}).connection()
     with pytest.raises(ConfigurationError, match="the connection 'sync' keeps no failed jobs"):
         QueueManager().failed_store("sync")
 
@@ -224,5 +226,5 @@ def test_the_memory_connection_is_one_memory() -> None:
     queues = QueueManager({"default": "memory"})
     queues.connection().push_raw("{}")
     assert queues.connection().size() == 1
-    assert queues.store().add("a", "1")
+    assert queues.connection().store.add("a", "1")
     assert queues.connection().backend.read("a") == ["1"]

@@ -199,7 +199,7 @@ def test_on_sync_a_job_is_alone_while_it_runs(queues: QueueManager) -> None:
     dispatch(Nested(again=True)).send()
     assert inner == [given, "ran"]
     assert dispatch_sync(Nested(again=True)) == "done"
-    assert queues.store("database").keys("unique:") == []
+    assert queues.connection("database").store.keys("unique:") == []
 
 
 def test_a_job_that_raises_on_sync_frees_its_lock(
@@ -212,7 +212,7 @@ def test_a_job_that_raises_on_sync_frees_its_lock(
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
             dispatch(Nested()).send()
-    assert queues.store("database").keys("unique:") == []
+    assert queues.connection("database").store.keys("unique:") == []
 
 
 def test_null_keeps_no_lock(queues: QueueManager) -> None:

@@ -19,9 +19,6 @@ from qframe.worker.pool.scoreboard import JobState
 from qframe.worker.pool.slot import WorkerExit
 from qframe.worker.pool.supervisor import Supervisor
 
-_OURS = {"--workers": True, "--stop-timeout": True, "--watch": False}
-"""The options of the pool itself, and whether each takes a value."""
-
 
 def check(workers: int | None, stop_timeout: float, *, watch: bool) -> None:
     """Raise `ConfigurationError` where the options of the pool are wrong."""
@@ -67,19 +64,10 @@ def run(
 
 
 def _command() -> list[str]:
-    """Give the command this process was started by, without the options that are the pool's."""
+    """Give the command this process was started by: in a member of a pool it starts none."""
     if not sys.executable:
         raise ConfigurationError("--workers needs to know the Python interpreter, and does not")
-    given = sys.orig_argv[1:]
-    own = len(given) - len(sys.argv) + 1
-    kept, rest = given[:own], iter(given[own:])
-    for argument in rest:
-        name, equals, _ = argument.partition("=")
-        if name not in _OURS:
-            kept.append(argument)
-        elif _OURS[name] and not equals:
-            next(rest, None)
-    return [sys.executable, *kept]
+    return [sys.executable, *sys.orig_argv[1:]]
 
 
 class _Report:

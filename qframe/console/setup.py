@@ -101,7 +101,7 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
       qframe check --config /etc/app/qframe.toml --json
     """
     queues = configured(config)
-    rows = [_checked(queues, name) for name in queues.names()]
+    rows = [_checked(queues, name) for name in queues.settings.connection_names()]
     trouble = ""
     try:
         queues.registry.load()

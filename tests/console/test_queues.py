@@ -35,7 +35,7 @@ def fill(shop: Shop) -> None:
 
 
 def paused(shop: Shop, queue: str = "") -> bool:
-    return shop.manager.store("database").get(pause_key("database", queue)) == ["1"]
+    return shop.manager.connection("database").store.get(pause_key("database", queue)) == ["1"]
 
 
 # -- size, monitor ------------------------------------------------------------------------------
@@ -202,12 +202,14 @@ def test_restart_writes_a_fresh_token_for_every_connection(shop: Shop) -> None:
         assert shop.run("restart").out == (
             "workers of database, other exit after their current job\n"
         )
-        tokens += [shop.manager.store(name).get(RESTART)[0] for name in ("database", "other")]
+        tokens += [
+            shop.manager.connection(name).store.get(RESTART)[0] for name in ("database", "other")
+        ]
     assert None not in tokens
     assert len({*tokens}) == 2
     shop.run("restart", "--connection", "other")
-    assert shop.manager.store("database").get(RESTART) == [tokens[-1]]
-    assert shop.manager.store("other").get(RESTART) != [tokens[-1]]
+    assert shop.manager.connection("database").store.get(RESTART) == [tokens[-1]]
+    assert shop.manager.connection("other").store.get(RESTART) != [tokens[-1]]
 
 
 @pytest.mark.parametrize("command", ["restart", "pause", "resume", "size", "monitor"])

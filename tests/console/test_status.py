@@ -34,7 +34,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, sleep: Sleep) -> None:
 
 
 def wishes(shop: Shop) -> list[str]:
-    return shop.manager.store("database").keys(status.cancel_key(""))
+    return shop.manager.connection("database").store.keys(status.cancel_key(""))
 
 
 def test_one_that_ends_by_itself_is_not_waited_for(

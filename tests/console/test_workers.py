@@ -16,7 +16,7 @@ def register(shop: Shop, connection: str = "database", **over: Any) -> roster.En
     """Put a worker, which is this process, into the store."""
     entry = roster.introduced("default", connection, ("default",))
     entry = entry.model_copy(update={"beat_at": time.time(), **over})
-    shop.manager.store("database").set(entry.key, entry.model_dump_json())
+    shop.manager.connection("database").store.set(entry.key, entry.model_dump_json())
     return entry
 
 
@@ -110,7 +110,7 @@ def test_counters_in_all_by_queue_and_by_class(shop: Shop) -> None:
             {},
             {("shop.Order", "emails", "done"): 5, ("\x1b[31m", "default", "given back"): 2},
         )
-        shop.manager.store(name).increment(added)
+        shop.manager.connection(name).store.increment(added)
     said = shop.run("counters")
     assert "\x1b" not in said.out
     rows = [row.split()[:4] for row in said.lines]
@@ -150,7 +150,7 @@ def test_restart_does_not_take_a_silent_worker_for_one_that_exited(
     entry = register(shop, beat_at=time.time() - roster.TTL)
 
     def pause(_seconds: float) -> None:
-        shop.manager.store("database").delete(entry.key)
+        shop.manager.connection("database").store.delete(entry.key)
 
     monkeypatch.setattr("qframe.console.restart.time.sleep", pause)
     said = shop.run("restart", "--wait", "0.2")

@@ -291,8 +291,8 @@ def test_a_chain_of_which_nothing_is_kept_counts_with_the_link_that_is_left(
     queues: QueueManager,
 ) -> None:
     made = batch([says("a", "b")]).finally_(Follows(what="finally")).dispatch()
-    for key in queues.store().keys("chain:"):
-        queues.store().delete(key)
+    for key in queues.connection().store.keys("chain:"):
+        queues.connection().store.delete(key)
     drain()
     assert ran == ["a", ("finally", 1, 0)]
     assert made.fresh().is_finished

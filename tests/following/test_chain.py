@@ -53,7 +53,7 @@ def test_links_run_in_order_and_nothing_is_left(queues: QueueManager) -> None:
     drain()
     assert ran == ["one", "two", "three"]
     assert queues.connection().size() == 0
-    assert [*queues.store().keys("chain:")] == []
+    assert [*queues.connection().store.keys("chain:")] == []
 
 
 @pytest.mark.every_backend
@@ -139,7 +139,7 @@ def test_the_last_link_can_go_on_and_the_added_ones_can_add(queues: QueueManager
     drain()
     behind = ["extends", "right behind"]
     assert ran == ["one", *behind, *behind, "at the end", "at the end"]
-    assert [*queues.store().keys("chain:")] == []
+    assert [*queues.connection().store.keys("chain:")] == []
 
 
 def test_a_job_outside_of_a_chain_cannot_extend_one(queues: QueueManager) -> None:
@@ -162,7 +162,9 @@ def test_a_unique_link_whose_lock_is_taken_is_passed_over(queues: QueueManager) 
     assert len(told) == 3
     drain(queues="later")
     assert ran[-1] == "only"
-    assert not [key for key in queues.store().keys("") if key.startswith(("chain:", "unique:"))]
+    assert not [
+        key for key in queues.connection().store.keys("") if key.startswith(("chain:", "unique:"))
+    ]
 
 
 @pytest.mark.every_backend
@@ -180,7 +182,10 @@ def test_a_unique_link_has_its_lock_from_its_turn_to_its_end(queues: QueueManage
 def test_links_are_encrypted_and_signed_like_any_job(queues: QueueManager) -> None:
     chain([*says("one"), Sealed(word=Secret("hush"))]).dispatch()
     texts = [
-        text for key in queues.store().keys("chain:") for text in queues.store().get(key) if text
+        text
+        for key in queues.connection().store.keys("chain:")
+        for text in queues.connection().store.get(key)
+        if text
     ]
     assert texts
     assert not any("hush" in text for text in texts)
@@ -253,7 +258,7 @@ def test_what_cannot_be_a_link_is_one_clear_line_and_nothing_is_kept(queues: Que
     with pytest.raises(InvalidQueueName):
         chain(says("one")).on_queue("")
     assert queues.connection().size() == 0
-    assert [*queues.store().keys("chain:")] == []
+    assert [*queues.connection().store.keys("chain:")] == []
 
 
 def test_what_could_not_be_pushed_later_is_refused_at_once(
@@ -272,7 +277,7 @@ def test_what_could_not_be_pushed_later_is_refused_at_once(
     with pytest.raises(InvalidJob, match="a batch within a chain is on its connection"):
         chain([*says("one"), batch(says("two")).on_connection("sync")]).dispatch()
     assert queues.connection().size() == 0
-    assert [*queues.store().keys("chain:")] == []
+    assert [*queues.connection().store.keys("chain:")] == []
 
 
 def test_a_long_chain_carries_its_tail_only_once(queues: QueueManager) -> None:
@@ -312,7 +317,7 @@ def test_on_sync_a_catch_that_fails_hides_neither_the_failure_nor_the_others() -
 def test_on_sync_a_unique_link_has_its_lock_for_as_long_as_it_says(queues: QueueManager) -> None:
     chain([Dispatches(), DispatchesFreely()]).on_connection("sync").dispatch()
     assert ran == [True, False]
-    assert not [key for key in queues.store().keys("") if key.startswith("unique:")]
+    assert not [key for key in queues.connection().store.keys("") if key.startswith("unique:")]
 
 
 def test_a_thousand_links_on_sync_do_not_nest() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("queues")
 
 def test_a_link_that_was_changed_in_the_store_is_refused(queues: QueueManager) -> None:
     chain(says("one", "two")).dispatch()
-    store = queues.store()
+    store = queues.connection().store
     (key,) = (key for key in store.keys("chain:") if key.count(":") == 2)
     (text,) = store.get(key)
     kept = json.loads(str(text))
@@ -30,7 +30,7 @@ def test_a_link_that_was_changed_in_the_store_is_refused(queues: QueueManager) -
 
 def test_a_link_that_was_moved_to_another_queue_is_refused(queues: QueueManager) -> None:
     chain(says("one", "two")).dispatch()
-    store = queues.store()
+    store = queues.connection().store
     (key,) = (key for key in store.keys("chain:") if key.count(":") == 2)
     (text,) = store.get(key)
     store.set(key, json.dumps({**json.loads(str(text)), "queue": "payments"}))

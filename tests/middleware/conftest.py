@@ -22,4 +22,4 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def store(fresh: Path, clock: Clock) -> Store:
     manager.use(QueueManager({"default": "database"}))
-    return manager.default().store()
+    return manager.default().connection().store

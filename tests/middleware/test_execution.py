@@ -376,12 +376,12 @@ def test_the_store_of_a_job_is_that_of_its_connection(
     made = QueueManager({"root": tmp_path})
     monkeypatch.setattr(manager, "_default", made)
     store_of(Plain()).set("a", "1")
-    assert made.store("database").get("a") == ["1"]
+    assert made.connection("database").store.get("a") == ["1"]
 
     def count(job: Queueable, call_next: Next) -> Any:
         store_of(job).set("b", "2")
         return call_next(job)
 
     dispatch_sync(with_middleware(Plain, count))
-    assert made.store("sync").get("b") == ["2"]
+    assert made.connection("sync").store.get("b") == ["2"]
     made.close()

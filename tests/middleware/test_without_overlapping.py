@@ -246,14 +246,14 @@ class TestTheJobsOwnEarlierAttempt:
 
     def test_is_known_to_have_ended(self, here: QueueManager) -> None:
         for how in ("worker died", "timed out", "error", "interrupted"):
-            assert self._runs(here.store(), (how,)), how
+            assert self._runs(here.connection().store, (how,)), how
 
     def test_may_be_running_still(self, here: QueueManager) -> None:
-        assert not self._runs(here.store(), ("",))
-        assert not self._runs(here.store(), ("released",))
-        assert not self._runs(here.store(), ("worker died",), "me:2")
+        assert not self._runs(here.connection().store, ("",))
+        assert not self._runs(here.connection().store, ("released",))
+        assert not self._runs(here.connection().store, ("worker died",), "me:2")
 
     def test_is_another_jobs(self, here: QueueManager) -> None:
-        assert not self._runs(here.store(), ("worker died",), "you:1")
-        assert not self._runs(here.store(), ("worker died",), "me:you:1")
-        assert not self._runs(here.store(), ("worker died",), "me:x")
+        assert not self._runs(here.connection().store, ("worker died",), "you:1")
+        assert not self._runs(here.connection().store, ("worker died",), "me:you:1")
+        assert not self._runs(here.connection().store, ("worker died",), "me:x")

@@ -56,7 +56,7 @@ class TestExtend:
         assert isinstance(queue.settings, ListSettings)
         assert queue.push_raw('{"uuid": "a"}', "other") == "a"
         assert queue.size("other") == 1
-        assert queues.store().add("key", "value")
+        assert queues.connection().store.add("key", "value")
         assert queues.failed_store().count() == 0
         with pytest.raises(Unsupported, match="cannot clear"):
             queue.clear()

@@ -121,10 +121,10 @@ def test_it_runs_in_this_thread_and_leaves_signals_alone(
 
 def test_what_is_paused_is_left_and_not_waited_for(database: QueueManager) -> None:
     bulk([add.job(1), Settling(how="well")])
-    database.store().set(pause_key("database", "math"), "paused")
+    database.connection().store.set(pause_key("database", "math"), "paused")
     assert drain() == Drained(done=1)
-    database.store().delete(pause_key("database", "math"))
-    database.store().set(pause_key("database"), "paused")
+    database.connection().store.delete(pause_key("database", "math"))
+    database.connection().store.set(pause_key("database"), "paused")
     assert drain() == Drained()
     assert drain(options=WorkerOptions(force=True)) == Drained(done=1)
 

@@ -80,7 +80,7 @@ def test_two_workers_run_a_chain_with_a_batch_in_it(project: Project) -> None:
     assert words[0] == "a"
     assert words.index("m2") < words.index("m3") < words.index("z")
     assert project.failed() == []
-    assert not [*project.manager.store().keys("chain:")]
+    assert not [*project.manager.connection().store.keys("chain:")]
 
 
 @pytest.mark.embedded_only

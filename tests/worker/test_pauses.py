@@ -45,7 +45,7 @@ def test_a_pause_lets_the_running_job_finish_and_takes_no_other(project: Project
     project.push("Note")
     worker = project.work()
     project.wait_for_note("start")
-    project.manager.store().set(f"pause:{project.queue.name}", "1")
+    project.manager.connection().store.set(f"pause:{project.queue.name}", "1")
     project.wait_for_note("end")
     wait_for(lambda: "paused" in worker.out, "the pause")
     wait_for(lambda: project.sizes().total == project.sizes().ready == 1, "one job, held by nobody")

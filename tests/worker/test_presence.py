@@ -28,7 +28,7 @@ def listed(project: Project) -> list[dict[str, Any]]:
 
 
 def entries(project: Project) -> list[roster.Entry]:
-    return roster.listed(project.manager.store(project.queue.name))
+    return roster.listed(project.manager.connection(project.queue.name).store)
 
 
 def wait_for_state(project: Project, state: str, count: int = 1) -> list[roster.Entry]:
@@ -171,7 +171,7 @@ def test_each_outcome_of_two_workers_is_counted_once(project: Project) -> None:
     assert project.qframe("counters", "--reset").code == 0
     assert count_of(project) == {("total", ""): {}}
     assert "nothing was counted yet" in project.qframe("counters").out
-    store = project.manager.store(project.queue.name)
+    store = project.manager.connection(project.queue.name).store
     assert not [key for key in store.keys("") if key.startswith(("worker:", "counter:"))]
 
 
@@ -324,7 +324,7 @@ threads = [threading.Thread(target=worker.run) for worker in workers]
 for thread in threads:
     thread.start()
 deadline = time.monotonic() + 15
-store = manager.store()
+store = manager.connection().store
 names = set()
 while len(names) < 2 and time.monotonic() < deadline:
     names = {entry.name for entry in roster.listed(store)}
@@ -344,7 +344,7 @@ def test_two_workers_in_one_process_are_two_entries(project: Project) -> None:
 
 
 def test_an_entry_of_another_version_is_left_out(project: Project) -> None:
-    store = project.manager.store(project.queue.name)
+    store = project.manager.connection(project.queue.name).store
     store.set("worker:a", "no json")
     store.set("worker:b", '{"id": "b"}')
     entry = roster.introduced("n", project.queue.name, ("q",))

@@ -343,7 +343,7 @@ def test_cancel_one_that_runs_and_is_not_tracked(project: Project) -> None:
 def test_a_wish_that_came_too_late_ends_no_later_life(project: Project) -> None:
     uuid = push(project, "Raise", {"kind": "ValueError"}, maxTries=1)
     project.drain()
-    store = project.manager.store(project.queue.name)
+    store = project.manager.connection(project.queue.name).store
     store.set(status.cancel_key(uuid), "1", 30)
     assert project.qframe("retry", uuid).code == 0
     assert store.get(status.cancel_key(uuid)) == [None]
@@ -390,7 +390,7 @@ def test_a_wish_to_cancel_that_came_too_late_ends_no_other_job(project: Project)
     second = project.push("Sleep", {"seconds": 2.5, "word": "second"})
     worker = project.work()
     project.wait_for_note("end", "first")
-    store = project.manager.store(project.queue.name)
+    store = project.manager.connection(project.queue.name).store
     store.set(status.cancel_key(first), "1", 30)
     project.wait_for_note("end", "second")
     assert worker.stop() == 0

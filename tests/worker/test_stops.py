@@ -26,7 +26,7 @@ def test_restart_ends_a_busy_worker_after_its_job(project: Project) -> None:
     project.push("Note")
     worker = project.work()
     project.wait_for_note("start")
-    project.manager.store().set("restart", "a new token")
+    project.manager.connection().store.set("restart", "a new token")
     assert worker.wait(6) == 0
     assert "stopped (restart): 1 done" in worker.out
     assert len(project.notes("end")) == 1

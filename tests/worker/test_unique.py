@@ -27,7 +27,7 @@ def _singles(project: Project) -> None:
 
 
 def locks(project: Project) -> list[str]:
-    return list(project.manager.store(project.queue.name).keys("unique:"))
+    return list(project.manager.connection(project.queue.name).store.keys("unique:"))
 
 
 def listening(event: str, listener: str) -> str:

@@ -160,7 +160,7 @@ def test_the_lock_is_free_after_any_end(project: Project, fields: dict[str, obje
     wait_for(lambda: _done(project) == {"0", "2"}, "both")
     project.wait_for_note("D", 0, 2 if "releases" in fields else 1)
     assert worker.stop() == 0
-    assert not project.manager.store().keys("overlap:"), "a lock was left to run out"
+    assert not project.manager.connection().store.keys("overlap:"), "a lock was left to run out"
     _alone(project)
     assert len(project.failed()) == ("fails" in fields)
 
@@ -172,7 +172,7 @@ def test_the_lock_is_free_after_a_timeout(project: Project) -> None:
     assert [record.exception.split(":")[0] for record in project.failed()]
     (begun,) = project.notes("S")
     project.push("alone.Alone", {"number": 2})
-    assert not project.manager.store().keys("overlap:"), "the lock was left to run out"
+    assert not project.manager.connection().store.keys("overlap:"), "the lock was left to run out"
     project.drain()
     assert _done(project) == {"2"}
     assert begun[1] == "1"
