@@ -26,7 +26,7 @@ from benchmarks.rows import (
     percent,
     percentile,
 )
-from benchmarks.said import said
+from benchmarks.said import versions
 
 TITLE = "beanstalkd, one worker process, no-op jobs; all sides on one private server"
 
@@ -98,11 +98,9 @@ def _laravel(server: BeanstalkdServer) -> Side:
 def facts() -> dict[str, str]:
     """Name the versions compared."""
     return {
-        "beanstalkd": said("beanstalkd", "-v", word=1),
+        **versions("beanstalkd"),
         **report.installed("greenstalk", "pydantic"),
-        "Laravel": said("dpkg-query", "-W", "-f", "${Version}", "php-laravel-framework"),
-        "Pheanstalk": said("dpkg-query", "-W", "-f", "${Version}", "php-pda-pheanstalk"),
-        "PHP": said("php", "--version", word=1),
+        **versions("Laravel", "Pheanstalk", "PHP"),
     }
 
 

@@ -10,7 +10,7 @@ from benchmarks.places import Side
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row, alternated, compared, noted, per_second
-from benchmarks.said import said
+from benchmarks.said import versions
 
 TITLE = "Features: a job with one thing more, and without, on Redis"
 
@@ -25,7 +25,7 @@ _KEYS = {
 
 def facts() -> dict[str, str]:
     """Name the versions compared."""
-    return {"Redis": said("redis-server", "--version", word=2).removeprefix("v=")}
+    return versions("Redis")
 
 
 def rows(plan: Plan) -> list[Row]:

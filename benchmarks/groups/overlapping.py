@@ -16,7 +16,7 @@ from benchmarks.places import BenchmarkError, Place, Worker
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row, percent
-from benchmarks.said import said
+from benchmarks.said import versions
 from tests.support import alone
 
 TITLE = "WithoutOverlapping: 8 workers, one key, jobs of 5 ms, workers killed in them"
@@ -30,7 +30,7 @@ _OFTEN = 0.2
 
 def facts() -> dict[str, str]:
     """Name the versions compared."""
-    return {"Redis": said("redis-server", "--version", word=2).removeprefix("v=")}
+    return versions("Redis")
 
 
 def rows(plan: Plan) -> list[Row]:

@@ -16,7 +16,7 @@ from benchmarks.places import Side
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row, alternated, microseconds, milliseconds, noted, per_second
-from benchmarks.said import said
+from benchmarks.said import versions
 
 TITLE = "Workloads: plain jobs, chains, batches, unique tracked jobs, on each backend"
 
@@ -40,10 +40,7 @@ class _Found:
 
 def facts() -> dict[str, str]:
     """Name the versions compared."""
-    return {
-        "Redis": said("redis-server", "--version", word=2).removeprefix("v="),
-        "beanstalkd": said("beanstalkd", "-v", word=1),
-    }
+    return versions("Redis", "beanstalkd")
 
 
 def rows(plan: Plan) -> list[Row]:

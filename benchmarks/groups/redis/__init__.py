@@ -14,7 +14,7 @@ from benchmarks.peers.sides import PEERS
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row
-from benchmarks.said import said
+from benchmarks.said import versions
 
 TITLE = "Redis, one worker process, no-op jobs; all sides on one private server"
 
@@ -23,13 +23,10 @@ def facts() -> dict[str, str]:
     """Name the versions compared."""
     peers = dict.fromkeys(peer.environment for peer in PEERS)
     return {
-        "Redis": said("redis-server", "--version", word=2).removeprefix("v="),
+        **versions("Redis"),
         **report.installed("redis", "hiredis", "pydantic"),
         "peers": ", ".join(f"{name} {environments.pinned(name)[name]}" for name in peers),
-        "Laravel": said("dpkg-query", "-W", "-f", "${Version}", "php-laravel-framework"),
-        "PHP": said("php", "--version", word=1),
-        "Sidekiq": said("sidekiq", "--version", word=1),
-        "Ruby": said("ruby", "--version", word=1),
+        **versions("Laravel", "PHP", "Sidekiq", "Ruby"),
     }
 
 

@@ -12,17 +12,14 @@ from benchmarks.groups.workers.rates import at_rest, isolated, several, tracked
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row
-from benchmarks.said import said
+from benchmarks.said import versions
 
 TITLE = "Workers: a process per job, several of them, tracked jobs, killed workers"
 
 
 def facts() -> dict[str, str]:
     """Name the versions compared."""
-    return {
-        "Redis": said("redis-server", "--version", word=2).removeprefix("v="),
-        "beanstalkd": said("beanstalkd", "-v", word=1),
-    }
+    return versions("Redis", "beanstalkd")
 
 
 def rows(plan: Plan) -> list[Row]:
