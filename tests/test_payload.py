@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import json
 import math
+import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -127,12 +128,12 @@ class Named(Queueable):
 def test_an_envelope_has_the_bytes_of_its_payload(
     job: Queueable | Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uuid, "uuid4", lambda: "one")
+    monkeypatch.setattr(os, "urandom", bytes)
     monkeypatch.setattr(time, "time", lambda: 1732060800.75)
     made = envelope.Envelope.of(job)
     assert made.raw == envelope.encode(envelope.create(job))
     assert made.payload == envelope.create(job)
-    assert made.uuid == "one"
+    assert made.uuid == made.payload["uuid"]
 
 
 def test_options_changed_on_a_class_are_in_its_next_envelope(

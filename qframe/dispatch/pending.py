@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from qframe import events, manager
-from qframe.connection import Connection, substitute
+from qframe.connection import Connection, push_together, substitute
 from qframe.dispatch import pusher
 from qframe.dispatch.after_commit import when_committed
 from qframe.dispatch.sync import SyncConnection
@@ -30,7 +30,6 @@ from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option
 from qframe.jobs.registry import refuse_while_importing
 from qframe.payload import tracebacks
-from qframe.payload.envelope import Envelope
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, seconds_until
 
@@ -75,21 +74,12 @@ def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
     """
     refuse_while_importing()
     pusher.wait()
-    ids: list[str] = []
-    groups: dict[Connection, list[tuple[Dispatchable, Envelope]]] = {}
-    for job in jobs:
-        _check(job)
-        connection = manager.default().connection(job.connection)
-        envelope = connection.envelope(job)
-        groups.setdefault(connection, []).append((job, envelope))
-        ids.append(envelope.uuid)
-    others: dict[str, str] = {}
-    for connection, made in groups.items():
-        given = connection.push_envelopes(made, queue)
-        for (_, envelope), uuid in zip(made, given, strict=True):
-            if uuid != envelope.uuid:
-                others[envelope.uuid] = uuid
-    return [others.get(uuid, uuid) for uuid in ids] if others else ids
+    return push_together(map(_placed, jobs), queue)
+
+
+def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
+    _check(job)
+    return manager.default().connection(job.connection), job
 
 
 class PendingDispatch:

@@ -6,13 +6,13 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from qframe import events
 from qframe.config import ConnectionSettings
-from qframe.connection import Connection, Made, substitute
+from qframe.connection import Bulk, Connection, OneByOne, substitute
 from qframe.contracts.status import State
 from qframe.contracts.step import Push
 from qframe.drivers.ordered import OrderedBackend
@@ -60,23 +60,23 @@ class SyncConnection(Connection):
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
     ) -> str:
         """Run a job, and what its end pushes; gives its id, or that of the one in its place."""
-        ours = self._ours(job)
+        ours = _ours(self, job)
         if (other := substitute(self, job)) is not None:
             return other.push_envelope(job, made, queue, delay)
         if delay and not self._warned:
             self._warned = True
             log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
-        pushing = self._pushing(job, made, queue, delay)
+        pushing = self.pushing(job, made, queue, delay)
         waiting: deque[Push] = deque()
         with _later(waiting):
-            holder = self.context.push([pushing]).get(made.uuid, "")
-        self._tell(job, pushing, holder)
+            holder = self.context.push(pushing)
+        self.tell(job, pushing, holder)
         self._work_off(waiting, type(ours))
         return holder or made.uuid
 
     def run(self, job: Dispatchable) -> Any:  # noqa: ANN401 (what the job gives)
         """Run a job whatever runs or waits beside it, and give what `handle` gave."""
-        ours = self._ours(job)
+        ours = _ours(self, job)
         made = self.envelope(job)
         if (other := substitute(self, job)) is not None:
             other.push_envelope(job, made, None, 0)
@@ -84,29 +84,18 @@ class SyncConnection(Connection):
         if job.unique_rule is not None:
             del made.payload[job.unique_rule.key]
             made.encode()
-        pushing = self._pushing(job, made, None, 0)
-        self._tell(job, pushing, "")
+        pushing = self.pushing(job, made, None, 0)
+        self.tell(job, pushing, "")
         return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
-    def push_envelopes(self, made: Sequence[Made], queue: str | None) -> list[str]:
-        """Run jobs one after the other."""
-        for job, _ in made:
-            self._ours(job)
-        return [self.push_envelope(job, each, queue, 0) for job, each in made]
+    def gather(self, queue: str | None) -> Bulk:
+        """Give what runs jobs one after the other."""
+        return _Bulk(self, queue)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Refuse bytes, also where a fake would take them: only a job object can be run here."""
         del payload, queue, delay
         raise Unsupported(f"the connection {self.name!r} (sync) runs jobs, not raw payloads")
-
-    def _ours(self, job: Dispatchable) -> JobDefinition:
-        """Give a job that can run here; raises `Unsupported` for another program's."""
-        if isinstance(job, Foreign):
-            raise Unsupported(
-                f"the connection {self.name!r} (sync) runs jobs in this process and {job.name} is "
-                "a job of another program: dispatch it on a connection that it works"
-            )
-        return job
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -173,6 +162,22 @@ class SyncConnection(Connection):
         events.fire(events.JobProcessed, job, time.monotonic() - began)
         events.fire(events.JobAttempted, job, None)
         return result
+
+
+class _Bulk(OneByOne):
+    def add(self, job: Dispatchable) -> str:
+        _ours(self.connection, job)
+        return super().add(job)
+
+
+def _ours(connection: Connection, job: Dispatchable) -> JobDefinition:
+    """Give a job that can run here; raises `Unsupported` for another program's."""
+    if isinstance(job, Foreign):
+        raise Unsupported(
+            f"the connection {connection.name!r} (sync) runs jobs in this process and {job.name} "
+            "is a job of another program: dispatch it on a connection that it works"
+        )
+    return job
 
 
 class _OneAttempt(ReservedJob):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from qframe import events
 from qframe.contracts.backend import Backend, Capability
-from qframe.contracts.step import Operation, Outcome, Push, Result, Step
+from qframe.contracts.step import Outcome, Push, Result, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.payload import envelope
@@ -127,13 +127,11 @@ class Context:
 
     # -- pushing ----------------------------------------------------------------------------------
 
-    def plan_push(self, job: Pushing, plan: Plan) -> Sequence[PushFeature]:
-        """Add the push of a job, with its features, to a plan; gives these."""
-        plan.add(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
-        features = self.features_of(job.message)
-        for feature in features:
+    def plan_push(self, job: Pushing, plan: Plan) -> None:
+        """Add the push of a job, with its features, to a plan."""
+        plan.operations.append(push_of(job))
+        for feature in self.features_of(job.message):
             feature.push(self, job, plan)
-        return features
 
     def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
         """Give a prepared job as it is pushed now."""
@@ -141,36 +139,22 @@ class Context:
         message = _parsed(job.raw) if job.message is None else job.message
         return Pushing(message, job.raw, job.uuid, job.queue, job.delay, follows=follows)
 
-    def push(self, jobs: Iterable[Pushing]) -> dict[str, str]:
-        """Push jobs: those without features together, the others each in a step of its own.
+    def push(self, job: Pushing) -> str:
+        """Push a job; gives the uuid of the one that is there instead, "" where it was pushed."""
+        plan = Plan()
+        self.plan_push(job, plan)
+        (result,) = self.backend.apply(plan)
+        return self.pushed(job, plan, result)
 
-        Gives, by the uuid of each that was not pushed, the uuid of the job that is there instead.
-        """
-        plain: list[Operation] = []
-        planned: list[tuple[Pushing, Plan]] = []
-        for job in jobs:
-            if self.features_of(job.message):
-                plan = Plan()
-                self.plan_push(job, plan)
-                planned.append((job, plan))
-            else:
-                plain.append(Push(job.queue, job.raw, job.delay, priority_of(job.message)))
-        steps: list[Step] = [plan for _, plan in planned]
-        if plain:
-            steps.insert(0, Step(None, *plain))
-        results = self.backend.apply(*steps)
-        if plain:
-            _check(results.pop(0))
-        holders = {}
-        for (job, plan), result in zip(planned, results, strict=True):
-            holder = self.holder(job, result)
-            if holder and holder != job.uuid:
-                holders[job.uuid] = holder
-                continue
-            if holder and not self.joint:  # the facts are there; whether the push is, nobody knows
-                self.backend.apply(Step(None, *(p for p in plan.operations if type(p) is Push)))
-            plan.applied()
-        return holders
+    def pushed(self, job: Pushing, plan: Plan, result: Result) -> str:
+        """Do what follows a push; gives what `push` gives."""
+        holder = self.holder(job, result)
+        if holder and holder != job.uuid:
+            return holder
+        if holder and not self.joint:  # the facts are there; whether the push is, nobody knows
+            self.backend.apply(Step(None, *(p for p in plan.operations if type(p) is Push)))
+        plan.applied()
+        return ""
 
     def apply(self, plan: Plan) -> Result:
         """Apply a plan that is about no reservation, and do what follows it."""
@@ -190,19 +174,8 @@ class Context:
             holder = feature.holder(job, result)
             if holder is not None:
                 return holder
-        _check(result)
+        check(result)
         return ""
-
-    def push_prepared(self, jobs: Sequence[Prepared], *, tell: bool = True) -> dict[str, str]:
-        """Push prepared jobs and tell the listeners; gives what `push` gives."""
-        if not jobs:
-            return {}
-        pushings = [self.pushing(job) for job in jobs]
-        holders = self.push(pushings)
-        if tell:
-            for job in pushings:
-                self.tell_pushed(job, holders.get(job.uuid, ""))
-        return holders
 
     def tell_pushed(self, job: Pushing, holder: str = "", source: object = None) -> None:
         """Tell the listeners that a prepared job was pushed, or that another is there instead.
@@ -218,6 +191,11 @@ class Context:
             )  # fmt: skip
 
 
+def push_of(job: Pushing) -> Push:
+    """Give what pushes a job."""
+    return Push(job.queue, job.raw, job.delay, priority_of(job.message))
+
+
 def priority_of(message: Mapping[str, Any]) -> int | None:
     """Give the priority a payload asks for."""
     priority = message.get("priority")
@@ -231,6 +209,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         return {}
 
 
-def _check(result: Result) -> None:
+def check(result: Result) -> None:
+    """Raise `QframeError` for a push that was refused."""
     if result.outcome is not Outcome.APPLIED:
         raise QframeError(f"a push was refused: {result.key} holds {result.holds!r}")

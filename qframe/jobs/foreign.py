@@ -67,9 +67,9 @@ class Foreign(Options):
         """Give the name as it was given, `@method` included."""
         return self.name
 
-    def shown_name(self) -> str:
+    def shown_name(self, name: str) -> str:
         """Give the display name: the part before `@`, as Laravel does."""
-        return str(self.display_name or self.name.partition("@")[0])
+        return str(self.display_name or name.partition("@")[0])
 
     def retry_deadline(self) -> int | None:
         """Give `retry_until` as an epoch time in whole seconds, rounded up."""

@@ -25,19 +25,23 @@ def plain(value: object) -> bool:
     )
 
 
+_SCALARS = {int, str, bool}
+
+
 def same(sent: object, back: object) -> bool:
     """Whether what came back is what was sent, types included."""
     if type(sent) is not type(back):
         return type(sent) is int and isinstance(back, float) and sent == back
+    if type(sent) in _SCALARS:
+        return sent == back
     if isinstance(sent, dict) and isinstance(back, dict):
         return sent.keys() == back.keys() and all(same(v, back[k]) for k, v in sent.items())
     if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
         return len(sent) == len(back) and all(map(same, sent, back))
-    if isinstance(sent, float) and not math.isfinite(sent):
-        return False
     if isinstance(sent, Secret) and isinstance(back, Secret):
         return same(sent.reveal(), back.reveal())
-    return sent == back or type(sent).__eq__ is object.__eq__
+    finite = not isinstance(sent, float) or math.isfinite(sent)
+    return finite and (sent == back or type(sent).__eq__ is object.__eq__)
 
 
 def first_fault(error: ValidationError | RecursionError) -> str:

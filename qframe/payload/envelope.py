@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import time
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,11 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
 
     The data of an encrypted job is encrypted with `keys`; raises `ConfigurationError` without.
     """
-    identity = str(uuid.uuid4())
+    identity, name = _new_uuid(), job.wire_name()
     payload: dict[str, Any] = {
         "uuid": identity,
-        "displayName": job.shown_name(),
-        "job": job.wire_name(),
+        "displayName": job.shown_name(name),
+        "job": name,
         "maxTries": job.tries,
         "maxExceptions": job.max_exceptions,
         "failOnTimeout": bool(job.fail_on_timeout),
@@ -49,7 +49,7 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
     }
     if job.unique_rule is not None:
         rule = job.unique_rule
-        add(payload, {rule.key: rule.wire(job, payload["job"], payload["data"])})
+        add(payload, {rule.key: rule.wire(job, name, payload["data"])})
     if job.track:
         track(payload, job.kept_for())
     if job.priority is not None:
@@ -60,12 +60,12 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
         payload["tags"] = job.wire_tags()
     if job.secret_fields:
         add(payload, {secret.KEY: list(job.secret_fields)})
-        if job.in_clear and payload["job"] not in _warned:
-            _warned.add(payload["job"])
+        if job.in_clear and name not in _warned:
+            _warned.add(name)
             log.warning(
                 "%s has secrets (%s) that can be read in the backend: set encrypted = True, or "
                 "False to say that this is meant",
-                payload["job"],
+                name,
                 ", ".join(job.secret_fields),
             )
     if job.encrypted:
@@ -74,6 +74,17 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
 
 
 _warned: set[str] = set()
+
+
+def _new_uuid() -> str:
+    """Make a random uuid as `uuid.uuid4` does, in half the time: 1 us of 11 a job."""
+    number = int.from_bytes(os.urandom(16)) & _RANDOM_BITS | _VERSION_4
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
+_VERSION_4 = 0x00000000_0000_4000_8000_000000000000
 
 
 def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
@@ -105,8 +116,13 @@ class Envelope:
     def __init__(self, payload: dict[str, Any]) -> None:
         self.payload = payload
         """What is changed in it is sent once it is encoded anew."""
-        self.uuid = str(payload["uuid"])
-        self.raw = _encoded_quickly(payload) or encode(payload)
+        self.uuid: str = payload["uuid"]
+        try:
+            self.raw = to_json(payload)  # in a quarter of the time that `encode` takes
+        except (ValueError, RecursionError):
+            self.raw = b""
+        if not self.raw or b"NaN" in self.raw or b"Infinity" in self.raw:
+            self.encode()  # it looks into them
 
     @classmethod
     def of(
@@ -124,15 +140,6 @@ class Envelope:
     def encode(self) -> None:
         """Make the bytes anew, after the payload has changed."""
         self.raw = encode(self.payload)
-
-
-def _encoded_quickly(payload: dict[str, Any]) -> bytes:
-    """Encode what `create` made, in a quarter of the time; b"" where `encode` has to look at it."""
-    try:
-        raw = to_json(payload, inf_nan_mode="constants")
-    except (ValueError, RecursionError):
-        return b""
-    return b"" if b"NaN" in raw or b"Infinity" in raw else raw
 
 
 def encode(payload: dict[str, Any]) -> bytes:

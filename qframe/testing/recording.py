@@ -135,10 +135,11 @@ class RecordingConnection(Connection):
         self._notes = notes
         self._apart = apart
 
-    def _tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+    def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+        """Write a job down that was pushed, and tell the listeners."""
         if not holder:
             self._note(job, pushing.uuid, pushing.queue, pushing.delay, pushing.message)
-        super()._tell(job, pushing, holder)
+        super().tell(job, pushing, holder)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Write a payload down, with its job where that can be made here."""

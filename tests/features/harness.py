@@ -31,7 +31,7 @@ class Bench:
     def push(self, uuid: str, queue: str = "q", delay: float = 0.0, **keys: Any) -> str:
         """Push a job with these keys in its payload; gives who is there instead, or ""."""
         pushing = self.pushing(uuid, queue, delay, **keys)
-        return self.context.push([pushing]).get(uuid, "")
+        return self.context.push(pushing)
 
     def pushing(self, uuid: str, queue: str = "q", delay: float = 0.0, **keys: Any) -> Pushing:
         """Give a job about to be pushed."""

@@ -222,7 +222,7 @@ def test_a_failed_member_that_is_retried_and_done_is_done(bench: Benches) -> Non
     record = bench.backend.find_failed("bad")
     assert record is not None
     assert bench.batches.revive("b")
-    bench.context.push([bench.context.pushing(Prepared("bad", record.payload, "q", 0))])
+    bench.context.push(bench.context.pushing(Prepared("bad", record.payload, "q", 0)))
     bench.run()
     assert bench.counts() == (2, 0, 2)
     assert bench.drain() == ["then"]
@@ -559,7 +559,7 @@ def test_it_goes_on_after_all_when_the_batch_is_mended(bench: Benches) -> None:
     assert bench.batches.revive("inner")
     record = bench.backend.find_failed("bad")
     assert record is not None
-    bench.context.push([bench.context.pushing(Prepared("bad", record.payload, "q", 0))])
+    bench.context.push(bench.context.pushing(Prepared("bad", record.payload, "q", 0)))
     bench.run()
     assert bench.drain("run", "q") == ["z"]
     assert bench.backend.scan("chain:") == []

@@ -161,7 +161,7 @@ def test_a_failure_pushes_what_catches_it_and_a_retry_goes_on(bench: Bench) -> N
     for _ in range(2):
         cause = bench.run("emails").payload[CAUSE]
         assert cause == {"uuid": "a", "name": "Demo", "error": "ValueError: no ä👍"}
-    bench.context.push([bench.context.pushing(link(bench, "a"))])
+    bench.context.push(bench.context.pushing(link(bench, "a")))
     assert ran(bench) == ["a", "b"]
     assert kept(bench) == {}
 
@@ -215,7 +215,7 @@ def test_a_link_whose_chain_has_gone_on_changes_nothing(bench: Bench) -> None:
     bench.run()
     before = kept(bench)
     for state in (State.COMPLETE, State.FAILED, State.CANCELLED):
-        bench.context.push([bench.context.pushing(link(bench, "a"))])
+        bench.context.push(bench.context.pushing(link(bench, "a")))
         bench.held().settle(End(State.WAITING))
         stale = next(job for job in iter(bench.started, None) if job.uuid == "a")
         assert stale.needless() == "done before: its chain has gone on"
@@ -225,7 +225,7 @@ def test_a_link_whose_chain_has_gone_on_changes_nothing(bench: Bench) -> None:
 
 
 def test_a_link_of_which_nothing_is_kept_is_a_job_like_any_other(bench: Bench) -> None:
-    bench.context.push([bench.context.pushing(link(bench, "a"))])
+    bench.context.push(bench.context.pushing(link(bench, "a")))
     job = bench.started()
     assert job.needless() is None
     job.settle(End(State.COMPLETE))

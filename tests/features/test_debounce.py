@@ -36,7 +36,7 @@ def test_a_failed_one_that_is_retried_takes_the_place_of_a_later_one(bench: Benc
     bench.push("a", debounce=SAID)
     bench.run(state=State.FAILED)
     bench.push("b", debounce=SAID)
-    bench.context.push([dataclasses.replace(bench.pushing("a", debounce=SAID), retried=True)])
+    bench.context.push(dataclasses.replace(bench.pushing("a", debounce=SAID), retried=True))
     later, retried = bench.held(), bench.held()
     assert later.needless() is not None
     assert retried.needless() is None

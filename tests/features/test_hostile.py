@@ -48,7 +48,7 @@ NEARLY = st.fixed_dictionaries(
 
 def lives(raw: bytes, state: State) -> None:
     bench = Bench(FEATURES)
-    bench.context.push([bench.context.pushing(Prepared("", raw, "q", 0))])
+    bench.context.push(bench.context.pushing(Prepared("", raw, "q", 0)))
     job = bench.held()
     job.needless()
     (result,) = bench.backend.apply(job.start_plan())
