@@ -20,9 +20,6 @@ from qframe.exceptions import BackendUnavailable, SettleError
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 
-CONFIRM = 0.25
-"""Seconds after which the start of a job that runs on is said again if it was not answered."""
-
 
 class _Ended:
     """A job that is done, and the plan of the step that says so."""
@@ -44,12 +41,11 @@ class _Ended:
 class _Started:
     """A start, with the ends that travel with it."""
 
-    __slots__ = ("ended", "job", "plan", "said_at", "steps")
+    __slots__ = ("ended", "job", "plan", "steps")
 
-    def __init__(self, job: ReservedJob, ended: list[_Ended], said_at: float) -> None:
+    def __init__(self, job: ReservedJob, ended: list[_Ended]) -> None:
         self.job = job
         self.ended = ended
-        self.said_at = said_at
         self.plan = job.start_plan()
         self.steps = [each.plan for each in ended]
         self.steps.append(self.plan)
@@ -89,7 +85,7 @@ class Exchange:
                 self.flush()
                 break
         ended = self._take()
-        started = self._unanswered[job] = _Started(job, ended, self._backend.clock())
+        started = self._unanswered[job] = _Started(job, ended)
         try:
             self._backend.tell(started.steps, partial(self._hear, started))
         except BackendUnavailable:
@@ -141,7 +137,7 @@ class Exchange:
         `LeaseLost` where the job is not ours.
         """
         started = self._unanswered.get(job)
-        if started is None or self._backend.clock() - started.said_at < CONFIRM:
+        if started is None:
             return False
         for each in started.ended:
             each.said += 1

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from qframe.exceptions import BackendUnavailable, LeaseLost, SettleError
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
-from qframe.worker.exchange import CONFIRM
 
 log = logging.getLogger("qframe")
 
+_LOOKS = 0.25
+"""Seconds between two looks, at most: a start that was not answered by the second is said again."""
 _SOONER = 1.0
 """Seconds until a renewal that did not reach the backend is tried again, at most."""
 
@@ -39,7 +40,7 @@ class LeaseKeeper:
     ) -> None:
         self._renew_every = retry_after / 3
         # A whole number of them to a renewal, so that none comes late for want of a look.
-        self.every = self._renew_every / math.ceil(self._renew_every / CONFIRM)
+        self.every = self._renew_every / math.ceil(self._renew_every / _LOOKS)
         """Seconds between two looks."""
         self._confirm = confirm
         self._watch = watch

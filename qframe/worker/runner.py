@@ -150,12 +150,13 @@ class Runner:
         Tries again while the backend does not answer and the lease may still hold.
         False, after the event `LeaseLost`, when the job was no longer ours.
         """
-        self.watchdog.spare()
-        give_up = time.monotonic() + self.connection.retry_after
-        pause = _FIRST_PAUSE
+        deferred = end.state is State.COMPLETE
+        if job.features or not deferred:  # else the backend is not asked
+            self.watchdog.spare()
+        give_up, pause = 0.0, _FIRST_PAUSE
         while True:
             try:
-                if end.state is State.COMPLETE:
+                if deferred:
                     self.exchange.defer(job, end)
                 else:
                     job.settle(end)
@@ -164,6 +165,7 @@ class Runner:
                 self.lost(job, name)
                 return False
             except BackendUnavailable as error:
+                give_up = give_up or time.monotonic() + self.connection.retry_after
                 if time.monotonic() + pause > give_up:
                     raise
                 if pause == _FIRST_PAUSE:

@@ -97,14 +97,14 @@ def noted(beside: int, notes: bytes) -> bytes:
     return b"%d %s" % (beside, notes) if beside or notes else b""
 
 
+def _with_count(raw: bytes, at: int, before: int, count: int, tag: bytes = b"") -> bytes:
+    return b"%b%d%b%b" % (raw[:at], count, raw[at + len(b"%d" % before) :], tag)
+
+
 def tag_of(stored: bytes) -> bytes:
     """Give the white space behind a stored message."""
     pad = _PAD.search(stored)
     return b"" if pad is None else pad.group()
-
-
-def _with_count(raw: bytes, at: int, before: int, count: int, tag: bytes = b"") -> bytes:
-    return b"%b%d%b%b" % (raw[:at], count, raw[at + len(b"%d" % before) :], tag)
 
 
 def _named(raw: bytes) -> str:

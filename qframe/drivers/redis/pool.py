@@ -27,6 +27,15 @@ T = TypeVar("T")
 _PAGE = 1000
 
 
+class _Thread(threading.local):
+    """What belongs to one thread."""
+
+    pid = 0
+    """The process that it belongs to: a forked child has none of its parent's."""
+    connections: dict[str, RedisConnection]
+    waiter: Waiter
+
+
 class Pool:
     """Gives the connection for a key: but on a Cluster it is the same for all."""
 
@@ -34,38 +43,38 @@ class Pool:
         self.server = server_of(settings)
         self._keys = keys
         self._by_key = settings.cluster
-        self._thread = threading.local()
+        self._thread = _Thread()
 
     def of(self, key: str) -> RedisConnection:
         """Give this thread's connection for a key."""
-        found = self._own()[0]
+        own = self._thread if self._thread.pid == process.pid() else self._anew()
         name = key if self._by_key else ""
-        if name not in found:
-            found[name] = RedisConnection(self.server, key, self._keys.markers_beside(key))
-        return found[name]
+        if name not in own.connections:
+            markers = self._keys.markers_beside(key)
+            own.connections[name] = RedisConnection(self.server, key, markers)
+        return own.connections[name]
 
     @property
     def waiter(self) -> Waiter:
         """What this thread waits with."""
-        return self._own()[1]
+        own = self._thread if self._thread.pid == process.pid() else self._anew()
+        return own.waiter
 
-    def _own(self) -> tuple[dict[str, RedisConnection], Waiter]:
-        """Give what belongs to this thread; the sockets of a parent are closed without a word."""
-        thread = self._thread
-        if getattr(thread, "pid", None) != process.pid():
-            thread.pid = process.pid()
-            thread.own = ({}, Waiter(self.server, apart=self._by_key))
-        own: tuple[dict[str, RedisConnection], Waiter] = thread.own
+    def _anew(self) -> _Thread:
+        """Begin with nothing; the sockets of a parent are closed without a word."""
+        own = self._thread
+        own.pid = process.pid()
+        own.connections = {}
+        own.waiter = Waiter(self.server, apart=self._by_key)
         return own
 
     def close(self) -> None:
         """Close this thread's connections."""
         with guarded():
-            connections, waiter = self._own()
-            waiter.close()
-            for connection in connections.values():
+            self.waiter.close()
+            for connection in self._thread.connections.values():
                 connection.close()
-            connections.clear()
+            self._thread.connections.clear()
 
     def scan(self, pattern: str) -> set[str]:
         """Name the keys a pattern matches, on all nodes of a Cluster."""
