@@ -270,13 +270,15 @@ class JobDefinition(Options):
         removed while jobs that have it wait. PHP writes no fields as `[]` or `""`, and an empty
         array of any kind as `[]`.
         """
-        if data is None or data in ([], ""):
-            data = {}
         if not isinstance(data, dict):
-            raise InvalidArguments(
-                f"{cls.__name__}: the payload's data is a {type(data).__name__}, not named fields"
-            )
-        cls._complete()
+            if data not in (None, [], ""):
+                kind = type(data).__name__
+                raise InvalidArguments(
+                    f"{cls.__name__}: the payload's data is a {kind}, not named fields"
+                )
+            data = {}
+        if cls._incomplete:
+            cls._complete()
         fields = cls.field_names()
         if not data.keys() <= fields:
             for key in data.keys() - fields:

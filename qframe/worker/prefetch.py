@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _SPAN = 0.02
-_MOST = 50
+_MOST = 100
 _WEIGHT = 0.2
 
 

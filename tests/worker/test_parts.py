@@ -29,7 +29,7 @@ def test_short_jobs_raise_the_number_to_its_limit() -> None:
         ahead.ran(0.0001)
         limits.append(ahead.limit())
     assert limits == sorted(limits)
-    assert limits[-1] == 50
+    assert limits[-1] == 100
 
 
 def test_it_is_about_what_is_done_in_20_ms() -> None:
@@ -59,7 +59,7 @@ def test_a_clock_that_stands_still_is_harmless() -> None:
     ahead = Prefetch()
     for _ in range(100):
         ahead.ran(0)
-    assert ahead.limit() == 50
+    assert ahead.limit() == 100
 
 
 # -- the watchdog -------------------------------------------------------------------------------
