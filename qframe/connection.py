@@ -63,7 +63,10 @@ class Connection:
     def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
         """Build the payload of a job, `more` keys in it; raises `InvalidJob`."""
         job.check_reachable()
-        made = Envelope.of(job, self.context.keyring, more)
+        return self._built(job, more)
+
+    def _built(self, job: Dispatchable, more: Mapping[str, Any] | None) -> Envelope:
+        made = Envelope(envelope.create(job, self.context.keyring, more))
         self._check_envelope(made)
         return made
 

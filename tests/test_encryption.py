@@ -25,7 +25,7 @@ from qframe import (
 )
 from qframe.exceptions import PayloadTooLarge
 from qframe.payload.encryption import Keyring, is_key, new_key
-from qframe.payload.envelope import Envelope, create
+from qframe.payload.envelope import create
 
 OLD, NEW = new_key(), new_key()
 VALUE = "hunter2-in-clear"
@@ -114,7 +114,7 @@ def test_without_a_key_nothing_can_be_dispatched(fresh: Path) -> None:
     with pytest.raises(CannotDecrypt, match="no encryption_keys are configured"):
         opened(Send, sealed(Send(token=VALUE), NEW)["data"])
     with pytest.raises(InvalidJob, match="only a connection can build its payload"):
-        Envelope.of(Send(token=VALUE))
+        create(Send(token=VALUE))
 
 
 def test_without_the_package_one_line_says_what_to_install(

@@ -130,7 +130,7 @@ def test_an_envelope_has_the_bytes_of_its_payload(
 ) -> None:
     monkeypatch.setattr(os, "urandom", bytes)
     monkeypatch.setattr(time, "time", lambda: 1732060800.75)
-    made = envelope.Envelope.of(job)
+    made = envelope.Envelope(envelope.create(job))
     assert made.raw == envelope.encode(envelope.create(job))
     assert made.payload == envelope.create(job)
     assert made.uuid == made.payload["uuid"]
@@ -139,16 +139,16 @@ def test_an_envelope_has_the_bytes_of_its_payload(
 def test_options_changed_on_a_class_are_in_its_next_envelope(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert envelope.Envelope.of(Named()).payload["timeout"] == 2.5
+    assert envelope.Envelope(envelope.create(Named())).payload["timeout"] == 2.5
     monkeypatch.setattr(Named, "timeout", 7)
-    assert envelope.Envelope.of(Named()).payload["timeout"] == 7
+    assert envelope.Envelope(envelope.create(Named())).payload["timeout"] == 7
 
 
 def test_an_envelope_names_the_field_that_cannot_be_sent() -> None:
     with pytest.raises(InvalidJob, match=r"Holds\.value"):
-        envelope.Envelope.of(Holds(value="\ud800"))
+        envelope.Envelope(envelope.create(Holds(value="\ud800")))
     with pytest.raises(InvalidJob, match=r"Holds\.value"):
-        envelope.Envelope.of(Holds(value=math.nan))
+        envelope.Envelope(envelope.create(Holds(value=math.nan)))
 
 
 def test_every_option_is_in_the_payload() -> None:

@@ -25,7 +25,7 @@ from qframe import (
 )
 from qframe.dispatch.pending import flush
 from qframe.features.unique import Lock
-from qframe.payload.envelope import Envelope
+from qframe.payload.envelope import Envelope, create
 
 
 class Feed(Queueable):
@@ -86,7 +86,7 @@ def queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueManager:
 
 
 def key(job: Queueable) -> str:
-    lock = Lock.of(Envelope.of(job).payload)
+    lock = Lock.of(create(job))
     assert lock is not None
     return lock.key
 
@@ -133,14 +133,14 @@ def test_the_payload_says_which_lock_also_beside_other_keys() -> None:
         job_name = "rich"
 
     for job in (Named(), Rich()):
-        envelope = Envelope.of(job)
+        envelope = Envelope(create(job))
         lock = Lock.of(envelope.payload)
         assert lock is not None
         said = {"key": lock.key, "for": 120, "until": "started"}
         assert envelope.payload["unique"] == said
         assert (lock.uuid, lock.seconds, lock.until) == (envelope.uuid, 120, "started")
         assert list(envelope.payload)[-2:] != ["unique", "delay"]
-    assert b'"unique"' not in Envelope.of(PlainJob()).raw
+    assert "unique" not in create(PlainJob())
 
 
 class PlainJob(Queueable):

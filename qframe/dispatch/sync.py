@@ -50,9 +50,7 @@ class SyncConnection(Connection):
 
     def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
         """Build the payload; here a class need not be one that another process can find."""
-        made = Envelope.of(job, self.context.keyring, more)
-        self._check_envelope(made)
-        return made
+        return self._built(job, more)
 
     # -- pushing ----------------------------------------------------------------------------------
 

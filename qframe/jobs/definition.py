@@ -48,6 +48,8 @@ class JobDefinition(Options):
 
     _base: ClassVar[type[JobDefinition]]
     """The class whose members no field may be named as."""
+    _wire_name: ClassVar[str] = ""
+    """Its name on the wire, where that is known with the class."""
     _incomplete: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
     _reserved: Job | None = None
@@ -72,9 +74,12 @@ class JobDefinition(Options):
         cls._adapter = TypeAdapter(cls)
         _find_secrets(cls)
         cls.unique_rule = rule_of(cls)
+        cls._wire_name = cls.job_name or ""
         if cls.is_runnable():
             _refuse_taken_name(cls)
             index[cls.own_name()] = cls
+            if cls.__module__ != "__main__":
+                cls._wire_name = cls.own_name()
 
     if TYPE_CHECKING:
         # Each subclass has its own; here so that every job is known to have one.
@@ -152,12 +157,10 @@ class JobDefinition(Options):
     @classmethod
     def wire_name(cls) -> str:
         """Give the name another process can find the class by; raises `InvalidJob` if none can."""
-        if cls.job_name:
-            return cls.job_name
+        if cls._wire_name:
+            return cls._wire_name
         if not cls.is_runnable():
             raise InvalidJob(f"{cls.__name__} has no handle method")
-        if cls.__module__ != "__main__":
-            return cls.own_name()
         module, trouble = project.main_module()
         if trouble:
             raise InvalidJob(f"{cls.__name__} {trouble}")

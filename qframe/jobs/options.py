@@ -80,6 +80,8 @@ class Options:
 
     def relative_deadlines(self) -> dict[str, float]:
         """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        if self.retry_until is None and self.expires is None:
+            return {}
         said = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
         return {
             key: timing.seconds_until(value)

@@ -25,8 +25,12 @@ PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 _METHODS = {"", "handle", "fire"}
 
 
-def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: ANN401 (a job, whose types are above this)
-    """Build the payload of a job; raises `InvalidJob` naming what cannot be sent.
+def create(
+    job: Any,  # noqa: ANN401 (a job, whose types are above this)
+    keys: Keyring | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Build the payload of a job, `more` keys in it; raises `InvalidJob` for what cannot be sent.
 
     The data of an encrypted job is encrypted with `keys`; raises `ConfigurationError` without.
     """
@@ -40,7 +44,7 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
         "failOnTimeout": bool(job.fail_on_timeout),
         "backoff": job.wire_backoff(),
         "timeout": job.timeout,
-        "retryUntil": job.retry_deadline(),
+        "retryUntil": None if job.retry_until is None else job.retry_deadline(),
         "data": job.to_data(),
         "createdAt": int(time.time()),
         "id": identity,
@@ -70,6 +74,8 @@ def create(job: Any, keys: Keyring | None = None) -> dict[str, Any]:  # noqa: AN
             )
     if job.encrypted:
         payload["data"] = _sealed(payload, keys)
+    if more:
+        add(payload, more)
     return payload
 
 
@@ -109,7 +115,7 @@ def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 class Envelope:
-    """A payload about to be pushed, and its bytes."""
+    """A payload that `create` made, about to be pushed, and its bytes."""
 
     __slots__ = ("payload", "raw", "uuid")
 
@@ -123,19 +129,6 @@ class Envelope:
             self.raw = b""
         if not self.raw or b"NaN" in self.raw or b"Infinity" in self.raw:
             self.encode()  # it looks into them
-
-    @classmethod
-    def of(
-        cls,
-        job: Any,  # noqa: ANN401 (as `create`)
-        keys: Keyring | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> Envelope:
-        """Build the payload of a job as `create` does, `more` keys in it; raises `InvalidJob`."""
-        payload = create(job, keys)
-        if more:
-            add(payload, more)
-        return cls(payload)
 
     def encode(self) -> None:
         """Make the bytes anew, after the payload has changed."""
