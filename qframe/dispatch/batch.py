@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from qframe import connection as connections
@@ -26,7 +27,7 @@ from qframe.dispatch.chain import (
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
-from qframe.features.batch import BatchMember, BatchPlan, MakeMember, about
+from qframe.features.batch import BatchMember, BatchPlan, about
 from qframe.features.batches import Batches
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
@@ -150,7 +151,7 @@ class PendingBatch(Pending):
             allows_failures=self.allows_failures,
             progress_step=step,
             callback_job=connection.prepare(RunBatchCallbacks(of=identity), queue, 0, {}),
-            members=(_maker(connection, identity, each, queue) for each in self.jobs),
+            members=(partial(_member, connection, identity, each, queue) for each in self.jobs),
         )
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
@@ -172,22 +173,18 @@ class PendingBatch(Pending):
         )
 
 
-def _maker(
-    connection: Connection, identity: str, each: MemberJobs, queue: str | None
-) -> MakeMember:
-    """Give what builds the payloads of a member."""
-
-    def make(number: int) -> ChainPlan:
-        keys = BatchMember(identity, number).keys()
-        if isinstance(each, PendingChain):
-            return each.plan(connection, queue, keys)
-        if isinstance(each, Sequence):
-            return PendingChain(each).plan(connection, queue, keys)
-        job = own_job(each, connection, "a batch")
-        prepared = connection.prepare(job, job.queue or queue, seconds(job.delay), keys)
-        return ChainPlan("", [job], [prepared])
-
-    return make
+def _member(
+    connection: Connection, identity: str, each: MemberJobs, queue: str | None, number: int
+) -> ChainPlan:
+    """Build the payloads of a member, once its number is known."""
+    keys = BatchMember(identity, number).keys()
+    if isinstance(each, PendingChain):
+        return each.plan(connection, queue, keys)
+    if isinstance(each, Sequence):
+        return PendingChain(each).plan(connection, queue, keys)
+    job = own_job(each, connection, "a batch")
+    prepared = connection.prepare(job, job.queue or queue, seconds(job.delay), keys)
+    return ChainPlan("", [job], [prepared])
 
 
 # -- what there is of a batch ---------------------------------------------------------------------
@@ -255,7 +252,7 @@ class Batch:
                 said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
                 word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
             queue = self.record.options.get("queue")
-            makers = [_maker(self._connection, self.id, each, queue) for each in jobs]
+            makers = [partial(_member, self._connection, self.id, each, queue) for each in jobs]
             self._connection.extend_batch(self.id, makers, running, word)
         return self.fresh()
 

@@ -214,7 +214,7 @@ class Batches:
             if any(isinstance(each, Expect) for each in own.operations):
                 apart.append(place)
             else:
-                plan.add(*own.operations)
+                plan.operations += own.operations
                 plan.then(*own.after)
         return plan, apart
 

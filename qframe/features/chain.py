@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from qframe import events
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
@@ -174,7 +175,8 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
         head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
-    plan.then(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
+    if events.listeners_of(events.JobQueued):
+        plan.then(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
     return pushing, plan
 
 

@@ -110,8 +110,8 @@ def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Add keys, before those that drivers look for at the end."""
     at_the_end = ("attempts", "delay")  # where drivers look for them
     last = {key: payload.pop(key) for key in at_the_end if key in payload}
-    payload.update(more)
-    payload.update(last)
+    payload |= more
+    payload |= last
 
 
 class Envelope:
