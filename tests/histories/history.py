@@ -155,7 +155,10 @@ class Author:
             self._look: 1.0,
         }
         chosen = self.random.choices(list(makers), list(makers.values()), k=self.size)
-        return [make() for make in chosen]
+        events: list[Event] = []
+        for make in chosen:
+            events += self._talk() if self._one(*[False] * 9, True) else [make()]
+        return events
 
     def _one(self, *values: T) -> T:
         return self.random.choice(values)
@@ -175,6 +178,19 @@ class Author:
         drafts = tuple(self._draft() for _ in range(self._one(1, 1, 1, 2, 3)))
         twice, lost = self._one(False, False, False, True), self._one(False, True)
         return Apply(self._worker(), drafts, twice, lost)
+
+    def _talk(self) -> list[Event]:
+        """Make up what a worker tells between short jobs."""
+        worker, start = self._worker(), Start(self._one(*_LENGTHS), self._one(*_NOTES))
+        count = self._one(0, 1, 1, 2)
+        begun, end = (
+            tuple(make() for make in self.random.choices(self.kinds, k=count)) for _ in range(2)
+        )
+        return [
+            Reserve(worker, tuple(self.queues), 2),
+            Apply(worker, (Draft(1, (start,)),), told=True),
+            Apply(worker, (Draft(1, (*end, Delete())), Draft(0, (*begun, start))), told=True),
+        ]
 
     def _draft(self) -> Draft:
         kind = self._one("push", "settle", "settle", "settle", "free", "free", "mixed")

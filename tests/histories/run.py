@@ -192,6 +192,8 @@ class Run:
 
     def _apply(self, event: Apply) -> None:
         steps = self._steps(event.worker, event.drafts)
+        if event.told and len({id(pair) for pair, _, _ in steps}) < len(event.drafts):
+            return  # nobody tells the end and the start of one job
         if event.twice:
             steps = [each for each in steps for _ in range(2)]
         backend = self.workers[event.worker]

@@ -24,7 +24,7 @@ from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.pool import Pool
-from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps, plain_start
+from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps, start_of
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -202,11 +202,10 @@ class RedisBackend(RedisFacts, Backend):
         self, steps: Sequence[Step], now: float, heard: Callable[[list[Result]], None]
     ) -> ToldSteps | None:
         """Give what to tell; None where the answer must be waited for."""
-        plain = None if self.settings.cluster else plain_start(steps)
-        if plain is not None:
-            done, job, start = plain
-            connection = self.pool.of(job.keys.ready)
-            return ToldStart(done, job, start, connection, self.timing.skew, now, heard)
+        found = None if self.settings.cluster else start_of(steps, self.keys)
+        if found is not None:
+            connection = self.pool.of(found[1].keys.ready)
+            return ToldStart(*found, connection, self.timing.skew, now, heard)
         exchange = Exchange(self.keys)
         if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
             return None

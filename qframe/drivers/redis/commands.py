@@ -9,6 +9,8 @@ from importlib import resources
 
 from hiredis import pack_command
 
+_WITH_FACTS = {"apply", "start"}
+
 Word = str | bytes | int | float
 
 
@@ -62,5 +64,6 @@ def _packed(words: tuple[Word, ...]) -> bytes:
 def script(name: str) -> Script:
     """Read a script: what is shared, then its own text."""
     folder = resources.files(__package__) / "lua"
-    texts = [(folder / f"{each}.lua").read_text("utf-8") for each in ("shared", name)]
+    parts = ("shared", "facts", name) if name in _WITH_FACTS else ("shared", name)
+    texts = [(folder / f"{each}.lua").read_text("utf-8") for each in parts]
     return Script("\n".join(texts))

@@ -221,7 +221,7 @@ class Exchange:
 
     def _arrive(self, op: Arrive, _: RedisJob | None) -> None:
         self.tagged = self.pushes = True
-        self._words += ("arrive", op.latch, op.member, int(op.failed), op.label, int(op.push))
+        self._words += _arriving(op)
 
     def _close(self, op: Close, _: RedisJob | None) -> None:
         self.tagged = self.pushes = True
@@ -268,7 +268,7 @@ class Exchange:
             case Expect(key=key) | Set(key=key) | Unset(key=key) | Raise(key=key) | Add(key=key):
                 return (f"{facts}:{key}",)
             case Open(latch=name) | Extend(latch=name) | Arrive(latch=name) | Close(latch=name):
-                return f"{facts}latch:{name}", f"{facts}done:{name}", f"{facts}lost:{name}"
+                return f"{facts}latch:{name}", f"{facts}lost:{name}"
             case Record() | Forget():
                 return f"{facts}failed", f"{facts}order"
         return ()
@@ -347,16 +347,40 @@ def _simple(words: Callable[[Any], Sequence[Word]]) -> _Encoder:
     return encode
 
 
+_SIMPLE: dict[type, Callable[[Any], Sequence[Word]]] = {
+    Set: lambda op: ("set", op.key, op.value, _ttl(op.ttl)),
+    Unset: lambda op: ("unset", op.key, _given(op.value)),
+    Raise: lambda op: ("raise", op.key, op.rank, op.value, _ttl(op.ttl)),
+    Add: lambda op: ("add", op.key, op.number, _ttl(op.ttl)),
+}
+_ENCODERS |= {kind: _simple(words) for kind, words in _SIMPLE.items()}
 _ENCODERS |= {
     Expect: _simple(lambda _: ()),  # among the checks
-    Set: _simple(lambda op: ("set", op.key, op.value, _ttl(op.ttl))),
-    Unset: _simple(lambda op: ("unset", op.key, _given(op.value))),
-    Raise: _simple(lambda op: ("raise", op.key, op.rank, op.value, _ttl(op.ttl))),
-    Add: _simple(lambda op: ("add", op.key, op.number, _ttl(op.ttl))),
     Extend: _simple(lambda op: ("extend", op.latch, op.size)),
     Record: _simple(lambda op: ("record", op.job.uuid, encoded(op.job))),
     Forget: _simple(lambda op: ("forget", op.uuid)),
 }
+
+
+def _arriving(op: Arrive) -> Sequence[Word]:
+    return "arrive", op.latch, op.member, int(op.failed), op.label, int(op.push)
+
+
+_BESIDES = _SIMPLE | {Arrive: _arriving}
+
+
+def besides(operations: Sequence[object]) -> list[Word] | None:
+    """Give operations that are about no message in the words of the scripts.
+
+    None where one of them may be refused, or is another.
+    """
+    words: list[Word] = []
+    for each in operations:
+        encode = _BESIDES.get(type(each))
+        if encode is None:
+            return None
+        words += encode(each)
+    return words
 
 
 def _own(job: Reservation | None) -> RedisJob | None:

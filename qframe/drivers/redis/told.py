@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-from qframe.contracts.step import APPLIED, LOST, Delete, Result, Start, Step
+from qframe.contracts.step import APPLIED, LOST, Delete, Operation, Result, Start, Step
 from qframe.drivers.redis import message
-from qframe.drivers.redis.commands import Command, call
+from qframe.drivers.redis.commands import Command, Word, call
 from qframe.drivers.redis.connection import RedisConnection, Reply, Told
-from qframe.drivers.redis.exchange import Exchange
+from qframe.drivers.redis.exchange import Exchange, besides
 from qframe.drivers.redis.job import RedisJob
+from qframe.drivers.redis.keys import Keys
 
 Heard = Callable[[list[Result]], None]
 
@@ -88,7 +89,8 @@ class ToldExchange(ToldSteps):
 class ToldStart(ToldSteps):
     """The start of a held job, and the deletion of the one done before: so most jobs move.
 
-    As an exchange the two take 20 us more a job, of some 80 that a worker needs in all.
+    `more` is what their features want changed besides. As an exchange the two take 20 us more a
+    job, of some 80 that a worker needs in all.
     """
 
     __slots__ = ("_before", "_done", "_job", "_note", "_start")
@@ -98,6 +100,7 @@ class ToldStart(ToldSteps):
         done: RedisJob | None,
         job: RedisJob,
         start: Start,
+        more: Sequence[Word],
         connection: RedisConnection,
         skew: float,
         asked_at: float,
@@ -115,7 +118,7 @@ class ToldStart(ToldSteps):
             jobs, place, gone, note = (done, job), done.keys.reserved, done.stored, done.note
         said = call(
             "start", (reserved, place), skew, "start", job.stored, job.score, stored, start.lease,
-            job.note, self._note, notes, gone, note,
+            job.note, self._note, notes, gone, note, *more,
         )  # fmt: skip
         super().__init__(said, jobs, connection, asked_at, heard)
 
@@ -140,17 +143,39 @@ class ToldStart(ToldSteps):
         return [APPLIED if is_over else LOST, result]
 
 
-def plain_start(steps: Sequence[Step]) -> tuple[RedisJob | None, RedisJob, Start] | None:
-    """Give the job that is done, the one to start and its start; None where it is not that."""
+def start_of(
+    steps: Sequence[Step], keys: Keys
+) -> tuple[RedisJob | None, RedisJob, Start, Sequence[Word]] | None:
+    """Give what `ToldStart` is made of; None where the steps are something else."""
     job, operations = steps[-1].reservation, steps[-1].operations
-    if len(operations) != 1 or len(steps) > 2 or not isinstance(job, RedisJob) or not job.score:  # noqa: PLR2004 (a pair)
-        return None
-    start = operations[0]
-    if type(start) is not Start:
+    start = operations[-1] if operations else None
+    if type(start) is not Start or not isinstance(job, RedisJob) or not job.score:
         return None
     if len(steps) == 1:
-        return None, job, start
-    done, operations = steps[0].reservation, steps[0].operations
-    if len(operations) != 1 or type(operations[0]) is not Delete or done is job:
+        more = _more((), operations, keys)
+        return None if more is None else (None, job, start, more)
+    done, ended = steps[0].reservation, steps[0].operations
+    if len(steps) > 2 or not ended or type(ended[-1]) is not Delete:  # noqa: PLR2004 (a pair)
         return None
-    return (done, job, start) if isinstance(done, RedisJob) else None
+    if not isinstance(done, RedisJob) or done is job or done.score:
+        return None
+    more = _more(ended, operations, keys)
+    return None if more is None else (done, job, start, more)
+
+
+_BEHIND = 16
+"""The place of the first operation besides, in `lua/start.lua`."""
+
+
+def _more(
+    ended: Sequence[Operation], started: Sequence[Operation], keys: Keys
+) -> Sequence[Word] | None:
+    """Write all but the last operation of each; None where one may not come with a start."""
+    if len(ended) <= 1 and len(started) == 1:
+        return ()
+    ends, starts = besides(ended[:-1]), besides(started[:-1])
+    if ends is None or starts is None:
+        return None
+    words = ends + starts
+    tag = message.new_tag() if "arrive" in words else b""  # it may push
+    return tag, keys.names, keys.facts, _BEHIND + len(ends), *words

@@ -6,7 +6,24 @@ import threading
 
 import pytest
 
-from qframe.contracts.step import Delete, Push, Release, Renew, Reservation, Result, Start, Step
+from qframe.contracts.step import (
+    Add,
+    Arrive,
+    Close,
+    Delete,
+    Extend,
+    Open,
+    Push,
+    Raise,
+    Release,
+    Renew,
+    Reservation,
+    Result,
+    Set,
+    Start,
+    Step,
+    Unset,
+)
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.exceptions import BackendUnavailable
 from tests.support.proxy import Mode, Proxy
@@ -58,6 +75,36 @@ def test_what_was_lost_with_its_connection_is_said_again_and_counts_once(
     assert behind.sizes(QUEUE).reserved == 1
     assert [result.applied for result in heard] == [True, True]
     assert _attempts(behind, second) == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.PASS, Mode.CUT_REQUEST, Mode.CUT_AFTER_REQUEST])
+def test_what_is_changed_besides_is_changed_once(
+    mode: Mode, proxy: Proxy, behind: RedisBackend
+) -> None:
+    first, second = _held(behind, 2)
+    behind.apply(Step(first, Start(60)), Step(None, Open("l", Push("then", b"look", 5))))
+    behind.apply(Step(None, Extend("l", 1), Close("l"), Set("lock", "a")))
+    proxy.switch(mode, times=1)
+    end = Arrive("l", 0), Unset("lock", "a"), Raise("status", 2, "done", 60), Add("n", 1), Delete()
+    heard = _tell(
+        behind, Step(first, *end), Step(second, Set("at", "b", 60), Add("n", 10), Start(60))
+    )
+    assert behind.read("lock", "status", "at", "n") == [None, "done", "b", "11"]
+    assert behind.sizes("then").delayed == 1
+    assert behind.sizes(QUEUE).total == 1
+    assert [result.applied for result in heard] == [True, True]
+
+
+def test_one_whose_lease_was_lost_changes_nothing(backend: RedisBackend) -> None:
+    first, second = _held(backend, 2)
+    backend.apply(Step(first, Start(60)))
+    backend.apply(Step(first, Release()), Step(second, Release()))
+    for job in (first, second):
+        job.sure_until = backend.clock() + 1
+    heard = _tell(backend, Step(first, Add("n", 1), Delete()), Step(second, Add("n", 1), Start(60)))
+    assert backend.read("n") == [None]
+    assert [result.lost for result in heard] == [True, True]
+    assert backend.sizes(QUEUE).ready == 2
 
 
 def test_a_server_that_forgot_its_scripts_does_all_in_order(

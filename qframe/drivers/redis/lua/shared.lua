@@ -10,6 +10,7 @@
 local TAG = ARGV[2]
 local MOST = 100 -- as many due or expired ones are moved at a time
 local STEP = 1 / 1048576 -- the score of a hold is a multiple, that of a started job half a STEP more
+local KEPT = 90 * 86400 -- seconds the notes on a message are kept
 local apart = 0
 local moment
 
@@ -27,6 +28,11 @@ end
 
 local function hold_until(ends)
   return math.floor(ends / STEP) * STEP
+end
+
+local function is_started(set, member)
+  local ends = redis.call('ZSCORE', set, member)
+  return ends and ends % STEP > 0
 end
 
 -- A sorted set has the same bytes only once. The score is what `exact` gives.
