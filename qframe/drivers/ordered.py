@@ -16,6 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, get_args
 
 from qframe.contracts import step as op
@@ -33,6 +34,7 @@ _PARTS: dict[type, str] = {
 }
 """Which part of a step each operation belongs to."""
 _LAST = {op.Delete, op.Bury}
+_LATCHED = {op.Arrive, op.Close}
 _FOR = 30 * 86400.0
 """Seconds an outbox is kept for a message that comes again."""
 
@@ -55,19 +57,15 @@ class OrderedBackend(Backend):
         self.timing = messages.timing
         self.look_every = messages.look_every
 
-    @property
+    @cached_property
     def facts(self) -> Backend:
         """The backend for facts."""
-        if not isinstance(self._facts, Backend):
-            self._facts = self._facts()
-        return self._facts
+        return _opened(self._facts)
 
-    @property
+    @cached_property
     def failed(self) -> Backend:
         """The backend for failed records."""
-        if not isinstance(self._failed, Backend):
-            self._failed = self._failed()
-        return self._failed
+        return _opened(self._failed)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -109,7 +107,8 @@ class OrderedBackend(Backend):
             result = self._held(job, own, parts["facts"])
             if not result.applied:
                 return result, []
-            own = [each for each in own if not isinstance(each, op.Start)]
+            if own and type(own[0]) is op.Start:
+                own = []
         for each in parts["forgotten"]:
             if self.failed.find_failed(each.uuid) is None:
                 return Result(Outcome.REFUSED, each.uuid), []
@@ -125,14 +124,14 @@ class OrderedBackend(Backend):
         A start comes before all else: what the step writes is of a job that runs. So what it
         expects is looked at even before.
         """
-        if own and isinstance(own[0], op.Start):
+        if own and type(own[0]) is op.Start:
             for each in facts:
                 if isinstance(each, op.Expect):
                     (holds,) = self.facts.read(each.key)
                     if holds != each.value:
                         return Result(Outcome.REFUSED, each.key, holds)
             (result,) = self.messages.apply(Step(job, *own))
-        elif self.clock() < job.sure_until:
+        elif self.messages.clock() < job.sure_until:
             result = APPLIED
         else:
             (result,) = self.messages.apply(Step(job, op.Renew(job.lease or self.timing.hold)))
@@ -145,16 +144,18 @@ class OrderedBackend(Backend):
     ) -> Result:
         """Write the facts, with the pushes in an outbox; then the records; then push."""
         pushes = parts["pushes"]
-        facts = [_handing_over(each) for each in parts["facts"]]
-        outbox = text = ""
+        # What a latch pushes it hands over: the messages are in another backend.
+        facts = [replace(e, push=False) if type(e) in _LATCHED else e for e in parts["facts"]]
+        result, outbox = APPLIED, None
         if job is not None and facts and pushes:
-            outbox, text = _outbox(job), _encoded(pushes)
-            facts = [op.Expect(outbox, None), *facts, op.Set(outbox, text, _FOR)]
-        result = self._apply_facts(facts, job, outbox)
+            outbox = op.Unset(_outbox(job), _encoded(pushes))
+            result = self._apply_with(outbox, facts, job)
+        elif facts:
+            (result,) = self.facts.apply(Step(None, *facts))
         if not result.applied:
             return result
         due = result.due
-        if due and any(isinstance(e, op.Arrive | op.Close) and not e.push for e in parts["facts"]):
+        if due and any(type(e) in _LATCHED and not e.push for e in parts["facts"]):
             due = ()  # they are handed on
         else:
             result = APPLIED
@@ -162,27 +163,24 @@ class OrderedBackend(Backend):
             self.failed.apply(Step(None, *parts["records"]))
         if pushes or due:
             self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
-        if job is not None and outbox:
-            self.facts.apply(Step(None, op.Unset(outbox, text)))
+        if job is not None and outbox is not None:
+            self.facts.apply(Step(None, outbox))
             job.unsent = False
         return result
 
-    def _apply_facts(
-        self, facts: Sequence[op.Operation], job: Reservation | None, outbox: str
+    def _apply_with(
+        self, outbox: op.Unset, facts: Sequence[op.Operation], job: Reservation
     ) -> Result:
-        """Write facts; what is in the outbox, of a message with the same bytes, is sent before."""
-        if not facts:
-            return APPLIED
+        """Write facts with an outbox; one of a message with the same bytes is sent before."""
+        key, text = outbox.key, outbox.value or ""
+        step = Step(None, op.Expect(key, None), *facts, op.Set(key, text, _FOR))
         while True:
-            if job is not None and outbox:
-                job.unsent = True  # as long as nothing else is known
-            (result,) = self.facts.apply(Step(None, *facts))
-            if job is not None and outbox and not result.applied:
-                job.unsent = False
-                if result.key == outbox:
-                    self._send_outbox(job)
-                    continue
-            return result
+            job.unsent = True  # as long as nothing else is known
+            (result,) = self.facts.apply(step)
+            job.unsent = result.applied
+            if result.applied or result.key != key:
+                return result
+            self._send_outbox(job)
 
     def _send_outbox(self, job: Reservation) -> None:
         """Push what the step of an earlier reservation of this message was to push."""
@@ -275,9 +273,15 @@ class OrderedBackend(Backend):
         return self.messages.check()
 
     def close(self) -> None:
-        for each in {self.messages, self._facts, self._failed}:
+        opened = vars(self)
+        facts, failed = opened.get("facts", self._facts), opened.get("failed", self._failed)
+        for each in {self.messages, facts, failed}:
             if isinstance(each, Backend):
                 each.close()
+
+
+def _opened(backend: Opened) -> Backend:
+    return backend if isinstance(backend, Backend) else backend()
 
 
 def _first_refused(results: Iterable[Result]) -> Result | None:
@@ -296,13 +300,6 @@ def _is_plain(step: Step) -> bool:
     # Who ends a job unstarted may do so as a step before went on without it, and broke off.
     last = not job.started and kind in _LAST
     return kind is op.Renew or not (job.unsent or last)
-
-
-def _handing_over(operation: op.Operation) -> op.Operation:
-    """Have a latch hand over what it would push: the messages are in another backend."""
-    if isinstance(operation, op.Arrive | op.Close):
-        return replace(operation, push=False)
-    return operation
 
 
 def _outbox(job: Reservation) -> str:
