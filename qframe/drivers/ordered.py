@@ -146,6 +146,9 @@ class OrderedBackend(Backend):
         pushes = parts["pushes"]
         # What a latch pushes it hands over: the messages are in another backend.
         facts = [replace(e, push=False) if type(e) in _LATCHED else e for e in parts["facts"]]
+        records = parts["records"]
+        if records and self.failed is self.facts and Capability.JOINT in self.facts.capabilities:
+            facts, records = [*facts, *records], []
         result, outbox = APPLIED, None
         if job is not None and facts and pushes:
             outbox = op.Unset(_outbox(job), _encoded(pushes))
@@ -159,8 +162,8 @@ class OrderedBackend(Backend):
             due = ()  # they are handed on
         else:
             result = APPLIED
-        if parts["records"]:
-            self.failed.apply(Step(None, *parts["records"]))
+        if records:
+            self.failed.apply(Step(None, *records))
         if pushes or due:
             self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
         if job is not None and outbox is not None:
@@ -199,7 +202,7 @@ class OrderedBackend(Backend):
         if all(map(_is_plain, first)):
             jobs, results = self.messages.reserve(queues, limit, first=first)
         else:
-            results = self.apply(*first[:-1])
+            results = self.apply(*first[:-1]) if len(first) > 1 else []
             result, end = self._lead(first[-1])
             jobs, ended = self.messages.reserve(queues, limit, first=end)
             results.append(_first_refused(ended) or result)

@@ -311,6 +311,25 @@ def test_a_start_that_is_refused_is_not_counted(world: World) -> None:
     assert (job.started, job.attempts()) == (False, 0)
 
 
+def test_facts_and_records_of_one_backend_are_one_step() -> None:
+    """One transaction less for a job that fails, and no moment between the two."""
+    world = World()
+    asked: list[tuple[Step, ...]] = []
+
+    class Noting(MemoryBackend):
+        def apply(self, *steps: Step) -> list[Result]:
+            asked.append(steps)
+            return super().apply(*steps)
+
+    facts = Noting()
+    world.ordered = OrderedBackend(world.messages, facts, facts)
+    world.push()
+    job = world.begin()
+    assert world.ordered.apply(Step(job, Unset("lock"), Record(record()), Delete())) == [APPLIED]
+    assert asked == [(Step(None, Unset("lock"), Record(record())),)]
+    assert facts.count_failed() == 1
+
+
 # -- outboxes -------------------------------------------------------------------------------------
 
 
