@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, get_args
 
 from qframe.contracts import step as op
@@ -33,6 +35,10 @@ _PARTS: dict[type, str] = {
     op.Forget: "forgotten",
 }
 """Which part of a step each operation belongs to."""
+_OF_PUSH = {Push, *get_args(op.OfFact)}
+"""What the step of a push may have, besides latches."""
+_TOGETHER = 50
+"""How many steps write their facts in one request."""
 _LAST = {op.Delete, op.Bury}
 _LATCHED = {op.Arrive, op.Close}
 _FOR = 30 * 86400.0
@@ -71,16 +77,17 @@ class OrderedBackend(Backend):
 
     def apply(self, *steps: Step) -> list[Result]:
         results: list[Result] = []
-        plain: list[Step] = []
-        for step in steps:
-            if _is_plain(step):
-                plain.append(step)
-                continue
-            results += self._apply_plain(plain)
-            plain = []
-            result, end = self._lead(step)
-            results.append(_first_refused(self._apply_plain(end)) or result)
-        return results + self._apply_plain(plain)
+        for way, group in groupby(steps, self._way):
+            results += way([*group])
+        return results
+
+    def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
+        """Give what applies steps like this one that follow each other."""
+        if _is_plain(step):
+            return self._apply_plain
+        if step.reservation is None and _OF_PUSH.issuperset(map(type, step.operations)):
+            return self._apply_pushes
+        return self._apply_each
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
         if all(map(_is_plain, steps)):
@@ -90,6 +97,35 @@ class OrderedBackend(Backend):
 
     def _apply_plain(self, steps: Sequence[Step]) -> list[Result]:
         return self.messages.apply(*steps) if steps else []
+
+    def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
+        results: list[Result] = []
+        for step in steps:
+            result, end = self._lead(step)
+            results.append(_first_refused(self._apply_plain(end)) or result)
+        return results
+
+    def _apply_pushes(self, steps: Sequence[Step]) -> list[Result]:
+        """Write the facts of some steps in one request, and push in another what they push.
+
+        A `bulk` of unique jobs takes 60 % of the time. Who dies in between leaves the locks of so
+        many jobs that were not pushed, until they end.
+        """
+        results: list[Result] = []
+        for begin in range(0, len(steps), _TOGETHER):
+            some = steps[begin : begin + _TOGETHER]
+            facts = [[each for each in step.operations if type(each) is not Push] for step in some]
+            asked = [Step(None, *each) for each in facts if each]
+            heard = iter(self.facts.apply(*asked) if asked else ())
+            said = [next(heard) if each else APPLIED for each in facts]
+            self._push(
+                each
+                for step, result in zip(some, said, strict=True)
+                for each in step.operations
+                if result.applied and type(each) is Push
+            )
+            results += said
+        return results
 
     def _lead(self, step: Step) -> tuple[Result, list[Step]]:
         """Make all of a step but its end: facts, records, pushes, records to forget.
@@ -164,8 +200,7 @@ class OrderedBackend(Backend):
             result = APPLIED
         if records:
             self.failed.apply(Step(None, *records))
-        if pushes or due:
-            self.messages.apply(*(Step(None, each) for each in (*pushes, *due)))
+        self._push((*pushes, *due))
         if job is not None and outbox is not None:
             self.facts.apply(Step(None, outbox))
             job.unsent = False
@@ -190,9 +225,14 @@ class OrderedBackend(Backend):
         outbox = _outbox(job)
         (text,) = self.facts.read(outbox)
         if text is not None:
-            self.messages.apply(*(Step(None, each) for each in _decoded(text)))
+            self._push(_decoded(text))
             self.facts.apply(Step(None, op.Unset(outbox, text)))
         job.unsent = False
+
+    def _push(self, pushes: Iterable[Push]) -> None:
+        """Push messages in one request, those for one queue in one step."""
+        groups = groupby(pushes, attrgetter("queue"))
+        self._apply_plain([Step(None, *group) for _, group in groups])
 
     # -- the rest is one backend's or the other's -------------------------------------------------
 

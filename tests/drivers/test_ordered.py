@@ -311,22 +311,39 @@ def test_a_start_that_is_refused_is_not_counted(world: World) -> None:
     assert (job.started, job.attempts()) == (False, 0)
 
 
+class Noting(MemoryBackend):
+    """One that notes the steps of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[Step, ...]] = []
+
+    def apply(self, *steps: Step) -> list[Result]:
+        self.asked.append(steps)
+        return super().apply(*steps)
+
+
+def test_many_pushes_with_facts_are_two_requests() -> None:
+    messages, facts = Noting(), Noting()
+    ordered = OrderedBackend(messages, facts, facts)
+    keys = ["a", "b", "a", "c"]
+    steps = [Step(None, Expect(k, None), Set(k, "1"), Push("q", k.encode())) for k in keys]
+    results = ordered.apply(*steps, Step(None, Push("q", b"d"), Push("other", b"e")))
+    assert results == [APPLIED, APPLIED, Result(Outcome.REFUSED, "a", "1"), APPLIED, APPLIED]
+    assert (len(facts.asked), len(messages.asked)) == (1, 1)
+    assert [job.raw_body for job in messages.reserve(["q"], 9)[0]] == [b"a", b"b", b"c", b"d"]
+    assert ordered.apply(*(Step(None, Push(queue, b"f"), Push("q", b"g")) for queue in "xy"))
+    assert len(facts.asked) == 1
+
+
 def test_facts_and_records_of_one_backend_are_one_step() -> None:
     """One transaction less for a job that fails, and no moment between the two."""
-    world = World()
-    asked: list[tuple[Step, ...]] = []
-
-    class Noting(MemoryBackend):
-        def apply(self, *steps: Step) -> list[Result]:
-            asked.append(steps)
-            return super().apply(*steps)
-
-    facts = Noting()
+    world, facts = World(), Noting()
     world.ordered = OrderedBackend(world.messages, facts, facts)
     world.push()
     job = world.begin()
     assert world.ordered.apply(Step(job, Unset("lock"), Record(record()), Delete())) == [APPLIED]
-    assert asked == [(Step(None, Unset("lock"), Record(record())),)]
+    assert facts.asked == [(Step(None, Unset("lock"), Record(record())),)]
     assert facts.count_failed() == 1
 
 
