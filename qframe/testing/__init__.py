@@ -16,43 +16,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qframe.testing.batches import fake_batch
-    from qframe.testing.draining import Drained, drain
-    from qframe.testing.embedding import embedded
-    from qframe.testing.fakes import Fake, fake
-    from qframe.testing.recording import Dispatched, DispatchedBatch, DispatchedChain
-    from qframe.testing.running import Ran, run
-
-__all__ = [
-    "Dispatched",
-    "DispatchedBatch",
-    "DispatchedChain",
-    "Drained",
-    "Fake",
-    "Ran",
-    "drain",
-    "embedded",
-    "fake",
-    "fake_batch",
-    "run",
-]
-
-
-if not TYPE_CHECKING:  # or type checkers would take any name for one of these
+    from qframe.testing.batches import fake_batch as fake_batch
+    from qframe.testing.draining import Drained as Drained
+    from qframe.testing.draining import drain as drain
+    from qframe.testing.embedding import embedded as embedded
+    from qframe.testing.fakes import Fake as Fake
+    from qframe.testing.fakes import fake as fake
+    from qframe.testing.recording import Dispatched as Dispatched
+    from qframe.testing.recording import DispatchedBatch as DispatchedBatch
+    from qframe.testing.recording import DispatchedChain as DispatchedChain
+    from qframe.testing.running import Ran as Ran
+    from qframe.testing.running import run as run
+else:  # or type checkers would take any name for one of these
     _PLACES = {
-        "batches": ["fake_batch"],
-        "draining": ["Drained", "drain"],
-        "embedding": ["embedded"],
-        "fakes": ["Fake", "fake"],
-        "recording": ["Dispatched", "DispatchedBatch", "DispatchedChain"],
-        "running": ["Ran", "run"],
+        "Dispatched": "recording",
+        "DispatchedBatch": "recording",
+        "DispatchedChain": "recording",
+        "Drained": "draining",
+        "Fake": "fakes",
+        "Ran": "running",
+        "drain": "draining",
+        "embedded": "embedding",
+        "fake": "fakes",
+        "fake_batch": "batches",
+        "run": "running",
     }
+    __all__ = list(_PLACES)
 
     def __getattr__(name: str) -> object:
         """Import it when it is asked for: pytest loads this package where qframe is installed."""
-        place = next((place for place, names in _PLACES.items() if name in names), None)
-        if place is None:
+        if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415 (not before it is needed)
 
-        return getattr(importlib.import_module(f"{__name__}.{place}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

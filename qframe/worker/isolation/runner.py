@@ -22,7 +22,6 @@ from qframe.exceptions import (
     SettleError,
 )
 from qframe.features.base import End
-from qframe.features.reserved import ReservedJob
 from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
@@ -39,8 +38,8 @@ from qframe.worker.runner import Attempt, Report, Runner
 
 log = logging.getLogger("qframe")
 
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
+_NO_ROOM = 2.0
+"""Seconds to wait where there was no room for one more process."""
 _PATIENCE = 5.0
 """Seconds a pool gives this process more than this one gives the job's."""
 
@@ -68,15 +67,6 @@ class IsolatingRunner(Runner):
     """Takes jobs to their outcome, each run in a process of its own. On the main thread only."""
 
     _spawner: Spawner | None = None
-    _pause = 0.0
-    """Seconds to wait, for there was no room for one more process."""
-
-    def run(self, job: ReservedJob) -> Attempt:
-        """Bring a held job to its outcome, and give the attempt that did."""
-        attempt = super().run(job)
-        if self._pause:
-            self.signals.wait(self._pause)
-        return attempt
 
     def close(self) -> None:
         """Fork no more."""
@@ -88,7 +78,6 @@ class IsolatingRunner(Runner):
         """Fork a process that does `work`; raises `OSError` where there can be no more."""
         if self._spawner is None:
             self._spawner = Spawner()
-        self._pause = min(_LONGEST_PAUSE, self._pause * 2 or _FIRST_PAUSE)
         others = process_tree.children()
         ours, theirs = socket.socketpair()
 
@@ -105,7 +94,6 @@ class IsolatingRunner(Runner):
             raise
         finally:
             theirs.close()
-        self._pause = 0.0
         return SupervisedChild(self, pid, others, ours)
 
 
@@ -146,6 +134,7 @@ class IsolatedAttempt(Attempt):
             reported = process.wait(self._heard, job)
         except OSError as full:
             log.warning("no process can be forked for %s: %s", job.name, full)
+            runner.signals.wait(_NO_ROOM)
             return Report(JobGivenBack(f"no process can be forked: {full}"))
         finally:
             runner.signals.not_running()

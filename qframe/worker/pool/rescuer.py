@@ -1,7 +1,7 @@
 """Settles the jobs that dead workers of a pool had begun.
 
 In a thread of its own, so that a backend that does not answer holds nothing up. The connection is
-made shortly after the pool's start: at a death that would take longer than all the rest.
+made as the pool starts: at a death that would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ log = logging.getLogger("qframe")
 
 _LOOKS = (0, 0.02, 0.05, 0.1, 0.2)
 """Pauses before a job is looked for: its start may be on its way still."""
-_STARTING = 1.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _PARTING = 5.0
@@ -116,14 +115,9 @@ class Rescuer:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        orphan: Orphan | None = None
-        try:
-            orphan = self._orphans.get(timeout=_STARTING)
-        except queues.Empty:  # the workers had time to start
-            with contextlib.suppress(Exception):  # said when it is needed
-                connection = self._connect()
-            orphan = self._orphans.get()
-        while orphan is not None:
+        with contextlib.suppress(Exception):  # said when it is needed
+            connection = self._connect()
+        while (orphan := self._orphans.get()) is not None:
             try:
                 connection = connection or self._connect()
                 rescue = self._rescued(connection, orphan)
@@ -131,7 +125,6 @@ class Rescuer:
                 log.warning("the job of worker %d: %s", orphan.worker, tracebacks.brief(error))
                 rescue = Rescue(orphan, Fate.LEFT)
             self._tell(rescue)
-            orphan = self._orphans.get()
         if connection is not None:
             connection.close()
 
