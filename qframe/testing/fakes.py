@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from qframe import connection as connections
 from qframe.connection import Connection
@@ -28,6 +28,7 @@ from qframe.testing.wanted import (
     Members,
     Target,
     Wanted,
+    Which,
     checked_jobs,
     fit_all,
     line_of,
@@ -103,18 +104,10 @@ class Fake:
 
     # -- what there is --------------------------------------------------------------------------
 
-    def dispatched(
-        self,
-        target: Target | None = None,
-        *,
-        where: Callable[[Any], object] | None = None,
-        queue: str | None = None,
-        connection: str | None = None,
-        delay: When | None = None,
-    ) -> list[Dispatched]:
+    def dispatched(self, target: Target | None = None, **which: Unpack[Which]) -> list[Dispatched]:
         """Give what was dispatched, in order, with connection, queue, delay and payload."""
         kind = None if target is None else Kind(target)
-        wanted = Wanted.jobs(kind, where, queue, connection, delay)
+        wanted = Wanted.jobs(kind, **which)
         return [each for each in self._notes.jobs.copy() if wanted.fits(each)]
 
     @overload
@@ -134,14 +127,7 @@ class Fake:
     # -- assertions -----------------------------------------------------------------------------
 
     def assert_dispatched(
-        self,
-        target: Target,
-        *,
-        times: int | None = None,
-        where: Callable[[Any], object] | None = None,
-        queue: str | None = None,
-        connection: str | None = None,
-        delay: When | None = None,
+        self, target: Target, *, times: int | None = None, **which: Unpack[Which]
     ) -> None:
         """Assert that there is such a dispatch, or exactly `times` of them.
 
@@ -149,20 +135,11 @@ class Fake:
         on the wire. `where` is given the job. `delay` is seconds, a timedelta or the moment.
         The first link of a chain counts, its other links and the members of batches do not.
         """
-        wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
-        self._assert_found(wanted, times, self._notes.jobs)
+        self._assert_found(Wanted.jobs(Kind(target), **which), times, self._notes.jobs)
 
-    def assert_not_dispatched(
-        self,
-        target: Target,
-        *,
-        where: Callable[[Any], object] | None = None,
-        queue: str | None = None,
-        connection: str | None = None,
-        delay: When | None = None,
-    ) -> None:
+    def assert_not_dispatched(self, target: Target, **which: Unpack[Which]) -> None:
         """Assert that there is no such dispatch."""
-        wanted = Wanted.jobs(Kind(target), where, queue, connection, delay)
+        wanted = Wanted.jobs(Kind(target), **which)
         self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar, Union
+from typing import Any, TypedDict, TypeVar, Union, Unpack
 
 from qframe.dispatch.batch import PendingBatch
 from qframe.dispatch.function import QueueableFunction
@@ -111,6 +111,15 @@ def _fits(job: MemberJob | LinkJob, wanted: Checked) -> bool:
     return isinstance(wanted, Kind) and wanted.fits(job)
 
 
+class Which(TypedDict, total=False):
+    """What may be said of a dispatch besides its job: `where` is called with that."""
+
+    where: Callable[[Any], object] | None
+    queue: str | None
+    connection: str | None
+    delay: When | None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which of what was dispatched an assertion is about."""
@@ -128,9 +137,9 @@ class Wanted:
             timing.seconds_until(self.delay)
 
     @classmethod
-    def jobs(cls, kind: Kind | None, *more: Any) -> Wanted:  # noqa: ANN401 (the other fields)
+    def jobs(cls, kind: Kind | None, **which: Unpack[Which]) -> Wanted:
         """Look for jobs of a kind, or of any."""
-        return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), *more)
+        return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), **which)
 
     def fits(self, each: Dispatched | DispatchedChain | DispatchedBatch) -> bool:
         """Whether it is one of them."""
