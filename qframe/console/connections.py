@@ -53,11 +53,10 @@ class Connections:
                 done.append((connection, act(connection)))
             except BackendUnavailable as error:
                 silent.append(error)
-        last = silent.pop() if silent and not done else None
-        for each in silent:
+        for each in silent if done else silent[:-1]:
             say_error(str(each), 0)
-        if last is not None:
-            raise last
+        if silent and not done:
+            raise silent[-1]
         return done
 
     def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:

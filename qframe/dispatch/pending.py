@@ -29,6 +29,7 @@ from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option
 from qframe.jobs.registry import refuse_while_importing
+from qframe.middleware import execution
 from qframe.payload import tracebacks
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, seconds_until
@@ -355,7 +356,7 @@ def _done_here(draft: _Draft) -> bool:
         return True
     if draft.connection.settings.driver != "sync":
         return False
-    return not guard.busy() and not pusher.on_a_running_loop()
+    return not guard.busy() and not execution.on_a_running_loop()
 
 
 def _is_taken(draft: _Draft) -> bool:

@@ -8,7 +8,6 @@ its own.
 from __future__ import annotations
 
 import _thread
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from qframe.drivers import guard
+from qframe.middleware.execution import on_a_running_loop
 
 log = logging.getLogger("qframe")
 
@@ -107,15 +107,6 @@ class _Pusher:
         finally:
             self.beats += 1
             self._open.pop(id(task), None)
-
-
-def on_a_running_loop() -> bool:
-    """Whether an event loop runs on this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _before_a_child_ends(act: Callable[[], object]) -> None:

@@ -168,7 +168,7 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     """Wait for what an `async def` gave."""
     if not inspect.isawaitable(result):
         return result
-    if _on_a_loop():  # of the program that made a synchronous call
+    if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
         return thread.submit(asyncio.run, _awaited(result)).result()
     runner: asyncio.Runner | None = getattr(_kept, "runner", None)
@@ -187,7 +187,8 @@ async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     return await result if inspect.isawaitable(result) else result
 
 
-def _on_a_loop() -> bool:
+def on_a_running_loop() -> bool:
+    """Whether an event loop runs on this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
