@@ -889,6 +889,22 @@ def test_a_process_of_multiprocessing_sends_what_it_dropped_last(
     assert sorted(marks(project)) == sorted(["parent", *(f"a{number}" for number in range(20))])
 
 
+def test_a_push_that_has_begun_is_waited_for_at_exit(project: Project) -> None:
+    finished = project.python(
+        "from marks import *\n"
+        "import time\n"
+        "from qframe import manager\n"
+        "if __name__ == '__main__':\n"
+        "    queue = manager.default().connection()\n"
+        "    push = queue.push_envelope\n"
+        "    queue.push_envelope = lambda *given: (time.sleep(0.5), push(*given))[1]\n"
+        "    dispatch(Mark(word='late'))\n"
+        "    time.sleep(0.2)\n"
+    )
+    assert finished.code == 0, finished
+    assert marks(project) == ["late"]
+
+
 def test_a_push_that_does_not_end_at_exit_is_reported_and_so_are_those_behind_it(
     project: Project,
 ) -> None:

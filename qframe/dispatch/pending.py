@@ -320,13 +320,17 @@ def flush() -> None:
 @atexit.register
 def send_dropped() -> None:
     """Push now whatever is unsent: the process ends."""
+    ended = True
     while own := [draft for draft in unsent() if draft.pid == process.pid()]:
         for draft in own:
             _drop(draft)
-        if not pusher.wait():
+        ended = pusher.wait()
+        if not ended:
             for draft in own:
                 if _unsent.pop(id(draft), None) is not None:
                     _report(draft, BackendUnavailable("the push of another one does not end"))
+    if ended:
+        pusher.wait()  # for one whose push had begun
 
 
 def _send_committed(draft: _Draft) -> None:
