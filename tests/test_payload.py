@@ -151,6 +151,30 @@ def test_an_envelope_names_the_field_that_cannot_be_sent() -> None:
         envelope.Envelope(envelope.create(Holds(value=math.nan)))
 
 
+class Measure(BaseModel):
+    celsius: float
+
+
+class Measured(Queueable):
+    Infinity: str
+    measure: Measure
+
+    def handle(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_what_is_no_number_of_json_is_found_inside_a_model(number: float) -> None:
+    with pytest.raises(InvalidJob, match=r"Measured\.measure"):
+        envelope.Envelope(envelope.create(Measured(Infinity="", measure=Measure(celsius=number))))
+
+
+def test_its_name_is_text_like_any_other() -> None:
+    job = Measured(Infinity="NaN", measure=Measure(celsius=0.5))
+    data = json.loads(envelope.Envelope(envelope.create(job)).raw)["data"]
+    assert data == {"Infinity": "NaN", "measure": {"celsius": 0.5}}
+
+
 def test_every_option_is_in_the_payload() -> None:
     message = envelope.create(Everything())
     for key in ("uuid", "id", "createdAt"):

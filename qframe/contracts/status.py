@@ -90,3 +90,13 @@ class JobStatus:
         known["exception"] = (error["type"], error["message"]) if error else None
         known = {"name": "", "connection": "", "queue": "", "attempt": 0, **known, "uuid": uuid}
         return cls(**known)
+
+
+def check_progress(done: float, text: str) -> None:
+    """Raise `ValueError` or `TypeError` where this is no progress."""
+    if isinstance(done, bool) or not isinstance(done, int | float):
+        raise TypeError(f"progress is a number from 0 to 1, not {type(done).__name__}")
+    if not 0 <= done <= 1:  # NaN is not, either
+        raise ValueError(f"progress is a number from 0 to 1, not {done}")
+    if not isinstance(text, str):
+        raise TypeError(f"the text of a progress is text, not {type(text).__name__}")

@@ -21,7 +21,6 @@ from qframe.dispatch.chain import (
     connection_of,
     dispatchable,
     own_job,
-    seconds,
     stand_in_for,
 )
 from qframe.exceptions import InvalidJob, QframeError
@@ -32,6 +31,7 @@ from qframe.features.batches import Batches
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
+from qframe.jobs.options import seconds
 from qframe.payload.text import one_line
 
 MemberJobs = JobDefinition | PendingChain | Sequence[JobDefinition]

@@ -16,9 +16,10 @@ from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.options import seconds
 from qframe.jobs.registry import refuse_while_importing
 from qframe.payload.text import queue_name
-from qframe.payload.timing import When, seconds_until
+from qframe.payload.timing import When
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -186,14 +187,6 @@ def callbacks(
                 f"{connection.name!r}, not on {job.connection!r}"
             )
     return [connection.prepare(job, job.queue or queue, seconds(job.delay), more) for job in jobs]
-
-
-def seconds(delay: When) -> float:
-    """Give a delay in seconds; raises `InvalidJob`."""
-    try:
-        return seconds_until(delay)
-    except (TypeError, ValueError) as error:
-        raise InvalidJob(str(error)) from None
 
 
 def stand_in_for(connection: Connection, jobs: Sequence[object]) -> Connection:

@@ -24,15 +24,14 @@ from qframe.exceptions import (
     InvalidJob,
     JobDefinitionError,
 )
-from qframe.jobs import tracking
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
-from qframe.jobs.options import check_option
+from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import refuse_while_importing
 from qframe.middleware import execution
 from qframe.payload import tracebacks
 from qframe.payload.text import queue_name
-from qframe.payload.timing import When, seconds_until
+from qframe.payload.timing import When, kept_for, seconds_until
 
 log = logging.getLogger("qframe")
 
@@ -123,10 +122,7 @@ class PendingDispatch:
     def delay(self, delay: When) -> Self:
         """Make the job ready after `delay`: seconds, timedelta or aware datetime."""
         with _Disarming(self._draft):
-            try:
-                seconds_until(delay)
-            except (TypeError, ValueError) as error:
-                raise InvalidJob(str(error)) from None
+            seconds(delay)
             self._draft.delay = delay
         return self
 
@@ -137,13 +133,8 @@ class PendingDispatch:
         written. Raises `InvalidJob` for a job that Laravel runs.
         """
         with _Disarming(self._draft):
-            try:
-                seconds = tracking.seconds(
-                    ttl if ttl is not None else self._draft.job.track or True
-                )
-            except (TypeError, ValueError) as error:
-                raise InvalidJob(str(error)) from None
-            self._draft.keep_status(seconds)
+            given = ttl if ttl is not None else self._draft.job.track or True
+            self._draft.keep_status(seconds(given, kept_for))
         return self
 
     def priority(self, priority: int) -> Self:
@@ -234,7 +225,8 @@ class _Draft:
         self.disarmed = False
         """Whether a call raised, so that it is not pushed at the commit, unless sent after that."""
         self.rank: int | None = None
-        self.use(manager.default().connection(job.connection))
+        self.connection = manager.default().connection(job.connection)
+        self.envelope = self.connection.envelope(job)
 
     def use(self, connection: Connection) -> None:
         self.connection = connection

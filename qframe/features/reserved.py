@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, first_start
 from qframe.contracts.job import Job
-from qframe.contracts.status import State
+from qframe.contracts.status import State, check_progress
 from qframe.contracts.step import (
     APPLIED,
     Bury,
@@ -40,7 +40,6 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
-from qframe.jobs import tracking
 from qframe.payload import encryption, envelope, timing, tracebacks
 
 if TYPE_CHECKING:
@@ -344,7 +343,7 @@ class ReservedJob(Job):
                     self.context.backend.apply(*steps)
 
     def progress(self, done: float, text: str = "") -> None:
-        tracking.checked_progress(done, text)
+        check_progress(done, text)
         self._note_progress(done, text)
 
     def _note_progress(self, done: float, text: str) -> None:

@@ -17,13 +17,14 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, Valid
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
 
+from qframe.contracts.status import check_progress
 from qframe.exceptions import (
     InvalidArguments,
     InvalidJob,
     JobDefinitionError,
     QframeError,
 )
-from qframe.jobs import project, tracking
+from qframe.jobs import project
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
 from qframe.jobs.uniqueness import rule_of
@@ -138,7 +139,7 @@ class JobDefinition(Options):
         job is not tracked. Raises `ValueError` or `TypeError` for what is no such number.
         """
         if self._reserved is None:
-            tracking.checked_progress(done, text)
+            check_progress(done, text)
         else:
             self._reserved.progress(done, text)
 

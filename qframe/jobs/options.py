@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from qframe.exceptions import JobDefinitionError
-from qframe.jobs import tracking
+from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.uniqueness import DEFAULT_FOR, Rule
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line, queue_name
@@ -74,10 +73,6 @@ class Options:
         until = self.retry_until
         return until() if callable(until) else until
 
-    def expiry(self) -> float | None:
-        """Give `expires` as an epoch time."""
-        return None if self.expires is None else timing.moment(self.expires, "expires")
-
     def relative_deadlines(self) -> dict[str, float]:
         """Give those that count from the dispatch, in seconds, by their keys in a payload."""
         if self.retry_until is None and self.expires is None:
@@ -89,13 +84,13 @@ class Options:
             if value is not None and not isinstance(value, datetime)
         }
 
-    def kept_for(self) -> float:
-        """Give the seconds the status of a tracked job is kept."""
-        return tracking.seconds(self.track)
 
-    def wire_tags(self) -> list[str]:
-        """Give the tags, as Laravel's Horizon writes them."""
-        return [str(tag) for tag in (self.tags() if callable(self.tags) else self.tags)]
+def seconds(given: Any, read: Callable[[Any], float] = timing.seconds_until) -> float:  # noqa: ANN401 (what `read` takes)
+    """Give a delay, or what `read` reads, in seconds; raises `InvalidJob`."""
+    try:
+        return read(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(str(error)) from None
 
 
 def _is(value: object, *kinds: type) -> bool:

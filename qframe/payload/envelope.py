@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from qframe.exceptions import InvalidJob, InvalidPayload
-from qframe.payload import secret
+from qframe.payload import secret, timing
 from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
@@ -55,13 +55,14 @@ def create(
         rule = job.unique_rule
         add(payload, {rule.key: rule.wire(job, name, payload["data"])})
     if job.track:
-        track(payload, job.kept_for())
+        track(payload, timing.kept_for(job.track))
     if job.priority is not None:
         payload["priority"] = job.priority
     if job.expires is not None:
-        payload["expiresAt"] = job.expiry()
+        payload["expiresAt"] = timing.moment(job.expires, "expires")
     if job.tags:
-        payload["tags"] = job.wire_tags()
+        tags = job.tags() if callable(job.tags) else job.tags
+        payload["tags"] = [str(tag) for tag in tags]
     if job.secret_fields:
         add(payload, {secret.KEY: list(job.secret_fields)})
         if job.in_clear and name not in _warned:
@@ -83,14 +84,13 @@ _warned: set[str] = set()
 
 
 def _new_uuid() -> str:
-    """Make a random uuid as `uuid.uuid4` does, in half the time: 1 us of 11 a job."""
-    number = int.from_bytes(os.urandom(16)) & _RANDOM_BITS | _VERSION_4
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """Make a random uuid as `uuid.uuid4` does, in less than half the time: 1 us of 10 a job."""
+    text = os.urandom(16).hex()
+    variant = _VARIANTS[text[16]]
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
-_RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
-_VERSION_4 = 0x00000000_0000_4000_8000_000000000000
+_VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
@@ -127,12 +127,23 @@ class Envelope:
             self.raw = to_json(payload)  # in a quarter of the time that `encode` takes
         except (ValueError, RecursionError):
             self.raw = b""
-        if not self.raw or b"NaN" in self.raw or b"Infinity" in self.raw:
-            self.encode()  # it looks into them
+        if not self.raw or _may_not_be_finite(self.raw):
+            self.encode()  # which looks into it
 
     def encode(self) -> None:
         """Make the bytes anew, after the payload has changed."""
         self.raw = encode(self.payload)
+
+
+def _may_not_be_finite(raw: bytes) -> bool:
+    """Whether a number in what `create` made may be NaN or infinite.
+
+    Looking for their first letters takes 0.5 us off a job; one N is in "displayName".
+    """
+    return (raw.count(_N) > 1 and b"NaN" in raw) or (_I in raw and b"Infinity" in raw)
+
+
+_N, _I = b"NI"
 
 
 def encode(payload: dict[str, Any]) -> bytes:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 When = float | int | timedelta | datetime
 
-_LONGEST = 100 * 365 * 86400
+_DAY = 86400
+_LONGEST = 100 * 365 * _DAY
 
 
 def seconds_until(value: When, what: str = "delay") -> float:
@@ -55,6 +56,16 @@ def _epoch(value: datetime, what: str) -> float:
     if epoch - time.time() > _LONGEST:
         raise ValueError(f"{what} must not be further away than 100 years, got {value}")
     return epoch
+
+
+def kept_for(track: bool | float | timedelta) -> float:
+    """Give the seconds a status is kept; raises as `seconds_until`, and for none at all."""
+    if track is True:
+        return _DAY
+    kept = seconds_until(track, "track")
+    if not kept:
+        raise ValueError("track is how long the status is kept: more than 0 seconds, or True")
+    return tidy(kept)
 
 
 def tidy(seconds: float) -> float:
