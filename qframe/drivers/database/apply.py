@@ -34,9 +34,8 @@ from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.facts import Facts
 from qframe.drivers.database.failed import Failed
 from qframe.drivers.database.latches import Latches
-from qframe.drivers.database.messages import AFTER, DatabaseJob, Messages
+from qframe.drivers.database.messages import DatabaseJob, Messages
 
-_OF_RESERVATION = frozenset((Start, Renew, Delete, Release, Bury))
 _IN_ONE_STATEMENT = frozenset((Push, Start, Renew, Delete, Bury, Set, Unset, Raise, Add))
 
 
@@ -48,20 +47,30 @@ def needs_transaction(steps: Sequence[Step]) -> bool:
 
 
 class Tables:
-    """What the operations are made with."""
+    """What the operations are made with, by their types."""
 
     def __init__(self, database: Database, retry_after: float) -> None:
-        self.messages = Messages(database, retry_after)
+        self.messages = messages = Messages(database, retry_after)
         self.facts = facts = Facts(database)
         self.latches = latches = Latches(database)
         self.failed = failed = Failed(database)
+        self.settles: Mapping[type, Callable[..., bool]] = {
+            Start: messages.start,
+            Renew: messages.renew,
+            Delete: messages.delete,
+            Release: messages.release,
+            Bury: messages.bury,
+        }
         self.checks: Mapping[type, Callable[..., Result | None]] = {
             Expect: facts.expect,
             Extend: latches.extendable,
             Forget: failed.known,
         }
-        self.others: Mapping[type, Callable[..., Push | None]] = {
-            **dict.fromkeys((Set, Unset, Raise, Add), facts.write),
+        self.changes: Mapping[type, Callable[..., Push | None]] = {
+            Set: facts.set,
+            Unset: facts.unset,
+            Raise: facts.raise_,
+            Add: facts.add,
             Open: latches.open,
             **dict.fromkeys((Extend, Arrive, Close), latches.change),
             Record: failed.record,
@@ -89,64 +98,64 @@ class Exchange:
     def note(self, sent: float) -> None:
         """Tell the reservations what was committed; the call began at `sent` by `Backend.clock`."""
         for job, operation in self._moved:
-            match operation:
-                case Start(lease, notes):
-                    job._attempts += not job.started  # noqa: SLF001 (the backend keeps it)
-                    job.started, job.notes, job.lease = True, notes, lease
-                    job.sure_until = sent + lease
-                case Renew(lease):
-                    job.sure_until = sent + lease
-                case _:
-                    job.sure_until = 0.0
+            if isinstance(operation, Start):
+                job._attempts += not job.started  # noqa: SLF001 (the backend keeps it)
+                job.started, job.notes, job.lease = True, operation.notes, operation.lease
+                job.sure_until = sent + operation.lease
+            elif isinstance(operation, Renew):
+                job.sure_until = sent + operation.lease
+            else:
+                job.sure_until = 0.0
 
     def _apply(self, step: Step) -> Result:
-        job, session = step.reservation, self._session
+        job, tables, session = step.reservation, self._tables, self._session
         if job is not None and not isinstance(job, DatabaseJob):
             raise TypeError(f"{job!r} is not of this backend")
         own: Any = None
         for operation in step.operations:
             kind = type(operation)
-            if kind in _OF_RESERVATION:
+            if kind in tables.settles:
                 own = operation
-            elif kind in self._tables.checks:
-                refused = self._tables.checks[kind](session, operation)
+            elif kind in tables.checks:
+                refused = tables.checks[kind](session, operation)
                 if refused is not None:
-                    return refused if job is None or self._holds(job) else LOST
+                    return refused if job is None or tables.messages.is_held(session, job) else LOST
         # Before the rest, as its fence guards that, too.
-        if job is not None and not (self._settle(job, own) if own else self._holds(job)):
+        if job is not None and not self._settle(job, own):
             return LOST
-        result = APPLIED if own and len(step.operations) == 1 else self._do_others(step, own)
-        if isinstance(own, Release | Bury):
-            session.put_forward()  # what follows is behind it
-        return result
+        return self._change(step)
 
-    def _holds(self, job: DatabaseJob) -> bool:
-        return self._tables.messages.is_held(self._session, job)
-
-    def _settle(self, job: DatabaseJob, operation: OfReservation) -> bool:
-        if isinstance(operation, Release):
+    def _settle(self, job: DatabaseJob, own: Any) -> bool:  # noqa: ANN401 (an operation, or None)
+        """Do what becomes of a reservation; false where it is not the current one."""
+        if own is None:
+            return self._tables.messages.is_held(self._session, job)
+        if type(own) is Release:
             self._insert()  # it may go before what was pushed
-        done = self._tables.messages.settle(self._session, job, operation)
-        self._moved.append((job, operation if done else None))
+        done = self._tables.settles[type(own)](self._session, job, own)
+        self._moved.append((job, own if done else None))
         return done
 
-    def _do_others(self, step: Step, own: OfReservation | None) -> Result:
+    def _change(self, step: Step) -> Result:
+        """Do all that is not about the reservation."""
+        session, tables = self._session, self._tables
         due: list[Push] = []
-        at = self._session.now
         for operation in step.operations:
-            if isinstance(operation, Push):
-                self._pushed.append(self._tables.messages.row(operation, at))
-            elif operation is own:
-                at += AFTER if isinstance(own, Release | Bury) else 0
-            elif not isinstance(operation, Expect):
-                then = self._tables.others[type(operation)](self._session, operation)
-                if then is not None and operation.push:  # type: ignore[union-attr] # of a latch
-                    self._pushed.append(self._tables.messages.row(then, at))
-                elif then is not None:
-                    due.append(then)
+            kind = type(operation)
+            push: Any = operation if kind is Push else None
+            if kind in tables.changes:
+                push = tables.changes[kind](session, operation)
+            elif kind is Release or kind is Bury:
+                session.put_forward()  # what follows is behind it
+            if push is None:
+                continue
+            if kind is Push or operation.push:  # type: ignore[union-attr] # of a latch
+                self._pushed.append(tables.messages.row(push, session.now))
+            else:
+                due.append(push)
         return Result(Outcome.APPLIED, due=tuple(due)) if due else APPLIED
 
     def _insert(self) -> None:
         """Add what was pushed so far, in one statement."""
-        rows, self._pushed = self._pushed, []
-        self._tables.messages.insert(self._session, rows)
+        if self._pushed:
+            self._tables.messages.insert(self._session, self._pushed)
+            self._pushed = []

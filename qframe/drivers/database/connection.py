@@ -181,11 +181,14 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
+        if error is None:
+            self._guard.__exit__()
+            return
         failed = isinstance(error, self._database.errors)
         if failed and not self._database.is_sqlite:
             self.close()
         self._guard.__exit__()
-        if error is not None and failed:
+        if failed:
             raise translated(error, shown(self._database.url)) from error
 
     def begin(self) -> None:
@@ -216,7 +219,9 @@ class Session:
 
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
         """Run a statement once per row."""
-        self.cursor.executemany(statement.sql, [row | statement.constants for row in rows])
+        if statement.constants:
+            rows = [row | statement.constants for row in rows]
+        self.cursor.executemany(statement.sql, rows)
 
     @property
     def now(self) -> int:

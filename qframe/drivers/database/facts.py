@@ -21,11 +21,11 @@ class Facts:
         c, now = facts.c, param("now")
         this = c.key == param("key")
         alive = or_(c.expires_at.is_(None), c.expires_at > now)
-        changed = params("value", "rank", "expires_at")
-        written = {**params("key"), **changed}
+        key, changed = params("key"), params("value", "expires_at")
+        ranked = params("value", "rank", "expires_at")
         read = select(c.value).where(this, alive)
         higher = or_(func.coalesce(c.rank, 0) <= param("rank"), c.expires_at <= now)
-        raised = {name: case((higher, new), else_=c[name]) for name, new in changed.items()}
+        raised = {name: case((higher, new), else_=c[name]) for name, new in ranked.items()}
         total = cast(cast(c.value, BigInteger) + param("number"), Text)
         added = {**changed, "value": case((alive, total), else_=param("value"))}
         within = and_(c.key >= param("prefix"), c.key < param("upto"), c.key > param("after"))
@@ -33,10 +33,10 @@ class Facts:
         self._stays_absent = database.is_sqlite
         self._read = make(read)
         self._locked = make(read.with_for_update())
-        self._placeholder = make(upsert(facts, written))
-        self._set = make(upsert(facts, written, changed))
-        self._raise = make(upsert(facts, written, raised))
-        self._add = make(upsert(facts, written, added))
+        self._placeholder = make(upsert(facts, key | changed))
+        self._set = make(upsert(facts, key | changed, changed))
+        self._raise = make(upsert(facts, key | ranked, raised))
+        self._add = make(upsert(facts, key | changed, added))
         self._remove = make(facts.delete().where(this))
         self._remove_value = make(facts.delete().where(this, c.value == param("value")))
         self._scan = make(scanned.limit(param("limit")))
@@ -46,33 +46,36 @@ class Facts:
         """Say what a key holds that was to hold something else; nobody changes it meanwhile."""
         key = operation.key
         if not self._stays_absent:  # a row that can be locked
-            session.run(self._placeholder, key=key, value="", rank=0, expires_at=0)
+            session.run(self._placeholder, key=key, value="", expires_at=0)
         row = session.run(self._locked, key=key, now=session.now).fetchone()
         holds = None if row is None else row[0]
         return None if holds == operation.value else Result(Outcome.REFUSED, key, holds)
 
-    def write(self, session: Session, operation: Set | Unset | Raise | Add) -> None:
-        """Change a fact."""
-        match operation:
-            case Unset(key, None):
-                session.run(self._remove, key=key)
-            case Unset(key, value):
-                session.run(self._remove_value, key=key, value=value)
-            case Set(key, value, ttl):
-                self._write(session, self._set, key, value, ttl)
-            case Raise(key, rank, value, ttl):
-                self._write(session, self._raise, key, value, ttl, rank=rank)
-            case Add(key, number, ttl):
-                self._write(session, self._add, key, str(number), ttl, number=number)
+    def unset(self, session: Session, operation: Unset) -> None:
+        """Remove a fact."""
+        statement = self._remove if operation.value is None else self._remove_value
+        session.run(statement, key=operation.key, value=operation.value)
+
+    def set(self, session: Session, operation: Set) -> None:
+        """Write a fact."""
+        self._write(session, self._set, operation, operation.value)
+
+    def raise_(self, session: Session, operation: Raise) -> None:
+        """Write a fact unless one of a higher rank is there."""
+        self._write(session, self._raise, operation, operation.value, rank=operation.rank)
+
+    def add(self, session: Session, operation: Add) -> None:
+        """Count a number up."""
+        number = operation.number
+        self._write(session, self._add, operation, str(number), number=number)
 
     def _write(
-        self, session: Session, statement: Statement, key: str, value: str, ttl: float | None,
-        *, rank: int = 0, number: int = 0,
+        self, session: Session, statement: Statement, operation: Set | Raise | Add, value: str,
+        **values: int,
     ) -> None:  # fmt: skip
-        now = session.now
-        expires_at = None if ttl is None else now + int(ttl * 1_000_000)
-        values = {"rank": rank, "number": number, "expires_at": expires_at, "now": now}
-        session.run(statement, key=key, value=value, **values)
+        key, ttl, now = operation.key, operation.ttl, session.now
+        end = None if ttl is None else now + int(ttl * 1_000_000)
+        session.run(statement, key=key, value=value, expires_at=end, now=now, **values)
         self._sweep.wrote(session, key)
 
     def value(self, session: Session, key: str) -> str | None:

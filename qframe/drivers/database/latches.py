@@ -18,7 +18,7 @@ _STATE = ("size", "done", "failed", "closed", "first_failed", "failed_at", "comp
 _THEN = ("then_queue", "then_raw", "then_delay", "then_priority")
 
 
-@dataclass(slots=True)
+@dataclass
 class _Row:
     """A latch as it is in the database."""
 
@@ -109,22 +109,20 @@ class Latches:
         latch = self._find(session, key)
         if latch is None:
             return None
-        due = False
-        match operation:
-            case Extend(_, size):
-                latch.size = max(latch.size, size)
-            case Close():
-                latch.closed = 1
-            case Arrive(_, member, failed) if 0 <= member < latch.size:
-                due = (self._fail if failed else self._finish)(session, latch, operation)
-            case _:  # no member has this number
-                operation = Extend(key, 0)
+        due = quiet = False
+        if isinstance(operation, Extend):
+            latch.size, quiet = max(latch.size, operation.size), True
+        elif isinstance(operation, Close):
+            latch.closed = 1
+        elif 0 <= operation.member < latch.size:
+            due = (self._fail if operation.failed else self._finish)(session, latch, operation)
+        else:
+            quiet = True  # no member has this number
         if latch.is_complete and latch.completed_at is None:
             latch.completed_at = session.now / 1_000_000
-        state = {name: getattr(latch, name) for name in _STATE}
         expires_at = session.now + int(latch.ttl * 1_000_000)
-        session.run(self._update, key=key, expires_at=expires_at, **state)
-        if isinstance(operation, Extend) or not (due or latch.is_complete):
+        session.run(self._update, key=key, expires_at=expires_at, **vars(latch))
+        if quiet or not (due or latch.is_complete):
             return None
         queue, raw, delay, priority = session.run(self._then, key=key).fetchone()
         return Push(queue, as_bytes(raw), delay, priority)

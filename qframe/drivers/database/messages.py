@@ -8,16 +8,15 @@ from typing import Any
 
 from qframe.contracts.backend import Found, Place
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import Bury, OfReservation, Push, Release, Renew, Reservation, Start
+from qframe.contracts.step import Bury, Delete, Push, Release, Renew, Reservation, Start
 from qframe.drivers import process
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.schema import LATEST, NEVER
-from qframe.drivers.database.sql import as_bytes
+from qframe.drivers.database.sql import Statement, as_bytes
 from qframe.drivers.database.statements import Statements
 
-OWN = 1
-AFTER = 2
-"""Microseconds within a step: what is pushed before it, the release, what is pushed after it."""
+_BEHIND = 1
+"""Microseconds by which what is released is behind what the same step pushed before it."""
 
 Text = str | bytes | None
 
@@ -58,16 +57,14 @@ class Messages:
 
     def row(self, push: Push, at: int) -> dict[str, Any]:
         """Give the row of a new message, pushed at this time."""
-        payload, created_at = self._stored(push.raw), at // 1_000_000
-        due = due_at(at, push.delay)
-        return {"queue": push.queue, "payload": payload, "created_at": created_at, **due}
+        row = due_at(at, push.delay)
+        row["queue"], row["payload"] = push.queue, self._stored(push.raw)
+        row["created_at"] = at // 1_000_000
+        return row
 
     def insert(self, session: Session, rows: Sequence[dict[str, Any]]) -> None:
         """Add messages."""
-        if len(rows) == 1:
-            session.run(self._sql.insert, **rows[0])
-        elif rows:
-            session.run_many(self._sql.insert, rows)
+        session.run_many(self._sql.insert, rows)
 
     def make_ready(self, session: Session, queue: str) -> None:
         """Move what PHP wrote to its place, and what nobody renewed to the head of its queue."""
@@ -171,7 +168,9 @@ class Messages:
         for job in jobs:
             seconds = self._timing.hold + len(job.raw_body) / self._timing.bytes_a_second
             job.sure_until = sent + seconds
-            rows.append({"id": job.row, "lease": job.token, **self._lease(session.now, seconds)})
+            row = self._lease(session.now, seconds)
+            row["id"], row["lease"] = job.row, job.token
+            rows.append(row)
         if rows:
             session.run_many(self._sql.hold, rows)
 
@@ -189,31 +188,46 @@ class Messages:
         """Whether a reservation is the current one, which it stays in this transaction."""
         return session.run(self._sql.holds, id=job.row, lease=job.token).fetchone() is not None
 
-    def settle(self, session: Session, job: DatabaseJob, operation: OfReservation) -> bool:
-        """Do what becomes of a reservation; false where it is not the current one."""
-        now = session.now
-        statement, values = self._sql.delete, dict[str, Any]()
-        match operation:
-            case Start(seconds, notes):
-                statement = self._sql.start
-                values = self._lease(now, seconds)
-                values["notes"] = self._stored(notes)
-            case Renew(seconds):
-                statement = self._sql.renew
-                values = self._lease(now, seconds)
-            case Bury(notes):
-                statement = self._sql.release
-                values = {"due": NEVER + now, "available_at": LATEST, "uncounted": 0}
-                values["notes"] = None if notes is None else self._stored(notes)
-            case Release(delay, front, counted, notes):
-                statement = self._sql.release
-                if front and delay <= 0:
-                    self.make_ready(session, job.queue)
-                    values = due_at(self._head(session, job.queue))
-                else:
-                    values = due_at(now + OWN, delay)
-                values["uncounted"] = int(not counted)
-                values["notes"] = None if notes is None else self._stored(notes)
+    # Each is false where the reservation is not the current one.
+
+    def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:
+        """Take the full lease and count the attempt."""
+        notes = self._stored(operation.notes)
+        lease = self._lease(session.now, operation.lease)
+        return self._settle(session, self._sql.start, job, notes=notes, **lease)
+
+    def renew(self, session: Session, job: DatabaseJob, operation: Renew) -> bool:
+        """Let the lease end later."""
+        lease = self._lease(session.now, operation.lease)
+        return self._settle(session, self._sql.renew, job, **lease)
+
+    def delete(self, session: Session, job: DatabaseJob, _: Delete) -> bool:
+        """Remove the message."""
+        return self._settle(session, self._sql.delete, job)
+
+    def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:
+        """Put the message aside."""
+        due = {"due": NEVER + session.now, "available_at": LATEST}
+        return self._free(session, job, operation.notes, uncounted=0, **due)
+
+    def release(self, session: Session, job: DatabaseJob, operation: Release) -> bool:
+        """Make the message ready, now or later."""
+        if operation.front and operation.delay <= 0:
+            self.make_ready(session, job.queue)
+            due = due_at(self._head(session, job.queue))
+        else:
+            due = due_at(session.now + _BEHIND, operation.delay)
+        uncounted = int(not operation.counted)
+        return self._free(session, job, operation.notes, uncounted=uncounted, **due)
+
+    def _free(self, session: Session, job: DatabaseJob, notes: bytes | None, **values: int) -> bool:
+        kept = None if notes is None else self._stored(notes)
+        return self._settle(session, self._sql.release, job, notes=kept, **values)
+
+    def _settle(
+        self, session: Session, statement: Statement, job: DatabaseJob, **values: Text | int
+    ) -> bool:
+        """Change a reserved row; false where the reservation is not the current one."""
         return bool(session.run(statement, id=job.row, lease=job.token, **values).rowcount)
 
     def _lease(self, now: int, seconds: float) -> dict[str, Any]:
