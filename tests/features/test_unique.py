@@ -15,6 +15,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End, Plan
 from qframe.features.unique import UniqueFeature
 from tests.features.harness import Bench
+from tests.support.breaking import Breaking
 
 LOCK = "unique:app.Demo:1"
 
@@ -56,6 +57,32 @@ def test_one_whose_push_failed_behind_its_lock_is_pushed_when_it_is_sent_again(
     assert bench.push("a", unique=said()) == ""
     assert bench.push("b", unique=said()) == "a"
     assert bench.backend.sizes("q").ready == 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", range(3))
+def test_so_are_many_whose_locks_are_taken_together(place: int, *, after: bool) -> None:
+    messages, facts = MemoryBackend(), MemoryBackend()
+    bench = Bench([UniqueFeature()], OrderedBackend(messages, facts, facts))
+    locks = {f"{LOCK}{name}": name for name in "abc"}
+    jobs = [bench.pushing(name, unique={**said(), "key": key}) for key, name in locks.items()]
+
+    def push() -> None:
+        plans = [Plan() for _ in jobs]
+        for job, plan in zip(jobs, plans, strict=True):
+            bench.context.plan_push(job, plan)
+        results = bench.backend.apply(*plans)
+        for job, plan, result in zip(jobs, plans, results, strict=True):
+            assert bench.context.pushed(job, plan, result) == ""
+
+    with Breaking((messages, facts), place, after=after) as breaking:
+        push()
+    assert breaking.broke == (place < 2)  # the locks, the pushes
+    if breaking.broke:
+        push()
+    reserved, _ = messages.reserve(["q"], 9)
+    assert {job.raw_body for job in reserved} == {job.raw for job in jobs}
+    assert facts.read(*locks) == [*locks.values()]
 
 
 @pytest.mark.parametrize("state", [State.COMPLETE, State.SKIPPED, State.FAILED, State.CANCELLED])
