@@ -27,42 +27,24 @@ local function push(ready, delay, messages, first, last)
   if length == last - first + 1 and NAMES ~= '' then redis.call('SADD', NAMES, ready) end
 end
 
--- Gives the function that does operations on facts, latches and failed records; most calls need none.
+-- Where the clock was set forward, keys end so much earlier than they do.
+local SKEW = tonumber(ARGV[1])
+
+local function is_over(key)
+  if SKEW <= 0 then return false end
+  local left = redis.call('PTTL', key)
+  return left >= 0 and left <= SKEW * 1000
+end
+
+local function milliseconds(ttl)
+  return math.max(1, math.floor((ttl + SKEW) * 1000))
+end
+
+-- Gives the function that does operations on latches. Most calls need none: they make neither it nor
+-- what it is made of, some 2 us.
 --
--- FACTS is what their keys begin with.
-local function about_facts(FACTS)
-  local SKEW = tonumber(ARGV[1])
-
-  -- Whether a key is gone by the clock that was set forward.
-  local function is_over(key)
-    if SKEW <= 0 then return false end
-    local left = redis.call('PTTL', key)
-    return left >= 0 and left <= SKEW * 1000
-  end
-
-  local function milliseconds(ttl)
-    return math.max(1, math.floor((ttl + SKEW) * 1000))
-  end
-
-  -- Gives what a fact holds, and its rank, which stands before it between zeros.
-  local function fact(key)
-    local text = redis.call('GET', key)
-    if not text or is_over(key) then return false, 0 end
-    if string.byte(text) == 0 then
-      local rank, value = string.match(text, '^%z(%d+)%z(.*)$')
-      return value, tonumber(rank)
-    end
-    return text, 0
-  end
-
-  local function set(key, text, ttl)
-    if ttl == '' then
-      redis.call('SET', key, text)
-    else
-      redis.call('SET', key, text, 'PX', milliseconds(ttl))
-    end
-  end
-
+-- FACTS is what the keys of facts begin with.
+local function about_latches(FACTS)
   -- A latch is a hash, and a sorted set of the members that failed, as NUMBER:LABEL. Those done are
   -- bits of the hash, some in a field: a member arrives with three commands, instead of eight with
   -- keys of their own, which were to be kept alive, too.
@@ -156,31 +138,11 @@ local function about_facts(FACTS)
     if due then release_then(name, pushes) end
   end
 
-  -- Does one operation; gives the place of the next, nothing where it refuses the step.
   return function(op, i)
     local a, b, c, d = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-    if op == 'expect' then -- key, '=value' or ''
-      local holds = fact(FACTS .. ':' .. a)
-      if (holds and '=' .. holds or '') == b then return i + 3 end
-      result = {'refused', a, holds}
-    elseif op == 'set' then -- key, value, ttl or ''
-      set(FACTS .. ':' .. a, b, c)
-      return i + 4
-    elseif op == 'unset' then -- key, '=value' or ''
-      local key = FACTS .. ':' .. a
-      if b == '' or '=' .. (fact(key) or '') == b then redis.call('DEL', key) end
-      return i + 3
-    elseif op == 'raise' then -- key, rank, value, ttl
-      local key = FACTS .. ':' .. a
-      local holds, rank = fact(key)
-      if not holds or rank <= tonumber(b) then set(key, '\0' .. b .. '\0' .. c, d) end
-      return i + 5
-    elseif op == 'add' then -- key, number, ttl or ''
-      local key = FACTS .. ':' .. a
-      if is_over(key) then redis.call('DEL', key) end
-      redis.call('INCRBY', key, b)
-      if c == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, milliseconds(c)) end
-      return i + 4
+    if op == 'arrive' then -- latch, member, '1' if it failed, label, '1' to push
+      change_latch(a, b, c == '1', d, ARGV[i + 5] == '1')
+      return i + 6
     elseif op == 'open' then -- latch, every, ttl, ready, queue, message, delay, priority
       if not read_latch(a) then
         local latch = latch_keys(a)
@@ -201,12 +163,60 @@ local function about_facts(FACTS)
         keep(a, found)
       end
       return i + 3
-    elseif op == 'arrive' then -- latch, member, '1' if it failed, label, '1' to push
-      change_latch(a, b, c == '1', d, ARGV[i + 5] == '1')
-      return i + 6
     elseif op == 'close' then -- latch, '1' to push
       change_latch(a, nil, false, '', b == '1')
       return i + 3
+    end
+  end
+end
+
+-- Gives the function that does operations on facts, latches and failed records, made as they are.
+--
+-- It is given an operation and its place, and gives the place of the next, nothing where it refuses
+-- the step.
+local function about_facts(FACTS)
+  local of_latches
+
+  local function fact(key)
+    local text = redis.call('GET', key)
+    if not text or is_over(key) then return false end
+    return string.byte(text) == 0 and string.match(text, '^%z%d+%z(.*)$') or text
+  end
+
+  local function set(key, text, ttl)
+    if ttl == '' then
+      redis.call('SET', key, text)
+    else
+      redis.call('SET', key, text, 'PX', milliseconds(ttl))
+    end
+  end
+
+  return function(op, i)
+    local a, b, c, d = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    if op == 'raise' then -- key, rank, value, ttl; the rank stands before the value, between zeros
+      local key = FACTS .. ':' .. a
+      local rank = string.match(redis.call('GETRANGE', key, 0, 20), '^%z(%d+)%z')
+      if not rank or tonumber(rank) <= tonumber(b) or is_over(key) then
+        set(key, '\0' .. b .. '\0' .. c, d)
+      end
+      return i + 5
+    elseif op == 'unset' then -- key, '=value' or ''
+      local key = FACTS .. ':' .. a
+      if b == '' or '=' .. (fact(key) or '') == b then redis.call('DEL', key) end
+      return i + 3
+    elseif op == 'expect' then -- key, '=value' or ''
+      local holds = fact(FACTS .. ':' .. a)
+      if (holds and '=' .. holds or '') == b then return i + 3 end
+      result = {'refused', a, holds}
+    elseif op == 'set' then -- key, value, ttl or ''
+      set(FACTS .. ':' .. a, b, c)
+      return i + 4
+    elseif op == 'add' then -- key, number, ttl or ''
+      local key = FACTS .. ':' .. a
+      if is_over(key) then redis.call('DEL', key) end
+      redis.call('INCRBY', key, b)
+      if c == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, milliseconds(c)) end
+      return i + 4
     elseif op == 'recorded' then -- uuid
       if redis.call('HEXISTS', FACTS .. 'failed', a) == 1 then return i + 2 end
       result = {'refused', a, false}
@@ -221,7 +231,9 @@ local function about_facts(FACTS)
       redis.call('HDEL', FACTS .. 'failed', a)
       redis.call('ZREM', FACTS .. 'order', a)
       return i + 2
+    else
+      of_latches = of_latches or about_latches(FACTS)
+      return of_latches(op, i)
     end
   end
 end
-
