@@ -58,7 +58,7 @@ class BatchFeature(Feature):
             return
         member = BatchMember.of(job.payload)
         if member is not None:
-            failed = end.state in {State.FAILED, State.CANCELLED}
+            failed = end.state is State.FAILED or end.state is State.CANCELLED
             plan.add(member.arrives(job.own_uuid if failed else "", failed=failed))
 
 

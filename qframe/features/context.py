@@ -71,6 +71,8 @@ class Context:
     max_payload: int
     owner: Any = None
     """The `Connection` that has it, for what a running job dispatches by it."""
+    joint: bool = field(init=False)
+    """Whether a step is one thing here."""
     _keys: frozenset[str] = field(init=False, repr=False)
 
     @property
@@ -78,12 +80,8 @@ class Context:
         """Whether a job runs in its push (the sync connection), which raises what it raised."""
         return Capability.RESERVE not in self.backend.capabilities
 
-    @property
-    def joint(self) -> bool:
-        """Whether a step is one thing here."""
-        return Capability.JOINT in self.backend.capabilities
-
     def __post_init__(self) -> None:
+        self.joint = Capability.JOINT in self.backend.capabilities
         self._keys = frozenset(each.key for each in self.features)
 
     def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:

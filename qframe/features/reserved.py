@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, first_start
@@ -45,6 +45,8 @@ from qframe.payload import encryption, envelope, timing, tracebacks
 if TYPE_CHECKING:
     from qframe.jobs.definition import JobDefinition
 
+T = TypeVar("T")
+
 _TRIES = 20
 _DELETE = Delete()
 
@@ -64,6 +66,8 @@ class ReservedJob(Job):
     _state = ""
     _in_doubt = False
     _message: dict[str, Any] | None = None
+    _kept: dict[str, Any] | None = None
+    """What features have read, by their keys."""
     _history: History | None = None
     _notes: bytes | None = None
     """What the start has written beside the message."""
@@ -78,10 +82,14 @@ class ReservedJob(Job):
         self._moving = threading.Lock()
         self._read()
 
-    @cached_property
-    def kept(self) -> dict[str, Any]:
-        """What features keep of the job meanwhile, by their keys."""
-        return {}
+    def read_once(self, key: str, read: Callable[[], T]) -> T:
+        """Give what a feature has read of the payload, the same each time."""
+        if self._kept is None:
+            self._kept = {}
+        if key not in self._kept:
+            self._kept[key] = read()
+        found: T = self._kept[key]
+        return found
 
     # -- what it is -------------------------------------------------------------------------------
 

@@ -111,10 +111,11 @@ class StatusFeature(Feature):
         tracked = _tracked(job)
         if tracked is None:
             return
-        tracked.attempt = f',"started_at":{time.time()!r},"host":{_HOST},"pid":{process.pid()}'
-        tracked.unwritten = not job.context.joint
+        tracked.attempt = f',"started_at":{time.time():.6f},"host":{_HOST},"pid":{process.pid()}'
         if job.context.joint:
-            plan.operations.append(tracked.running(job.attempts() + 1))
+            plan.add(tracked.running(job.attempts() + 1))
+        else:
+            tracked.unwritten = True
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Say how the reservation ended."""
@@ -124,10 +125,8 @@ class StatusFeature(Feature):
             return
         attempts = job.attempts()
         taken_back = end.state is State.WAITING or (started and not end.ran)
-        more = f',"attempt":{attempts - taken_back},"ended_at":{time.time()!r}{_ended(end)}'
-        plan.operations.append(
-            tracked.write(end.state, attempts, tracked.seconds + end.delay, more)
-        )
+        more = f',"attempt":{attempts - taken_back},"ended_at":{time.time():.6f}{_ended(end)}'
+        plan.add(tracked.write(end.state, attempts, tracked.seconds + end.delay, more))
 
     def progress(self, job: ReservedJob, done: float, text: str) -> None:
         """Write a progress, unless one was written a moment ago: then with what follows."""
@@ -151,12 +150,9 @@ class StatusFeature(Feature):
 
 
 def _tracked(job: ReservedJob) -> Tracked | None:
-    """Give what a reserved job's payload says, read once."""
-    kept = job.kept
-    if StatusFeature.key not in kept:
-        kept[StatusFeature.key] = Tracked.of(job.payload, job.connection_name, job.queue)
-    tracked: Tracked | None = kept[StatusFeature.key]
-    return tracked
+    return job.read_once(
+        StatusFeature.key, lambda: Tracked.of(job.payload, job.connection_name, job.queue)
+    )
 
 
 def read(backend: Backend, uuid: str) -> JobStatus | None:
@@ -169,8 +165,8 @@ def read(backend: Backend, uuid: str) -> JobStatus | None:
 
 def life_of(message: Mapping[str, Any]) -> int:
     """Say how often a job was retried by hand."""
-    life = envelope.number(message, RETRIED) or 0
-    return int(min(max(0, life), _MOST))
+    life = envelope.number(message, RETRIED)
+    return int(min(max(0, life), _MOST)) if life else 0
 
 
 def cancel_key(uuid: str) -> str:
@@ -205,6 +201,8 @@ def as_json(result: object) -> Encoded:
 
 def _ended(end: End) -> str:
     """Say what ended it, and what came of it."""
+    if end.error is None and end.result is None and not end.remark:
+        return ""
     said: dict[str, Any] = {}
     result, remark = "", end.remark
     if end.error is not None:

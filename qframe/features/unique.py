@@ -74,13 +74,13 @@ class UniqueFeature(Feature):
         """Free a lock that lasts until the start."""
         lock = _lock(job)
         if lock is not None and lock.until == "started":
-            plan.operations.append(Unset(lock.key, lock.uuid))
+            plan.add(Unset(lock.key, lock.uuid))
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Free the lock at a final end."""
         lock = _lock(job)
         if lock is not None and end.state.is_final:
-            plan.operations.append(Unset(lock.key, lock.uuid))
+            plan.add(Unset(lock.key, lock.uuid))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Let the lock of a job that runs on not end before the job."""
@@ -92,9 +92,4 @@ class UniqueFeature(Feature):
 
 
 def _lock(job: ReservedJob) -> Lock | None:
-    """Give the lock a reserved job's payload names, read once."""
-    kept = job.kept
-    if UniqueFeature.key not in kept:
-        kept[UniqueFeature.key] = Lock.of(job.payload)
-    lock: Lock | None = kept[UniqueFeature.key]
-    return lock
+    return job.read_once(UniqueFeature.key, lambda: Lock.of(job.payload))
