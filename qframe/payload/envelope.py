@@ -108,7 +108,7 @@ def track(payload: dict[str, Any], seconds: float) -> None:
 
 def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Add keys, before those that drivers look for at the end."""
-    at_the_end = ("attempts", "delay")  # where drivers look for them
+    at_the_end = ("id", "attempts", "delay")  # where drivers look for them
     last = {key: payload.pop(key) for key in at_the_end if key in payload}
     payload |= more
     payload |= last

@@ -195,7 +195,7 @@ local function about_facts(FACTS)
     local a, b, c, d = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     if op == 'raise' then -- key, rank, value, ttl; the rank stands before the value, between zeros
       local key = FACTS .. ':' .. a
-      local rank = string.match(redis.call('GETRANGE', key, 0, 20), '^%z(%d+)%z')
+      local rank = string.match(redis.call('GET', key) or '', '^%z(%d+)%z')
       if not rank or tonumber(rank) <= tonumber(b) or is_over(key) then
         set(key, '\0' .. b .. '\0' .. c, d)
       end
