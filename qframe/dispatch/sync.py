@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,6 +40,8 @@ class SyncConnection(Connection):
     next link of its chain, runs after it, in a loop: a chain does not nest.
     """
 
+    runs_elsewhere = False
+
     def __init__(self, context: Context, settings: ConnectionSettings) -> None:
         super().__init__(context, settings)
         backend = context.backend
@@ -47,10 +49,6 @@ class SyncConnection(Connection):
         if isinstance(messages, SyncBackend):
             messages.run = self._pushed
         self._warned = False
-
-    def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
-        """Build the payload; here a class need not be one that another process can find."""
-        return self._built(job, more)
 
     # -- pushing ----------------------------------------------------------------------------------
 

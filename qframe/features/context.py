@@ -193,14 +193,11 @@ class Context:
 
 
 def push_of(job: Pushing) -> Push:
-    """Give what pushes a job."""
-    return Push(job.queue, job.raw, job.delay, priority_of(job.message))
-
-
-def priority_of(message: Mapping[str, Any]) -> int | None:
-    """Give the priority a payload asks for."""
-    priority = message.get("priority")
-    return priority if type(priority) is int and 0 <= priority < 2**32 else None
+    """Give what pushes a job, with the priority that its payload asks for."""
+    priority = job.message.get("priority")
+    if type(priority) is not int or not 0 <= priority < 2**32:
+        priority = None
+    return Push(job.queue, job.raw, job.delay, priority)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

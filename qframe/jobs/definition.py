@@ -170,7 +170,8 @@ class JobDefinition(Options):
     @classmethod
     def check_reachable(cls) -> None:
         """Refuse a class a worker could not find: one defined inside a function or class."""
-        cls._complete()
+        if cls._incomplete:
+            cls._complete()
         if not cls.job_name and "." in cls.__qualname__:
             raise InvalidJob(
                 f"{cls.__qualname__} is not at the top level of its module, so no worker could "
@@ -180,9 +181,8 @@ class JobDefinition(Options):
     @classmethod
     def _complete(cls) -> None:
         """Look again at types that were not defined when the class was."""
-        if cls._incomplete:
-            cls._adapter.rebuild(raise_errors=False)
-            _find_secrets(cls)
+        cls._adapter.rebuild(raise_errors=False)
+        _find_secrets(cls)
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
         """Give the backoff seconds as the class is deployed now; None where it says nothing."""
