@@ -216,20 +216,14 @@ def _state(record: BatchRecord) -> str:
 
 
 def _row(record: BatchRecord) -> dict[str, Any]:
-    moments = {
-        name: getattr(record, name) for name in ("created_at", "cancelled_at", "finished_at")
-    }
+    progress = round(record.settled / record.total, 4) if record.total else 1.0
+    moments = ("created_at", "cancelled_at", "finished_at")
     return {
-        "id": record.id,
-        "name": record.name,
-        "connection": record.connection,
+        **{name: getattr(record, name) for name in ("id", "name", "connection")},
         "state": _state(record),
-        "progress": round(record.settled / record.total, 4) if record.total else 1.0,
-        "done": record.done,
-        "failed": record.failed,
-        "pending": record.pending,
-        "total": record.total,
-        **{name: None if at is None else iso(at) for name, at in moments.items()},
+        "progress": progress,
+        **{name: getattr(record, name) for name in ("done", "failed", "pending", "total")},
+        **{name: None if (at := getattr(record, name)) is None else iso(at) for name in moments},
     }
 
 

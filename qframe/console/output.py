@@ -109,26 +109,8 @@ class Output:
             self.totals[outcome] += 1
         if self.quiet and kind in _ORDINARY:
             return
-        error: BaseException | None = getattr(event, "error", None)
-        if kind is events.LeaseLost:
-            words = "its lease had passed to another worker"
-        elif error is not None:
-            words = tracebacks.brief(error, 160)
-        else:
-            words = getattr(event, "reason", "")
+        job, words = event.job, _words(event)
         seconds, delay = getattr(event, "seconds", None), getattr(event, "delay", None)
-        self.line(event.job, status, colour, seconds, words, delay)
-
-    def line(
-        self,
-        job: Job,
-        status: str,
-        colour: str,
-        seconds: float | None,
-        words: str,
-        delay: float | None = None,
-    ) -> None:
-        """Say in a line what became of a job."""
         if self.as_json:
             self._write_json(
                 status.lower(),
@@ -178,6 +160,14 @@ class Output:
         except (OSError, ValueError):
             # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
             self.quiet = True
+
+
+def _words(event: events.JobEvent) -> str:
+    """Give what there is to be said of what became of a job."""
+    if isinstance(event, events.LeaseLost):
+        return "its lease had passed to another worker"
+    error: BaseException | None = getattr(event, "error", None)
+    return getattr(event, "reason", "") if error is None else tracebacks.brief(error, 160)
 
 
 def waited(job: Job) -> str:
