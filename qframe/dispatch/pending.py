@@ -24,11 +24,11 @@ from qframe.exceptions import (
     InvalidJob,
     JobDefinitionError,
 )
+from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import refuse_while_importing
-from qframe.middleware import execution
 from qframe.payload import tracebacks
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for, seconds_until

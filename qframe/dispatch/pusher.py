@@ -18,7 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from qframe.drivers import guard
-from qframe.middleware.execution import on_a_running_loop
+from qframe.jobs.execution import on_a_running_loop
 
 log = logging.getLogger("qframe")
 

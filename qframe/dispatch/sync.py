@@ -22,11 +22,11 @@ from qframe.features.base import End
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition, index
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.registry import defined_in_main, own_job
 from qframe.manager import connection_types
-from qframe.middleware import execution
 from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
 

@@ -21,8 +21,8 @@ from qframe.features.batch import KEY as BATCH
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
-from qframe.middleware import execution
 from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line

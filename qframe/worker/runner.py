@@ -32,9 +32,9 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
-from qframe.middleware import execution
 from qframe.payload import envelope
 from qframe.worker import outcome as outcomes
 from qframe.worker.cancellation import Cancellation

@@ -10,8 +10,8 @@ from qframe import events, manager
 from qframe.contracts.backend import Capability
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import ConfigurationError
+from qframe.jobs import execution
 from qframe.manager import QueueManager
-from qframe.middleware import execution
 from qframe.worker import roster
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions

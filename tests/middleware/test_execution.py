@@ -22,8 +22,8 @@ from qframe import (
     queueable,
 )
 from qframe.exceptions import ConfigurationError
-from qframe.jobs import project
-from qframe.middleware import Middleware, Skip, execution, store_of
+from qframe.jobs import execution, project
+from qframe.middleware import Middleware, Skip, store_of
 
 Next = Callable[[Queueable], Any]
 
