@@ -107,14 +107,15 @@ class StatusFeature(Feature):
             plan.add(tracked.write(State.WAITING, 0, ttl, ',"attempt":0'))
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
-        """Say that it runs: in this step where that costs no exchange, else while it runs on."""
+        """Note when and where it starts; `look` says so, if it runs on.
+
+        Of a short job nobody would see it, and it would be a third of what tracking one costs.
+        """
         tracked = _tracked(job)
-        if tracked is None:
-            return
-        tracked.attempt = f',"started_at":{time.time():.6f},"host":{_HOST},"pid":{process.pid()}'
-        if job.context.joint:
-            plan.add(tracked.running(job.attempts() + 1))
-        else:
+        if tracked is not None:
+            tracked.attempt = (
+                f',"started_at":{time.time():.6f},"host":{_HOST},"pid":{process.pid()}'
+            )
             tracked.unwritten = True
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:

@@ -8,8 +8,6 @@ import pytest
 
 from qframe.contracts.status import JobStatus, State
 from qframe.contracts.step import Raise, Step
-from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.ordered import OrderedBackend
 from qframe.features import status
 from qframe.features.base import End
 from qframe.features.status import StatusFeature
@@ -32,6 +30,7 @@ def test_it_is_written_at_each_move(bench: Bench) -> None:
     first = seen(bench)
     assert (first.state, first.attempt, first.queued_at) == (State.WAITING, 0, 5.5)
     job = bench.started()
+    job.look()
     running = seen(bench)
     assert (running.state, running.attempt, running.pid is not None) == (State.RUNNING, 1, True)
     job.settle(End(State.RELEASED, 10, error=ValueError("boom"), how="error"))
@@ -69,7 +68,7 @@ def test_an_uncounted_attempt_is_left_out(bench: Bench) -> None:
     bench.started().settle(End(State.WAITING, remark="given back"))
     back = seen(bench)
     assert (back.state, back.attempt, back.remark) == (State.WAITING, 0, "given back")
-    bench.started()
+    bench.started().look()
     assert (seen(bench).state, seen(bench).attempt) == (State.RUNNING, 1)
 
 
@@ -101,10 +100,7 @@ def test_progress_is_written_and_kept_to_the_end(bench: Bench) -> None:
     assert seen(bench).progress == 0.7
 
 
-def test_where_a_step_is_not_one_the_start_is_written_by_the_first_look() -> None:
-    bench = Bench(
-        [StatusFeature()], OrderedBackend(MemoryBackend(), MemoryBackend(), MemoryBackend())
-    )
+def test_a_start_is_written_by_the_first_look(bench: Bench) -> None:
     bench.push("a", track=60)
     job = bench.started()
     assert seen(bench).state is State.WAITING
