@@ -102,7 +102,7 @@ class ChainFeature(Feature):
 
 def _chain_of(job: ReservedJob) -> str | None:
     """Give the id of the chain whose link a job may be."""
-    return named_id(job.payload, KEY) if is_id(job.own_uuid) else None
+    return job.read_once(KEY, lambda: named_id(job.payload, KEY) if is_id(job.own_uuid) else None)
 
 
 def named_id(message: Mapping[str, Any], key: str) -> str | None:

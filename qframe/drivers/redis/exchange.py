@@ -39,7 +39,12 @@ from qframe.drivers.redis.records import encoded
 
 _MOST = 5000
 _MOST_BYTES = 4_000_000
-_CHECKED = {Expect, Extend, Forget}
+_CHECKS: dict[type, Callable[[Any], Sequence[Word]]] = {
+    Expect: lambda op: ("expect", op.key, _given(op.value)),
+    Extend: lambda op: ("extendable", op.latch),
+    Forget: lambda op: ("recorded", op.uuid),
+}
+"""What is looked at before anything is changed."""
 _EVEN_WHEN_FULL = {Expect, Unset, Forget, Record, Arrive, Close}
 """What is done where the memory is full: it ends something."""
 _BEGUN = 5
@@ -96,30 +101,39 @@ class Exchange:
             self.key = self._key_of(job, operations)
         elif not self._has_room(job, operations):
             return False
-        words = self._words
+        words, kinds = self._words, set(map(type, operations))
         at = self._at = len(words)
+        words.append(0)
         if job is not None:
-            self.jobs.append(job)
-            self.queues.add(job.keys)
-            self._touched = job.keys.reserved
-            words += (0, "fence", self._touched, job.stored, job.score, b"")
-        else:
-            words.append(0)
-            if not self._touched and _EVEN_WHEN_FULL.issuperset(map(type, operations)):
-                self._touched = f"{self._keys.facts}order"
-        is_checked = not _CHECKED.isdisjoint(map(type, operations))
+            self._fence(job)
+        elif not self._touched and kinds <= _EVEN_WHEN_FULL:
+            self._touched = f"{self._keys.facts}order"
+        is_checked = not kinds.isdisjoint(_CHECKS)
         if is_checked:
             self._check(operations)
-        self._repeatable = False
+        # Whether the fence sees to it that it does no harm when it is said twice; a step that only
+        # renews does none, but of a hold, whose new score must be heard.
+        self._repeatable = job is not None and not job.score and kinds <= {Start, Renew}
         for each in operations:
             _ENCODERS[type(each)](self, each, job)
         words[at] = len(words) - at
         if is_checked and len(self._steps) in self._changes:
             self.awaited = True
-        if not self._repeatable and not _only_renews(job, operations):
+        if not self._repeatable:
             self.marked = True
         self._steps.append(step)
         return True
+
+    def _fence(self, job: RedisJob) -> None:
+        self.jobs.append(job)
+        self.queues.add(job.keys)
+        self._touched = job.keys.reserved
+        self._words += ("fence", self._touched, job.stored, job.score, b"")
+
+    def _check(self, operations: Sequence[object]) -> None:
+        for each in operations:
+            if type(each) in _CHECKS:
+                self._words += _CHECKS[type(each)](each)
 
     def _has_room(self, job: RedisJob | None, operations: Sequence[object]) -> bool:
         if self._count >= _MOST or self._bytes >= _MOST_BYTES:
@@ -135,15 +149,6 @@ class Exchange:
         if operations and isinstance(operations[0], Push):
             return self._keys.of(operations[0].queue).ready
         return self._keys.facts
-
-    def _check(self, operations: Sequence[object]) -> None:
-        for each in operations:
-            if isinstance(each, Expect):
-                self._words += ("expect", each.key, _given(each.value))
-            elif isinstance(each, Extend):
-                self._words += ("extendable", each.latch)
-            elif isinstance(each, Forget):
-                self._words += ("recorded", each.uuid)
 
     def _push(self, push: Push, _: RedisJob | None) -> None:
         """Write a message; those of one kind behind each other share what is said of them."""
@@ -408,13 +413,6 @@ def _noted(
         tag = message.new_tag()
         stored += tag
     return stored, job.keys.notes + tag, kept or b"0 "
-
-
-def _only_renews(job: RedisJob | None, operations: Sequence[object]) -> bool:
-    """Whether a step only renews a started job; of a hold, the new score must be heard."""
-    if job is None or job.score:
-        return False
-    return all(type(each) in {Start, Renew} for each in operations)
 
 
 def _given(value: str | None) -> str:
