@@ -72,20 +72,20 @@ class BeanstalkdBackend(Backend):
         pushes: list[Push] = []
         with guarded():
             for step in steps:
-                job = step.reservation
-                if job is None:
+                if step.reservation is None:
                     pushes += step.operations  # type: ignore[arg-type] # looked at by _check
                     results.append(APPLIED)
                 else:
-                    self._push(pushes)
-                    pushes = []
-                    results.append(job.operate(step.operations[0]))  # type: ignore[attr-defined] # as well
-            self._push(pushes)
+                    if pushes:
+                        self._push(pushes)
+                        pushes = []
+                    results.append(step.reservation.operate(step.operations[0]))  # type: ignore[attr-defined] # as well
+            if pushes:
+                self._push(pushes)
         return results
 
     def _push(self, pushes: Sequence[Push]) -> None:
-        if pushes:
-            push(self._talk(), pushes, self._lease, self.settings.priority)
+        push(self._talk(), pushes, self._lease, self.settings.priority)
 
     # -- reserving --------------------------------------------------------------------------------
 

@@ -166,16 +166,16 @@ class BeanstalkdConnection:
         line = self._reader.readline(_LONGEST_LINE)
         if line[-2:] != b"\r\n":
             raise errors.out_of_step(line, self.where) if line else _silence(sock)
-        words = line.split()
-        word = words[0] if words else b""
+        words = line.split() or [b""]
+        word = words[0]
+        if word in _PLAIN:
+            return word, words, b""
         if word in _BODIES:
             body: bytes | None = self._reader.read(int(words[-1]) + 2)
             if body is None or body[-2:] != b"\r\n":
                 raise _silence(sock)
             return word, words, body[:-2]
-        if word not in _PLAIN:
-            raise errors.out_of_step(line, self.where)
-        return word, words, b""
+        raise errors.out_of_step(line, self.where)
 
     def stats_of(self, number: int, told: Reply | None = None) -> JobStats | None:
         """Give what the server has `told` of a job, or is asked for; None when there is none."""
