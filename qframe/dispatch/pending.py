@@ -348,16 +348,10 @@ def _drop(draft: _Draft) -> None:
 
 
 def _done_here(draft: _Draft) -> bool:
-    if _is_taken(draft):
+    if substitute(draft.connection, draft.job) is not None:  # a fake, for which no loop has to wait
         return True
-    if draft.connection.settings.driver != "sync":
-        return False
-    return not guard.busy() and not execution.on_a_running_loop()
-
-
-def _is_taken(draft: _Draft) -> bool:
-    """Whether a fake takes the job, for which no loop has to wait."""
-    return substitute(draft.connection, draft.job) is not None
+    may_run = not guard.busy() and not execution.on_a_running_loop()
+    return draft.connection.settings.driver == "sync" and may_run
 
 
 def _push(draft: _Draft) -> BaseException | None:
