@@ -99,12 +99,12 @@ class PendingDispatch:
         refuse_while_importing()
         pusher.make_room()
         self._draft = draft = _Draft(job)
-        _unsent[id(draft)] = draft
+        _unsent[draft] = True
 
     def __del__(self) -> None:
         """Have it pushed, if nobody has."""
         draft = getattr(self, "_draft", None)  # a bad job has none
-        if draft is not None and id(draft) in _unsent:
+        if draft is not None and draft in _unsent:
             _drop(draft)
 
     def on_connection(self, name: str) -> Self:
@@ -162,7 +162,7 @@ class PendingDispatch:
         with _Disarming(self._draft):
             draft = self._draft
             draft.waits = True
-            _unsent.pop(id(draft), None)
+            _unsent.pop(draft, None)
             try:
                 when_committed(transaction, lambda: _send_committed(draft))
             except BaseException:
@@ -179,7 +179,7 @@ class PendingDispatch:
         raised.
         """
         draft = self._draft
-        _unsent.pop(id(draft), None)
+        _unsent.pop(draft, None)
         pusher.wait()
         return draft.send()
 
@@ -195,7 +195,7 @@ class PendingDispatch:
 
     def __await__(self) -> Generator[Any, None, str]:
         """Push the job without blocking the event loop and give its id."""
-        _unsent.pop(id(self._draft), None)
+        _unsent.pop(self._draft, None)
         return asyncio.to_thread(self.send).__await__()
 
     def __repr__(self) -> str:
@@ -275,7 +275,7 @@ class _Disarming:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._draft.disarmed = True
-            _unsent.pop(id(self._draft), None)
+            _unsent.pop(self._draft, None)
 
 
 def _check(job: object) -> None:
@@ -289,18 +289,18 @@ def _check(job: object) -> None:
 
 
 _LONGEST_PAUSE = 10.0
-_unsent: dict[int, _Draft] = {}
+_unsent: dict[_Draft, bool] = {}
 """What is pushed when it goes out of scope."""
 
 
 def unsent() -> list[_Draft]:
     """Give the dispatches that are pushed when they go out of scope."""
-    return list(_unsent.values())
+    return list(_unsent)
 
 
 def send_unsent(draft: _Draft) -> None:
     """Push a dispatch at once that would be pushed when it goes out of scope."""
-    if _unsent.pop(id(draft), None) is not None:
+    if _unsent.pop(draft, False):
         _push(draft)
 
 
@@ -319,7 +319,7 @@ def send_dropped() -> None:
         ended = pusher.wait()
         if not ended:
             for draft in own:
-                if _unsent.pop(id(draft), None) is not None:
+                if _unsent.pop(draft, False):
                     _report(draft, BackendUnavailable("the push of another one does not end"))
     if ended:
         pusher.wait()  # for one whose push had begun
@@ -329,7 +329,7 @@ def _send_committed(draft: _Draft) -> None:
     """Have a dispatch pushed that waited for a commit, if no call on it has raised."""
     draft.waits = False
     if not draft.disarmed:
-        _unsent[id(draft)] = draft
+        _unsent[draft] = True
         _drop(draft)
 
 
@@ -341,7 +341,7 @@ def _drop(draft: _Draft) -> None:
     """
     if draft.pid == process.pid() and not _done_here(draft):
         pusher.put(functools.partial(draft.context.run, send_unsent, draft))
-    elif _unsent.pop(id(draft), None) is not None and draft.pid == process.pid():
+    elif _unsent.pop(draft, False) and draft.pid == process.pid():
         error = _push(draft)
         if isinstance(error, Interruption):  # it is for the job that dispatched this one
             guard.defer(error)
