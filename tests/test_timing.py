@@ -80,3 +80,8 @@ def test_a_moment_is_an_epoch_time_also_in_the_past() -> None:
 
 def test_a_moment_is_shown_in_utc() -> None:
     assert iso(1e9) == "2001-09-09 01:46:40"
+
+
+@pytest.mark.parametrize("epoch", [-1e12, -62135596801, 1e12, 253402300800])
+def test_a_moment_in_no_year_is_shown_in_seconds(epoch: float) -> None:
+    assert iso(epoch) == f"1970-01-01 00:00:00 {epoch:+.0f} s"

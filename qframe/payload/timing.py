@@ -74,5 +74,8 @@ def tidy(seconds: float) -> float:
 
 
 def iso(epoch: float) -> str:
-    """Show an epoch time as UTC, e.g. `2026-11-21 10:00:00`."""
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """Show an epoch time as UTC, e.g. `2026-11-21 10:00:00`; one beyond any year as seconds."""
+    try:
+        return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a payload may say anything
+        return f"1970-01-01 00:00:00 {epoch:+.0f} s"

@@ -32,7 +32,7 @@ def put(project: Project, queue: str, *payloads: bytes) -> None:
 
 
 def poison() -> dict[str, bytes]:
-    """Give payloads with half a character in each key that names something; valid JSON, all."""
+    """Give payloads with half a character in each key that names something, or no moment."""
     half = "x\ud800"
     lock = {"key": f"unique:{half}", "for": 60, "until": "handled"}
     wrong: dict[str, dict[str, Any]] = {
@@ -47,6 +47,7 @@ def poison() -> dict[str, bytes]:
         "tracked": {"uuid": half, "track": 60},
         "a key": {half: 1},
         "NUL": {"uuid": "a\0", "track": 60, "unique": {**lock, "key": "unique:\0"}},
+        "no year": {"job": "jobs.Note", "retryUntil": -1e12},
         "long": {"uuid": "x" * 30_000, "track": 60, "chain": {"id": "x" * 20_000}},
     }
     plain = {"job": "jobs.Missing", "data": {}}
