@@ -10,8 +10,11 @@ from sqlalchemy.sql import ClauseElement
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import param
 
-_LOOKED_AT = 20
-"""So many keys for each write."""
+_LOOKED_AT = 5
+"""So many keys for each write: at most a quarter as many have expired as are alive.
+
+20, for a twentieth, cost 4 us more of a tracked job's 120.
+"""
 LAST = "\U0010ffff"
 
 

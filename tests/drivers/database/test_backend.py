@@ -291,7 +291,7 @@ def test_expired_facts_are_removed_now_and_then(
     backend.apply(*old)
     timing.skew += 11
     assert backend.scan("s") == []
-    for n in range(250):
+    for n in range(500):
         backend.apply(Step(None, Set("lives", str(n))))
     assert count(file, "qframe_facts") == 1
 
