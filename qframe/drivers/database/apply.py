@@ -5,38 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qframe.contracts.step import (
-    APPLIED,
-    LOST,
-    Add,
-    Arrive,
-    Bury,
-    Close,
-    Delete,
-    Expect,
-    Extend,
-    Forget,
-    OfReservation,
-    Open,
-    Outcome,
-    Push,
-    Raise,
-    Record,
-    Release,
-    Renew,
-    Result,
-    Set,
-    Start,
-    Step,
-    Unset,
-)
+from qframe.contracts import step as op
+from qframe.contracts.step import APPLIED, LOST, OfReservation, Outcome, Push, Result, Step
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.facts import Facts
 from qframe.drivers.database.failed import Failed
 from qframe.drivers.database.latches import Latches
 from qframe.drivers.database.messages import DatabaseJob, Messages
 
-_IN_ONE_STATEMENT = frozenset((Push, Start, Renew, Delete, Bury, Set, Unset, Raise, Add))
+_IN_ONE_STATEMENT = frozenset(
+    (Push, op.Start, op.Renew, op.Delete, op.Bury, op.Set, op.Unset, op.Raise, op.Add)
+)
 
 
 def needs_transaction(steps: Sequence[Step]) -> bool:
@@ -55,26 +34,26 @@ class Tables:
         self.latches = latches = Latches(database)
         self.failed = failed = Failed(database)
         self.settles: Mapping[type, Callable[..., bool]] = {
-            Start: messages.start,
-            Renew: messages.renew,
-            Delete: messages.delete,
-            Release: messages.release,
-            Bury: messages.bury,
+            op.Start: messages.start,
+            op.Renew: messages.renew,
+            op.Delete: messages.delete,
+            op.Release: messages.release,
+            op.Bury: messages.bury,
         }
         self.checks: Mapping[type, Callable[..., Result | None]] = {
-            Expect: facts.expect,
-            Extend: latches.extendable,
-            Forget: failed.known,
+            op.Expect: facts.expect,
+            op.Extend: latches.extendable,
+            op.Forget: failed.known,
         }
         self.changes: Mapping[type, Callable[..., Push | None]] = {
-            Set: facts.set,
-            Unset: facts.unset,
-            Raise: facts.raise_,
-            Add: facts.add,
-            Open: latches.open,
-            **dict.fromkeys((Extend, Arrive, Close), latches.change),
-            Record: failed.record,
-            Forget: failed.forget,
+            op.Set: facts.set,
+            op.Unset: facts.unset,
+            op.Raise: facts.raise_,
+            op.Add: facts.add,
+            op.Open: latches.open,
+            **dict.fromkeys((op.Extend, op.Arrive, op.Close), latches.change),
+            op.Record: failed.record,
+            op.Forget: failed.forget,
         }
 
 
@@ -98,11 +77,11 @@ class Exchange:
     def note(self, sent: float) -> None:
         """Tell the reservations what was committed; the call began at `sent` by `Backend.clock`."""
         for job, operation in self._moved:
-            if isinstance(operation, Start):
+            if isinstance(operation, op.Start):
                 job._attempts += not job.started  # noqa: SLF001 (the backend keeps it)
                 job.started, job.notes, job.lease = True, operation.notes, operation.lease
                 job.sure_until = sent + operation.lease
-            elif isinstance(operation, Renew):
+            elif isinstance(operation, op.Renew):
                 job.sure_until = sent + operation.lease
             else:
                 job.sure_until = 0.0
@@ -129,7 +108,7 @@ class Exchange:
         """Do what becomes of a reservation; false where it is not the current one."""
         if own is None:
             return self._tables.messages.is_held(self._session, job)
-        if type(own) is Release:
+        if type(own) is op.Release:
             self._insert()  # it may go before what was pushed
         done = self._tables.settles[type(own)](self._session, job, own)
         self._moved.append((job, own if done else None))
@@ -144,7 +123,7 @@ class Exchange:
             push: Any = operation if kind is Push else None
             if kind in tables.changes:
                 push = tables.changes[kind](session, operation)
-            elif kind is Release or kind is Bury:
+            elif kind is op.Release or kind is op.Bury:
                 session.put_forward()  # what follows is behind it
             if push is None:
                 continue
