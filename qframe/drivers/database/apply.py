@@ -13,16 +13,14 @@ from qframe.drivers.database.failed import Failed
 from qframe.drivers.database.latches import Latches
 from qframe.drivers.database.messages import DatabaseJob, Messages
 
-_IN_ONE_STATEMENT = frozenset(
-    (Push, op.Start, op.Renew, op.Delete, op.Bury, op.Set, op.Unset, op.Raise, op.Add)
-)
+_ONE_STATEMENT = {Push, op.Start, op.Renew, op.Delete, op.Set, op.Unset, op.Raise, op.Add}
 
 
 def needs_transaction(steps: Sequence[Step]) -> bool:
     """Whether steps take more than one statement, each of which is a transaction by itself."""
     if len(steps) != 1 or len(steps[0].operations) != 1:
         return True
-    return type(steps[0].operations[0]) not in _IN_ONE_STATEMENT
+    return type(steps[0].operations[0]) not in _ONE_STATEMENT
 
 
 class Tables:

@@ -181,15 +181,12 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        if error is None:
-            self._guard.__exit__()
-            return
-        failed = isinstance(error, self._database.errors)
-        if failed and not self._database.is_sqlite:
+        known = error if isinstance(error, self._database.errors) else None
+        if known is not None and not self._database.is_sqlite:
             self.close()
         self._guard.__exit__()
-        if failed:
-            raise translated(error, shown(self._database.url)) from error
+        if known is not None:
+            raise translated(known, shown(self._database.url)) from known
 
     def begin(self) -> None:
         """Begin a transaction."""

@@ -51,20 +51,14 @@ class Failed:
     def record(self, session: Session, operation: Record) -> None:
         """Keep a failed job as the latest."""
         job = operation.job
+        fields = {name: getattr(job, name) for name in _FIELDS}
+        fields["payload"] = self._stored(job.payload)
+        fields["history"] = job.history.to_json()
+        # As Laravel writes it, in UTC, with the fraction that keeps an order.
+        at = datetime.fromtimestamp(job.failed_at, UTC)
+        fields["failed_at"] = at.strftime("%Y-%m-%d %H:%M:%S.%f")
         session.run(self._remove, uuid=job.uuid)
-        session.run(
-            self._insert,
-            uuid=job.uuid,
-            connection=job.connection,
-            queue=job.queue,
-            payload=self._stored(job.payload),
-            exception=job.exception,
-            name=job.name,
-            attempts=job.attempts,
-            history=job.history.to_json(),
-            # As Laravel writes it, in UTC, with the fraction that keeps an order.
-            failed_at=datetime.fromtimestamp(job.failed_at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
-        )
+        session.run(self._insert, **fields)
 
     def forget(self, session: Session, operation: Forget) -> None:
         """Remove a record."""
@@ -92,19 +86,17 @@ class Failed:
 
 
 def _record(row: tuple[Any, ...]) -> FailedJob:
-    uuid, connection, queue, payload, exception, name, attempts, history, failed_at = row
-    raw = as_bytes(payload)
-    return FailedJob(
-        uuid=uuid,
-        connection=connection,
-        queue=queue,
-        payload=raw,
-        exception=as_bytes(exception).decode("utf-8", "replace"),
-        name=_name(raw) if name is None else name,
-        attempts=attempts or 0,
-        history=History.from_json(history),
-        failed_at=datetime.fromisoformat(str(failed_at)).replace(tzinfo=UTC).timestamp(),
-    )
+    fields = dict(zip(_FIELDS, row, strict=True))
+    raw = fields["payload"] = as_bytes(fields["payload"])
+    fields["exception"] = as_bytes(fields["exception"]).decode("utf-8", "replace")
+    fields["history"] = History.from_json(fields["history"])
+    at = datetime.fromisoformat(str(fields["failed_at"])).replace(tzinfo=UTC)
+    fields["failed_at"] = at.timestamp()
+    # Those that PHP recorded have neither.
+    fields["attempts"] = fields["attempts"] or 0
+    if fields["name"] is None:
+        fields["name"] = _name(raw)
+    return FailedJob(**fields)
 
 
 def _name(payload: bytes) -> str:

@@ -9,7 +9,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     LargeBinary,
-    Select,
     and_,
     case,
     cast,
@@ -54,9 +53,10 @@ class Statements:
         pushed = params("queue", "payload", "available_at", "created_at", "due")
         self.insert = make(jobs.insert().values(attempts=text("0"), **pushed))
         # Rows that PHP wrote get their exact due time.
-        unseen = _derived(select(c.id).where(self._waits, c.due.is_(None)).limit(_MOST))
+        unseen = select(c.id).where(self._waits, c.due.is_(None)).limit(_MOST)
+        some = select(*unseen.subquery().c)  # from a table of its own, for MariaDB
         due = _microseconds(c.available_at)
-        self.adopt = make(jobs.update().values(due=due).where(c.id.in_(unseen)))
+        self.adopt = make(jobs.update().values(due=due).where(c.id.in_(some)))
         # Leases that ran out, the last first; `reserved_before` follows from the rest, and is what
         # the index finds them by.
         by_index = c.reserved_at <= param("reserved_before")
@@ -128,8 +128,3 @@ class Statements:
 def _microseconds(seconds: Column[Any]) -> ColumnElement[Any]:
     """Read a column of Laravel's in the unit of ours."""
     return cast(seconds, BigInteger) * 1_000_000
-
-
-def _derived(rows: Select[Any]) -> Select[Any]:
-    """Select from a table of its own, for MariaDB."""
-    return select(*rows.subquery().c)
