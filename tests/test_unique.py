@@ -143,6 +143,19 @@ def test_the_payload_says_which_lock_also_beside_other_keys() -> None:
     assert "unique" not in create(PlainJob())
 
 
+def test_bulk_tells_in_order_what_was_pushed_and_what_was_there(queues: QueueManager) -> None:
+    heard: list[tuple[str, str]] = []
+    with events.kept():
+        for kind in (events.JobQueueing, events.JobQueued, events.JobDuplicate):
+            events.listen(kind)(
+                lambda event: heard.append((type(event).__name__, getattr(event, "id", "")))
+            )
+        first, again, plain = queues.connection().bulk([Feed(), Feed(), PlainJob()])
+    assert (first, plain) == (again, heard[-1][1])
+    assert heard[:3] == [("JobQueueing", "")] * 3
+    assert heard[3:] == [("JobQueued", first), ("JobDuplicate", first), ("JobQueued", plain)]
+
+
 class PlainJob(Queueable):
     def handle(self) -> None: ...
 

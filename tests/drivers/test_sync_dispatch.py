@@ -213,6 +213,14 @@ def test_bulk_runs_them_in_order() -> None:
     ]
 
 
+def test_bulk_ignores_a_delay_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    job.delay = 60  # type: ignore[misc] # of this one
+    bulk([job])
+    assert "a delay is ignored" in caplog.text
+    assert "handle 1" in ran
+
+
 def test_nothing_is_recorded_and_nothing_waits() -> None:
     queue = manager.default().connection("sync")
     assert Capability.RESERVE not in queue.capabilities
