@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
+
+from pydantic_core import from_json, to_json
 
 from qframe import events
 from qframe.contracts.backend import Capability
@@ -74,7 +75,7 @@ class ChainFeature(Feature):
         if chain is None or (job.context.joint and not job.attempts()):
             return None
         (text,) = job.context.backend.read(_key(chain))
-        if text is None or json.loads(text)["at"] == job.own_uuid:
+        if text is None or from_json(text)["at"] == job.own_uuid:
             return None
         return "done before: its chain has gone on"
 
@@ -92,7 +93,7 @@ class ChainFeature(Feature):
             plan.continues = bool(goes_on)
             return
         (text,) = context.backend.read(_key(chain))
-        if text is not None and json.loads(text)["at"] != uuid:
+        if text is not None and from_json(text)["at"] != uuid:
             plan.continues = True  # without this one, which comes again
         elif text is not None and end.state is State.FAILED:
             plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)))
@@ -191,12 +192,12 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
     text, record = context.backend.read(_key(chain), _link_key(chain, uuid))
     if text is None:
         return None
-    head = json.loads(text)
+    head = from_json(text)
     if head["at"] != uuid:
         return True
     plan.add(Expect(_key(chain), text))
     while record is not None:
-        link = Prepared.of(json.loads(record))
+        link = Prepared.of(from_json(record))
         plan.add(Unset(_link_key(chain, head["at"])))
         head["at"] = link.uuid
         if not plan_prepared(context, link, plan, follows=uuid):
@@ -214,7 +215,7 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
 def plan_catch(context: Context, chain: str, plan: Plan, cause: tuple[str, str, str]) -> None:
     """Add the push of what catches a failure: the uuid, the name and the error of what failed."""
     (text,) = context.backend.read(_catch_key(chain))
-    for fields in [] if text is None else json.loads(text):
+    for fields in [] if text is None else from_json(text):
         plan_prepared(context, caused(context, Prepared.of(fields), *cause), plan)
 
 
@@ -269,7 +270,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
     """
     for _ in range(_TRIES):
         text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))
-        head = None if text is None else json.loads(text)
+        head = None if text is None else from_json(text)
         if head is None or head["at"] != uuid:
             return False
         head["delays"] += link.delay
@@ -311,4 +312,5 @@ def _catch_key(chain: str) -> str:
     return f"chain:{chain}:catch"
 
 
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+def _json(fields: object) -> str:
+    return to_json(fields).decode()

@@ -41,8 +41,10 @@ class Prepared(NamedTuple):
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Prepared:
         """Read what `fields` gave."""
-        uuid, raw, queue, delay = (fields[key] for key in ("uuid", "raw", "queue", "delay"))
-        return cls(uuid, raw.encode(), queue, delay, fields.get("within"))
+        raw: str = fields["raw"]
+        return cls(
+            fields["uuid"], raw.encode(), fields["queue"], fields["delay"], fields.get("within")
+        )
 
 
 class PushFeature(Protocol):
