@@ -12,7 +12,7 @@ from qframe.contracts.step import Bury, Delete, Push, Release, Renew, Reservatio
 from qframe.drivers import process
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.schema import LATEST, NEVER
-from qframe.drivers.database.sql import Statement, as_bytes
+from qframe.drivers.database.sql import as_bytes
 from qframe.drivers.database.statements import Statements
 
 _BEHIND = 1
@@ -190,20 +190,23 @@ class Messages:
 
     # Each is false where the reservation is not the current one.
 
+    # Each of these is false where the reservation is not the current one.
+
     def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:
         """Take the full lease and count the attempt."""
+        values = self._lease(session.now, operation.lease)
         notes = self._stored(operation.notes)
-        lease = self._lease(session.now, operation.lease)
-        return self._settle(session, self._sql.start, job, notes=notes, **lease)
+        found = session.run(self._sql.start, id=job.row, lease=job.token, notes=notes, **values)
+        return bool(found.rowcount)
 
     def renew(self, session: Session, job: DatabaseJob, operation: Renew) -> bool:
         """Let the lease end later."""
-        lease = self._lease(session.now, operation.lease)
-        return self._settle(session, self._sql.renew, job, **lease)
+        values = self._lease(session.now, operation.lease)
+        return bool(session.run(self._sql.renew, id=job.row, lease=job.token, **values).rowcount)
 
     def delete(self, session: Session, job: DatabaseJob, _: Delete) -> bool:
         """Remove the message."""
-        return self._settle(session, self._sql.delete, job)
+        return bool(session.run(self._sql.delete, id=job.row, lease=job.token).rowcount)
 
     def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:
         """Put the message aside."""
@@ -222,13 +225,8 @@ class Messages:
 
     def _free(self, session: Session, job: DatabaseJob, notes: bytes | None, **values: int) -> bool:
         kept = None if notes is None else self._stored(notes)
-        return self._settle(session, self._sql.release, job, notes=kept, **values)
-
-    def _settle(
-        self, session: Session, statement: Statement, job: DatabaseJob, **values: Text | int
-    ) -> bool:
-        """Change a reserved row; false where the reservation is not the current one."""
-        return bool(session.run(statement, id=job.row, lease=job.token, **values).rowcount)
+        fence = {"id": job.row, "lease": job.token}
+        return bool(session.run(self._sql.release, notes=kept, **fence, **values).rowcount)
 
     def _lease(self, now: int, seconds: float) -> dict[str, Any]:
         """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
