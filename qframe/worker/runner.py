@@ -239,6 +239,8 @@ class Attempt:
         """Bring the job to its outcome."""
         verdict = self._unread() or self._refused()
         if verdict is not None:
+            if verdict.outcome is Outcome.FAILED:  # nobody knows how long its `failed` takes
+                self.runner.exchange.flush()
             return self._settle(verdict, 0.0)
         self.runner.watchdog.spare()
         if not self.runner.exchange.start(self.job):

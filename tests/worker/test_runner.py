@@ -100,6 +100,18 @@ def test_a_job_that_is_done_is_deleted_with_what_comes_next() -> None:
     assert bench.runner.counts == {("Note", "q", "done"): 2}
 
 
+def test_what_was_done_is_deleted_before_the_failed_of_one_that_may_not_start() -> None:
+    bench = Bench(Note)
+    bench.push("Note")
+    bench.push("Note", retryUntil=1)
+    done, refused = bench.runner.exchange.reserve(["q"], 2)
+    assert bench.runner.run(done).outcome is Outcome.DONE
+    bench.backend.said.clear()
+    assert bench.runner.run(refused).outcome is Outcome.FAILED
+    assert bench.backend.said == ["apply Delete", "apply Record Delete"]
+    assert NOTES == ["ran 1", "failed: MaxAttemptsExceeded"]
+
+
 def test_one_that_raises_is_tried_again_and_then_failed() -> None:
     bench, outcome, names = run(Raises)
     assert outcome == "retried"
