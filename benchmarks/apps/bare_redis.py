@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from benchmarks.apps import effects, payloads
 from qframe.drivers.redis.commands import script
 
-_AHEAD = 50
+_AHEAD = 100
 _LEASE = 60
 _BEHIND = 8
 _READY = "queues:default"
@@ -66,19 +66,21 @@ def _guarded(data: object) -> None:
 def drain(run: Callable[[object], None]) -> NoReturn:
     """Run what is in the queue, for ever."""
     connection = _connected()
-    reserve, apply = (_loaded(connection, each) for each in ("reserve", "apply"))
+    reserve, start, apply = (_loaded(connection, each) for each in ("reserve", "start", "apply"))
     pack, send, read = (
         connection.pack_command,
         connection.send_packed_command,
         connection.read_response,
     )
     pid, unread = os.getpid(), 0
-    steps = (apply, 1, _RESERVED, "0.0", "", "", "qframe:queues", "qframe:{facts}", _RESERVED)
-    done: tuple[object, ...] = ()
+    one = (start, 2, _RESERVED, _RESERVED, "0.0", "start")
+    end = (apply, 1, _RESERVED, "0.0", "", "", "qframe:queues", "qframe:{facts}", _RESERVED)
+    done: tuple[bytes, bytes] = (b"", b"")
     while True:
-        if done:
-            send(pack("EVALSHA", *steps, *done), check_health=False)
-            unread, done = unread + 1, ()
+        if done[0]:
+            step = (8, "fence", _RESERVED, done[0], "", "", "delete", done[1])
+            send(pack("EVALSHA", *end, *step), check_health=False)
+            unread, done = unread + 1, (b"", b"")
         words = (reserve, 1, _READY, "0.0", b"\n" + _white(), _AHEAD, *_HOLD, _NOTES, 1)
         send(pack("EVALSHA", *words), check_health=False)
         while unread:
@@ -91,14 +93,12 @@ def drain(run: Callable[[object], None]) -> NoReturn:
             member, score = found[at + 1], found[at + 2]
             payload = json.loads(member)
             tag = b"\n\t" + _white()
-            started = member.replace(b'"attempts":0,', b'"attempts":1,') + tag
+            started = member.replace(b'"attempts":0', b'"attempts":1') + tag
             note, notes = f"{_NOTES}{_READY}".encode() + tag, b'0 {"starts":[[1,"host",%d,%.6f]]}'
-            start = (
-                *(11, "fence", _RESERVED, member, score, started),
-                *("start", _LEASE, "", note, notes % (pid, time.time())),
-            )
-            send(pack("EVALSHA", *steps, *done, *start), check_health=False)
-            unread, done = unread + 1, (8, "fence", _RESERVED, started, "", "", "delete", note)
+            notes = notes % (pid, time.time())
+            begin = (*one, member, score, started, _LEASE, "", note, notes, *done)
+            send(pack("EVALSHA", *begin), check_health=False)
+            unread, done = unread + 1, (started, note)
             run(payload["data"])
             if unread > _BEHIND:
                 _check(read(disable_decoding=True))
