@@ -19,12 +19,12 @@ from qframe.drivers.redis import checks, message
 from qframe.drivers.redis.commands import Command, call, command
 from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
-from qframe.drivers.redis.exchange import Exchange
 from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.pool import Pool
-from qframe.drivers.redis.told import ToldExchange, ToldStart, ToldSteps, start_of
+from qframe.drivers.redis.steps import RedisSteps
+from qframe.drivers.redis.told import ToldApply, ToldStart, ToldSteps, start_of
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -49,7 +49,7 @@ class _Work:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
         self.next = 0
-        self.exchange: Exchange | None = None
+        self.exchange: RedisSteps | None = None
         """What was sent last, until its answer is there."""
         self.results: list[Result] = []
         self.is_done = False
@@ -108,8 +108,8 @@ class RedisBackend(RedisFacts, Backend):
             replies = self.pool.of(key).ask(*behind)
         return work.results, replies
 
-    def _next_exchange(self, work: _Work) -> Exchange:
-        exchange = Exchange(self.keys)
+    def _next_exchange(self, work: _Work) -> RedisSteps:
+        exchange = RedisSteps(self.keys)
         while work.next < len(work.steps) and exchange.add(work.steps[work.next]):
             work.next += 1
         return exchange
@@ -206,10 +206,10 @@ class RedisBackend(RedisFacts, Backend):
         if found is not None:
             connection = self.pool.of(found[1].keys.ready)
             return ToldStart(*found, connection, self.timing.skew, now, heard)
-        exchange = Exchange(self.keys)
+        exchange = RedisSteps(self.keys)
         if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
             return None
-        return ToldExchange(exchange, self.pool.of(exchange.key), self.timing.skew, now, heard)
+        return ToldApply(exchange, self.pool.of(exchange.key), self.timing.skew, now, heard)
 
     # -- reserving --------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from qframe.contracts.step import APPLIED, LOST, Delete, Operation, Result, Star
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import Command, Word, call
 from qframe.drivers.redis.connection import RedisConnection, Reply, Told
-from qframe.drivers.redis.exchange import Exchange, besides
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys
+from qframe.drivers.redis.steps import RedisSteps, besides
 
 Heard = Callable[[list[Result]], None]
 
@@ -62,14 +62,14 @@ class ToldSteps(Told):
         self._heard(self.results(reply))
 
 
-class ToldExchange(ToldSteps):
+class ToldApply(ToldSteps):
     """Any steps."""
 
     __slots__ = ("_exchange",)
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: RedisSteps,
         connection: RedisConnection,
         skew: float,
         asked_at: float,

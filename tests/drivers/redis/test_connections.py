@@ -35,7 +35,7 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers.redis.backend import RedisBackend
-from qframe.drivers.redis.exchange import Exchange
+from qframe.drivers.redis.steps import RedisSteps
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 from tests.conformance.steps import apply, drained, failed, push, started
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared
@@ -143,7 +143,7 @@ def live_wholly(backend: RedisBackend) -> None:
 
 def _rarely(backend: RedisBackend) -> None:
     """Say something again, push the same bytes, let a lease run out and a member fail."""
-    exchange = Exchange(backend.keys)
+    exchange = RedisSteps(backend.keys)
     assert exchange.add(Step(None, Push("twice", b"x")))
     connection = backend.pool.of(exchange.key)
     for _ in range(2):

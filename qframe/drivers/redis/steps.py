@@ -1,4 +1,4 @@
-"""Exchange: steps in the words of `lua/apply.lua`, and what comes of them."""
+"""RedisSteps: steps in the words of `lua/apply.lua`, and what comes of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FOR_EVER = 3e9
 """Seconds: no key lives longer."""
 
 
-class Exchange:
+class RedisSteps:
     """Steps that one call of the script applies."""
 
     marked = False
@@ -331,22 +331,22 @@ class Exchange:
             job.note, job.notes, job.lease = note, operation.notes, operation.lease
 
 
-_Encoder = Callable[[Exchange, Any, Any], None]
+_Encoder = Callable[[RedisSteps, Any, Any], None]
 _ENCODERS: dict[type, _Encoder] = {
-    Push: Exchange._push,  # noqa: SLF001 (a table of its methods)
-    Start: Exchange._start,  # noqa: SLF001
-    Renew: Exchange._renew,  # noqa: SLF001
-    Delete: Exchange._delete,  # noqa: SLF001
-    Release: Exchange._release,  # noqa: SLF001
-    Bury: Exchange._bury,  # noqa: SLF001
-    Open: Exchange._open,  # noqa: SLF001
-    Arrive: Exchange._arrive,  # noqa: SLF001
-    Close: Exchange._close,  # noqa: SLF001
+    Push: RedisSteps._push,  # noqa: SLF001 (a table of its methods)
+    Start: RedisSteps._start,  # noqa: SLF001
+    Renew: RedisSteps._renew,  # noqa: SLF001
+    Delete: RedisSteps._delete,  # noqa: SLF001
+    Release: RedisSteps._release,  # noqa: SLF001
+    Bury: RedisSteps._bury,  # noqa: SLF001
+    Open: RedisSteps._open,  # noqa: SLF001
+    Arrive: RedisSteps._arrive,  # noqa: SLF001
+    Close: RedisSteps._close,  # noqa: SLF001
 }
 
 
 def _simple(words: Callable[[Any], Sequence[Word]]) -> _Encoder:
-    def encode(exchange: Exchange, operation: object, _: object) -> None:
+    def encode(exchange: RedisSteps, operation: object, _: object) -> None:
         exchange._words += words(operation)  # noqa: SLF001
 
     return encode
