@@ -55,7 +55,7 @@ class Tables:
         }
 
 
-class Exchange:
+class DatabaseSteps:
     """The steps of one call."""
 
     __slots__ = ("_moved", "_pushed", "_session", "_tables")

@@ -9,7 +9,7 @@ from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, 
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
-from qframe.drivers.database.apply import Exchange, Tables, needs_transaction
+from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Database
 from qframe.drivers.database.engine import shown, version_of, warnings_of
 from qframe.drivers.database.schema import NEVER
@@ -56,7 +56,7 @@ class DatabaseBackend(Backend):
             alone = not queues and not needs_transaction(steps)
             if not alone:
                 session.begin()
-            exchange = Exchange(self._tables, session)
+            exchange = DatabaseSteps(self._tables, session)
             results = exchange.apply(steps)
             if queues:
                 jobs = self._tables.messages.reserve(session, queues, limit, sent)
