@@ -29,6 +29,7 @@ _JOBS: dict[type[events.JobEvent], tuple[str, str, str]] = {
     events.JobReleasedAfterException: ("retried", "RETRY", "yellow"),
     events.JobFailed: ("failed", "FAIL", "red"),
     events.JobGivenBack: ("given back", "GIVEN BACK", "cyan"),
+    events.JobCancelled: ("cancelled", "CANCELLED", "cyan"),
     events.LeaseLost: ("lost", "LOST", "red"),
 }
 """What each event counts as, and how its line is marked."""

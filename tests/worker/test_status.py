@@ -369,7 +369,7 @@ def began_somewhere(project: Project, uuid: str) -> None:
 
 
 def cancel_while_it_runs(project: Project, uuid: str) -> None:
-    worker = project.work()
+    worker = project.work("--json")
     project.wait_for_note("start")
     told = project.qframe("cancel", uuid)
     assert (told.code, told.one_line()) == (
@@ -380,6 +380,9 @@ def cancel_while_it_runs(project: Project, uuid: str) -> None:
     assert told.out == f"cancelled {uuid}, which was running\n"
     assert project.notes("finally"), "what it had begun was cleaned up"
     assert worker.wait() == 1, "as after USR1: what was interrupted is not to be trusted"
+    rows = [row for row in worker.rows if row.get("uuid") == uuid]
+    assert [row["status"] for row in rows] == ["running", "cancelled"]
+    assert rows[-1]["message"] == "cancelled while it ran"
     assert project.empty()
     assert project.failed() == []
 
