@@ -65,6 +65,8 @@ class ReservedJob(Job):
     """The features the payload names."""
     _state = ""
     _in_doubt = False
+    _unsaid = False
+    """Whether its end is deferred, and so its lease still to be kept."""
     _message: dict[str, Any] | None = None
     _kept: dict[str, Any] | None = None
     """What features have read, by their keys."""
@@ -245,7 +247,13 @@ class ReservedJob(Job):
                 raise self._unsettleable()
             plan = self.plan(end)
             self._state = "deleted"
+            self._unsaid = True
         return plan
+
+    def saying(self) -> None:
+        """Hear that its deferred end is about to be said: its lease is not renewed any more."""
+        with self._moving:
+            self._unsaid = False
 
     def heard(self, plan: Plan, result: Result) -> bool:
         """Hear what became of the deferred step; false where the lease had been lost.
@@ -313,12 +321,15 @@ class ReservedJob(Job):
         self.say(Step(self.reservation, Renew(lease)))
 
     def say(self, *steps: Step) -> list[Result]:
-        """Apply steps, the last of them about this job, unless it is settled; from any thread.
+        """Apply steps, the last of them about this job, unless it has come to its end.
+
+        From any thread; also while its end is deferred.
 
         Raises `LeaseLost` where the last one finds it so.
         """
         with guarded(), self._moving:
-            self._check_open()
+            if not self._unsaid:
+                self._check_open()
             results = self.context.backend.apply(*steps)
             if results[-1].lost:
                 self._state = "lost"
@@ -336,6 +347,7 @@ class ReservedJob(Job):
         Where a step cannot be one, and the worker dies in it, who gets the job next pushes what it
         was to push.
         """
+        self._check_open()
         plan.reservation = self.reservation
         (result,) = self.say(plan)
         if result.applied:

@@ -16,7 +16,7 @@ from functools import partial
 
 from qframe.connection import Connection
 from qframe.contracts.step import APPLIED, Outcome, Result
-from qframe.exceptions import BackendUnavailable, SettleError
+from qframe.exceptions import BackendUnavailable, JobAlreadySettled, SettleError
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 
@@ -141,7 +141,16 @@ class Exchange:
             return False
         for each in started.ended:
             each.said += 1
-        results = job.say(*started.steps)
+        try:
+            results = job.say(*started.steps)
+        except JobAlreadySettled:
+            for each in started.ended:
+                each.said -= 1
+            raise
+        except (BackendUnavailable, SettleError):
+            for each in started.ended:
+                each.in_doubt = True
+            raise
         self._hear(started, results)
         return True
 
@@ -151,6 +160,7 @@ class Exchange:
         ended, self._ended = self._ended, []
         for each in ended:
             each.said += 1
+            each.job.saying()
         return ended
 
     def _put_back(self, ended: list[_Ended]) -> None:

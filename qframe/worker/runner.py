@@ -131,7 +131,10 @@ class Runner:
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
         attempt = self.attempt(self, job)
-        attempt.outcome = attempt.run()
+        try:
+            attempt.outcome = attempt.run()
+        finally:
+            self.leases.drop(job)
         if attempt.outcome is not Outcome.LOST:
             self.counts.count(attempt.name, job.queue, attempt.outcome)
         return attempt
@@ -309,7 +312,6 @@ class Attempt:
                 runner.cancellation.granted(job)
         finally:
             runner.running.pop(job, None)
-            runner.leases.drop(job)
             runner.cancellation.ended(job)
             if runner.scoreboard is not None:
                 runner.scoreboard.settled(deferred=runner.exchange.defers(job))

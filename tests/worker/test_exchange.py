@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from qframe.contracts.status import State
-from qframe.exceptions import BackendUnavailable, LeaseLost
+from qframe.exceptions import BackendUnavailable, JobAlreadySettled, LeaseLost
 from qframe.features import chain
 from qframe.features.all import FEATURES
 from qframe.features.base import End
@@ -266,6 +266,34 @@ def test_a_deletion_that_was_lost_is_told_once_both_times_say_so(talk: Talk) -> 
     with talk.backend.elsewhere():
         assert talk.exchange.confirm(b)
     assert talk.twice == []
+    talk.backend.apply()
+    assert talk.twice == ["a"]
+
+
+def test_a_lease_is_renewed_until_the_end_is_said(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.exchange.defer(a, DONE)
+    a.renew()
+    assert talk.backend.said[-1] == "apply Renew"
+    talk.exchange.flush()
+    with pytest.raises(JobAlreadySettled):
+        a.renew()
+    assert talk.twice == []
+    assert talk.bench.left == 0
+
+
+def test_a_confirmation_that_comes_to_nothing_hides_no_loss(talk: Talk) -> None:
+    (a,) = talk.held("A")
+    talk.exchange.start(a)
+    talk.backend.lose(a)
+    (b,) = talk.held("B")
+    talk.exchange.defer(a, DONE)
+    talk.exchange.start(b)
+    b.defer(DONE)
+    b.saying()
+    with pytest.raises(JobAlreadySettled), talk.backend.elsewhere():
+        talk.exchange.confirm(b)
     talk.backend.apply()
     assert talk.twice == ["a"]
 

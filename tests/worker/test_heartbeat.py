@@ -209,8 +209,9 @@ def test_a_renewal_that_does_not_reach_the_backend_is_soon_tried_again(
     kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.keeper.keep(kept.job, 0)
+    kept.pass_time(0.6)
     kept.bench.backend.down = 1
-    kept.pass_time(2.1)
+    kept.pass_time(1.5)
     assert "could not be renewed: down" in caplog.text
     assert kept.lost == []
     assert kept.said.count("apply Renew") == 2
