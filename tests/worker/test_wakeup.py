@@ -1,0 +1,59 @@
+"""What wakes a worker and a pool: told things, signals, and any number of descriptors."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from qframe.worker.wakeup import WakeUp
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Take all descriptors below 1024, beyond which `select` cannot look."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1100:
+        pytest.skip("the system gives no such descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < 1024:
+        taken.append(os.dup(taken[0]))
+    yield
+    for each in taken:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_descriptors_may_be_large() -> None:
+    with WakeUp() as wakeup:
+        assert wakeup.fileno() > 1024
+        wakeup.tell(7)
+        began = time.monotonic()
+        assert wakeup.wait(5) == b"\7"
+        assert time.monotonic() - began < 1
+
+
+def test_what_is_told_is_heard_once_and_in_order() -> None:
+    with WakeUp() as wakeup:
+        wakeup.tell(1)
+        wakeup.tell(2)
+        assert wakeup.drain() == b"\1\2"
+        assert wakeup.drain() == b""
+        assert wakeup.wait(0) == wakeup.wait(0.01) == b""
+
+
+def test_signals_are_heard_by_their_numbers_and_handled_as_before_in_the_end() -> None:
+    handled: list[int] = []
+    before = signal.getsignal(signal.SIGUSR2)
+    with WakeUp() as wakeup:
+        wakeup.hear([signal.SIGUSR2], lambda number, _: handled.append(number))
+        signal.raise_signal(signal.SIGUSR2)
+        assert wakeup.wait(1) == bytes([signal.SIGUSR2])
+    assert handled == [signal.SIGUSR2]
+    assert signal.getsignal(signal.SIGUSR2) is before
