@@ -337,7 +337,7 @@ class Attempt:
             self.ended_by = signals.fired
             if not self._handled:
                 error = signals.fired  # also where the job swallowed it
-        return Report(error, result) if error is not None or result is not None else _NOTHING
+        return Report(error, result)
 
     def _perform(self) -> tuple[BaseException | None, Any]:
         """Run the handler under its timeout; gives what it raised, or what it gave."""

@@ -76,16 +76,15 @@ class BeanstalkdBackend(Backend):
                     pushes += step.operations  # type: ignore[arg-type] # looked at by _check
                     results.append(APPLIED)
                 else:
-                    if pushes:
-                        self._push(pushes)
-                        pushes = []
+                    self._push(pushes)
+                    pushes = []
                     results.append(step.reservation.operate(step.operations[0]))  # type: ignore[attr-defined] # as well
-            if pushes:
-                self._push(pushes)
+            self._push(pushes)
         return results
 
     def _push(self, pushes: Sequence[Push]) -> None:
-        push(self._talk(), pushes, self._lease, self.settings.priority)
+        if pushes:
+            push(self._talk(), pushes, self._lease, self.settings.priority)
 
     # -- reserving --------------------------------------------------------------------------------
 

@@ -188,8 +188,6 @@ class Messages:
         """Whether a reservation is the current one, which it stays in this transaction."""
         return session.run(self._sql.holds, id=job.row, lease=job.token).fetchone() is not None
 
-    # Each is false where the reservation is not the current one.
-
     # Each of these is false where the reservation is not the current one.
 
     def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:

@@ -52,7 +52,7 @@ def call(name: str, keys: Sequence[str | bytes], *arguments: Word) -> Command:
     """Give the command that runs a script on its keys."""
     found = script(name)
     words = ("EVALSHA", found.digest, len(keys), *keys, *arguments)
-    return Command(pack_command(words), found, words)  # type: ignore[arg-type] # its stub knows only one word
+    return Command(_packed(words), found, words)
 
 
 def _packed(words: tuple[Word, ...]) -> bytes:

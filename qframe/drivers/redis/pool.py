@@ -47,7 +47,7 @@ class Pool:
 
     def of(self, key: str) -> RedisConnection:
         """Give this thread's connection for a key."""
-        own = self._thread if self._thread.pid == process.pid() else self._anew()
+        own = self._own()
         name = key if self._by_key else ""
         if name not in own.connections:
             markers = self._keys.markers_beside(key)
@@ -57,24 +57,25 @@ class Pool:
     @property
     def waiter(self) -> Waiter:
         """What this thread waits with."""
-        own = self._thread if self._thread.pid == process.pid() else self._anew()
-        return own.waiter
+        return self._own().waiter
 
-    def _anew(self) -> _Thread:
-        """Begin with nothing; the sockets of a parent are closed without a word."""
+    def _own(self) -> _Thread:
+        """Give what belongs to this thread; the sockets of a parent are closed without a word."""
         own = self._thread
-        own.pid = process.pid()
-        own.connections = {}
-        own.waiter = Waiter(self.server, apart=self._by_key)
+        if own.pid != process.pid():
+            own.pid = process.pid()
+            own.connections = {}
+            own.waiter = Waiter(self.server, apart=self._by_key)
         return own
 
     def close(self) -> None:
         """Close this thread's connections."""
         with guarded():
-            self.waiter.close()
-            for connection in self._thread.connections.values():
+            own = self._own()
+            own.waiter.close()
+            for connection in own.connections.values():
                 connection.close()
-            self._thread.connections.clear()
+            own.connections.clear()
 
     def scan(self, pattern: str) -> set[str]:
         """Name the keys a pattern matches, on all nodes of a Cluster."""
