@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@sh scripts/venv.sh "$(PYTHON)" .venv
 	@echo "Installing qframe and its tools into .venv"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
-		-c constraints.txt -e '.[dev,postgres,mysql]'
+		-c constraints.txt -e '.[dev,postgres,mariadb]'
 	@rm -f .venv/.ready-*
 	@touch $@
 

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import pkgutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
 from benchmarks.said import said
+from benchmarks.sql.measured import PARTS
 
 
 class Group(Protocol):
@@ -53,11 +55,16 @@ def _commit(checkout: Path) -> str:
 
 def main() -> int:
     """Run the groups asked for."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
     all_groups = found()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(all_groups))
     parser.add_argument("--quick", action="store_true", help="tiny numbers: does it run at all")
     parser.add_argument("--alone", action="store_true", help="install no peers")
+    parser.add_argument(
+        "--part", action="append", default=[], metavar="PART", choices=[*PARTS],
+        help=f"measure this part alone, of postgres and mariadb ({', '.join(PARTS)}); repeatable",
+    )  # fmt: skip
     parser.add_argument(
         "--against", type=_checkout, metavar="PATH", help="a checkout to measure beside (workloads)"
     )
@@ -69,7 +76,10 @@ def main() -> int:
         )
     chosen = {name: all_groups[name] for name in options.groups or all_groups}
     plan = replace(
-        Plan.quick() if options.quick else Plan(), alone=options.alone, against=options.against
+        Plan.quick() if options.quick else Plan(),
+        alone=options.alone,
+        against=options.against,
+        parts=tuple(options.part),
     )
     facts = report.machine()
     for group in chosen.values():

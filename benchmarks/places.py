@@ -19,7 +19,7 @@ from typing import Any, Self
 from benchmarks.apps import PIDS, TIMES, WRITTEN
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 _OFTEN = 0.001
 _PATH = "path"
 """The folder that comes first where modules are looked for."""
@@ -53,6 +53,8 @@ class Side:
     environment: Mapping[str, str] = field(default_factory=dict)
     programs: Path = Path(sys.executable).parent
     stopped: bool = True
+    prepare: tuple[str, ...] = ()
+    """What makes its tables, where something has to before it dispatches."""
     checkout: Path = REPOSITORY
     """Where its qframe is; what runs on it is always ours."""
 
@@ -144,6 +146,11 @@ class Place:
         except BenchmarkError as error:
             raise NotHereError(str(error).strip().splitlines()[-1]) from error
 
+    def prepare(self) -> None:
+        """Make the side's tables."""
+        if self.side.prepare:
+            self._output(self._command(self.side.prepare), ())
+
     def produce(self, *arguments: object) -> float:
         """Run the side's producer and give what it measured."""
         return self._run(self._command(self.side.producer), arguments)
@@ -153,18 +160,24 @@ class Place:
         return self._run((sys.executable, "-m", module), arguments)
 
     def _run(self, command: Sequence[str], arguments: Sequence[object]) -> float:
-        done = subprocess.run(
-            [*command, *map(str, arguments)],
-            cwd=self.folder,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE,
-        )
+        return float(json.loads(self._output(command, arguments)))
+
+    def _output(self, command: Sequence[str], arguments: Sequence[object]) -> str:
+        try:
+            done = subprocess.run(
+                [*command, *map(str, arguments)],
+                cwd=self.folder,
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_PATIENCE,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BenchmarkError(f"{self.side.name}: not done in {_PATIENCE:g} s") from error
         if done.returncode:
             raise BenchmarkError(f"{self.side.name}: {done.stdout}{done.stderr}")
-        return float(json.loads(done.stdout))
+        return done.stdout
 
     @contextlib.contextmanager
     def working(self, *options: str, **environment: str) -> Iterator[Worker]:
@@ -236,6 +249,19 @@ class Place:
             cpu = worker.cpu_seconds() - cpu
         jobs = max(1, ended - begun)  # a few are done between two looks
         return Drained(jobs / max(_OFTEN, last - first), cpu / jobs)
+
+    def drain_by(self, workers: int, count: int) -> float:
+        """Run several worker processes for the next jobs; give how many a second they ran.
+
+        Each one's first job waits until all have one, and until then nothing counts as run.
+        """
+        before = self.written()
+        with contextlib.ExitStack() as stack:
+            gate = {"BENCH_GATE": str(workers)}
+            one, *_ = [stack.enter_context(self.working(**gate)) for _ in range(workers)]
+            first, begun = self.wait_for(before + 1, one)
+            last, ended = self.wait_for(before + count, one)
+        return max(1, ended - begun) / max(_OFTEN, last - first)
 
     def _command(self, command: Sequence[str]) -> list[str]:
         program, *arguments = command

@@ -24,6 +24,12 @@ class Plan:
     """How long about a peer drains, where they are too different for one number of jobs."""
     redis_few: int = 10_000
     redis_waiting: int = 1_000_000
+    sql_seconds: float = 2
+    """The same on PostgreSQL and MariaDB."""
+    sql_jobs: int = 3_000
+    sql_few: int = 10_000
+    sql_waiting: int = 1_000_000
+    sql_dead: int = 100_000
     burning: int = 400
     """Jobs that burn 5 ms of processor time each."""
     forks: int = 2_000
@@ -36,6 +42,8 @@ class Plan:
     """Seconds of `retry_after`, where a worker is killed."""
     watched: float = 400
     """Seconds in which a killed worker's job may be run again."""
+    parts: tuple[str, ...] = ()
+    """What is measured of a group that has parts; all where none is named."""
     alone: bool = False
     """Whether peers that need an installation of their own are left out."""
     against: Path | None = None
@@ -57,6 +65,11 @@ class Plan:
             seconds=0.02,
             redis_few=200,
             redis_waiting=2_000,
+            sql_seconds=0.05,
+            sql_jobs=100,
+            sql_few=200,
+            sql_waiting=2_000,
+            sql_dead=500,
             burning=20,
             forks=30,
             alone_at_a_time=60,

@@ -34,6 +34,11 @@ def each_second(value: float) -> str:
     return f"{value:.2f}/s"
 
 
+def each_job(value: float) -> str:
+    """Show how often something is done for a job."""
+    return f"{value:.3f}"
+
+
 def milliseconds(value: float) -> str:
     """Show seconds as milliseconds."""
     return f"{value * 1000:,.1f} ms"

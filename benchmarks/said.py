@@ -10,6 +10,8 @@ _PACKAGE = ("dpkg-query", "-W", "-f", "${Version}")
 _VERSIONS = {
     "Redis": (("redis-server", "--version"), 2),
     "beanstalkd": (("beanstalkd", "-v"), 1),
+    "PostgreSQL": (("psql", "--version"), 2),
+    "MariaDB": (("mariadb", "--version"), 4),
     "Laravel": ((*_PACKAGE, "php-laravel-framework"), 0),
     "Pheanstalk": ((*_PACKAGE, "php-pda-pheanstalk"), 0),
     "PHP": (("php", "--version"), 1),

@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 
 from faults.requests import mark_of
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.mariadb_server import MariadbServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
+from tests.support.sql_server import USER, SqlServer
 
 
 class Backend(ABC):
@@ -54,7 +57,7 @@ class SqliteBackend(Backend):
 class ServerBackend(Backend):
     """A server in a process of its own."""
 
-    server: RedisServer | BeanstalkdServer
+    server: RedisServer | BeanstalkdServer | SqlServer
 
     def proxy(self) -> Proxy:
         """Put a proxy in front of the server."""
@@ -134,6 +137,58 @@ class BeanstalkdBackend(ServerBackend):
         }  # fmt: skip
 
 
+class SqlBackend(ServerBackend):
+    """The database driver on a server."""
+
+    def prepare(self, server: SqlServer) -> None:
+        """Start the server, with the tables in it."""
+        self.server: SqlServer = server.start()
+        self.server.prepared()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to its first database."""
+        return {"driver": "database", "url": self.server.url_at(proxy.port if proxy else 0)}
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Take any statement for any kind: one that is prepared does not say what it does."""
+        return dict.fromkeys(("start", "delete", "release", "push", "reserve"), b"")
+
+    @abstractmethod
+    def cut_off(self) -> None:
+        """End all sessions of the jobs' database, as an administrator does."""
+
+
+class PostgresBackend(SqlBackend):
+    """A PostgreSQL."""
+
+    features = frozenset({"server", "network", "sql"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.prepare(PostgresServer(folder / "postgres"))
+
+    def cut_off(self) -> None:
+        """End them by `pg_terminate_backend`."""
+        self.server.sql(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where usename = %s and pid <> pg_backend_pid()", USER,
+        )  # fmt: skip
+
+
+class MariadbBackend(SqlBackend):
+    """A MariaDB."""
+
+    features = frozenset({"server", "network", "sql"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.prepare(MariadbServer(folder / "mariadb"))
+
+    def cut_off(self) -> None:
+        """End them by KILL."""
+        self.server.sql(f"kill hard user '{USER}'")
+
+
 class Failover(Backend):
     """Several servers, of which another can take the place of the one that is asked."""
 
@@ -201,11 +256,45 @@ class ClusterBackend(Failover):
         self._cluster.close()
 
 
+class StandbyBackend(Failover):
+    """A PostgreSQL and its standby, which has to have what is committed."""
+
+    features = frozenset({"standby"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._primary = PostgresServer(folder / "primary").start()
+        self._primary.prepared()
+        self._standby = self._primary.standby(folder / "standby", synchronous=True)
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to whichever of the two takes writes."""
+        del proxy
+        hosts = [each.host_and_port for each in (self._primary, self._standby)]
+        query = "&".join(f"host={each}" for each in hosts)
+        name = self._primary.url.rpartition("/")[2]
+        url = f"postgresql://{USER}@/{name}?{query}&target_session_attrs=read-write"
+        return {"driver": "database", "url": url}
+
+    def fail_over(self) -> None:
+        """Kill the primary, and promote its standby."""
+        self._primary.kill()
+        self._standby.sql("alter system reset synchronous_standby_names")
+        self._standby.promote()
+
+    def close(self) -> None:
+        """End both."""
+        self._standby.close()
+        self._primary.close()
+
+
 BACKENDS: dict[str, list[type[Backend]]] = {
     "redis": [RedisBackend, SentinelBackend, ClusterBackend],
     "redis-sentinel": [SentinelBackend],
     "redis-cluster": [ClusterBackend],
     "beanstalkd": [BeanstalkdBackend],
     "database": [SqliteBackend],
+    "postgres": [PostgresBackend, StandbyBackend],
+    "mariadb": [MariadbBackend],
 }
 """What can be tried, and the kinds of each: a scenario takes the first with what it needs."""

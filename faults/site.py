@@ -18,7 +18,14 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from faults import jobs
-from faults.backends import Backend, BeanstalkdBackend, Failover, RedisBackend, ServerBackend
+from faults.backends import (
+    Backend,
+    BeanstalkdBackend,
+    Failover,
+    RedisBackend,
+    ServerBackend,
+    SqlBackend,
+)
 from qframe import QueueManager, config
 from qframe.connection import Connection
 from qframe.contracts import FailedJob
@@ -144,6 +151,12 @@ class Site(Project):
         """The Redis, where it is one."""
         assert isinstance(self.backend, RedisBackend)  # noqa: S101 (a scenario says it needs one)
         return self.backend.server
+
+    @property
+    def sql(self) -> SqlBackend:
+        """The backend, where it is a server of SQL."""
+        assert isinstance(self.backend, SqlBackend)  # noqa: S101 (a scenario says it needs one)
+        return self.backend
 
     @property
     def beanstalkd(self) -> BeanstalkdServer:

@@ -63,18 +63,34 @@ class DatabaseSettings(ConnectionSettings):
     """Jobs wait in an SQL database; a relative SQLite path counts from the project root.
 
     `synchronous` is SQLite's own setting: `normal` survives the death of any process, `full`
-    power loss as well. `busy_timeout` is how many seconds a call waits for SQLite's write lock.
+    power loss as well. On PostgreSQL a start or an end of a job waits for the disk where it is
+    `full`; a dispatch does as the server is set.
+    `busy_timeout` is how many seconds a call waits for SQLite's write lock.
+    `schema` is PostgreSQL's schema that the tables are in, or another database of MariaDB's server;
+    without it they are where the connection's own search finds them.
+    `listen` is how idle workers are woken on PostgreSQL: by LISTEN and NOTIFY, where no pooler is
+    between (`"auto"`), also where one is (true: it has to pool sessions), or by looking (false).
     """
 
     driver: Literal["database"] = "database"
     url: str = "sqlite:///qframe.sqlite3"
+    schema_name: Annotated[_TableName | None, Field(alias="schema")] = None
     table: _TableName = "jobs"
     failed_table: _TableName = "failed_jobs"
     fact_table: _TableName = "qframe_facts"
     latch_table: _TableName = "qframe_latches"
     latch_member_table: _TableName = "qframe_latch_members"
+    mark_table: _TableName = "qframe_marks"
+    outbox_table: _TableName = "qframe_outbox"
     synchronous: Literal["normal", "full", "extra"] = "normal"
     busy_timeout: _Wait = 10
+    listen: Literal["auto"] | bool = "auto"
+
+    @model_validator(mode="after")
+    def _has_schemas(self) -> Self:
+        if self.schema_name is not None and self.url.startswith("sqlite"):
+            raise ValueError("SQLite has no schema: give each connection a file of its own")
+        return self
 
 
 _REDIS = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
@@ -233,6 +249,17 @@ class PlaceSettings(BaseModel):
     driver: str = "auto"
 
 
+class OutboxSettings(BaseModel):
+    """Which SQL connection's database keeps what is dispatched within its transactions.
+
+    That is for connections whose jobs are elsewhere. Workers relay it; without it there is none.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    connection: str | None = None
+
+
 BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "database": DatabaseSettings,
     "redis": RedisSettings,
@@ -272,6 +299,7 @@ class Settings(BaseSettings):
     connections: dict[str, dict[str, Any]] = {}
     store: PlaceSettings = PlaceSettings()
     failed: PlaceSettings = PlaceSettings()
+    outbox: OutboxSettings = OutboxSettings()
     root: Path = Field(default_factory=Path.cwd)
 
     @classmethod
@@ -398,5 +426,6 @@ def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:
             inner = model.model_fields[part].annotation if part in model.model_fields else None
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 model = inner
-        return f"{where}: unknown key {full!r}{nearest(key, model.model_fields)}"
-    return f"{where}: {full}: {one_line(fault['msg'])}"
+        known = [field.alias or name for name, field in model.model_fields.items()]
+        return f"{where}: unknown key {full!r}{nearest(key, known)}"
+    return ": ".join(filter(None, (where, full, one_line(fault["msg"]))))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from qframe import events
 from qframe.config import ConnectionSettings
@@ -14,7 +16,7 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Operation, Result, Step
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.store import Store
-from qframe.exceptions import LeaseLost, PayloadTooLarge, Unsupported
+from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
 from qframe.features import chain
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.batch import BatchPlan, MakeMember
@@ -61,6 +63,15 @@ class Connection:
         """Give what every job that runs for this connection goes through, outermost first."""
         return self.find_middleware()
 
+    def through(self, backend: Backend) -> Self:
+        """Give this connection over another view of its backend, for one transaction, say."""
+        made = copy.copy(self)
+        made.context = replace(self.context, backend=backend)
+        made.backend = backend
+        made.capabilities = backend.capabilities
+        made.store, made.failed = Store(backend), FailedStore(backend)
+        return made
+
     # -- payloads ---------------------------------------------------------------------------------
 
     def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
@@ -86,9 +97,16 @@ class Connection:
         return raw if signer is None else signer.signed(raw, queue)
 
     def learn_limits(self) -> None:
-        """Learn from the server how large a payload may be, where only it knows."""
+        """Learn from the server how large a payload may be, where only it knows.
+
+        One that does not answer now is asked again: who pushes to it hears that anyway, and who
+        keeps the push elsewhere needs no answer.
+        """
         if not self._learned:
-            longest = self.backend.longest_message()
+            try:
+                longest = self.backend.longest_message()
+            except BackendUnavailable:
+                return
             self._learned = True
             if longest is not None:
                 self.max_payload = self.context.max_payload = min(self.max_payload, longest)

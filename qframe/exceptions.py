@@ -25,6 +25,14 @@ class InvalidJob(QframeError, ValueError):
     """A job was refused at dispatch: nothing was queued."""
 
 
+class InvalidTransaction(QframeError, ValueError):
+    """What was given to `within` can carry nothing: no open transaction, or another database's."""
+
+
+class OtherDatabase(InvalidTransaction):
+    """The transaction given to `within` is one of another database than the jobs are in."""
+
+
 class DuplicateJob(QframeError):
     """A failed unique job was not queued again: another one of its kind waits or runs."""
 
@@ -75,6 +83,10 @@ class JobAlreadySettled(SettleError):
 
 class LeaseLost(SettleError):
     """The lease had passed to another worker; nothing was changed."""
+
+
+class NotCommitted(QframeError):
+    """The job was completed within a transaction, and ended without committing that."""
 
 
 class JobFailedByHand(QframeError):

@@ -14,6 +14,7 @@ from qframe import config, events
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.outbox import Outbox
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
@@ -43,6 +44,10 @@ _DRIVERS = {
     "null": "null:NullBackend",
 }
 """Where the drivers are that come with qframe, below `qframe.drivers`."""
+
+
+_NOWHERE = {"auto", "null"}
+"""What `store` and `failed` may say that is no connection's name."""
 
 
 class _Own(NamedTuple):
@@ -76,6 +81,7 @@ class QueueManager:
         self._drivers: dict[str, Factory] = {}
         self._backends: dict[str, _Own] = {}
         self._connections: dict[str, Connection] = {}
+        self._outbox: Outbox | None = None
         self._lock = threading.RLock()
         self._listening = False
         self._middleware: tuple[Any, ...] | None = None
@@ -108,6 +114,8 @@ class QueueManager:
         """Close this thread's connections."""
         for own in list(self._backends.values()):
             own.backend.close()
+        if self._outbox is not None:
+            self._outbox.close()
 
     def failed_store(self, connection: str | None = None) -> FailedStore:
         """Give where the failed jobs of a connection are kept."""
@@ -135,6 +143,42 @@ class QueueManager:
         return made
 
     # -- backends -------------------------------------------------------------------------------
+
+    def backend(self, name: str) -> Backend:
+        """Give the backend of a connection, as its driver makes it."""
+        return self._own(name).backend
+
+    def outbox(self) -> Outbox | None:
+        """Give what keeps steps for backends elsewhere in the program's own transactions.
+
+        None where none is configured; raises `ConfigurationError` for a connection that cannot.
+        """
+        name = self.settings.outbox.connection
+        if name is None:
+            return None
+        with self._lock:
+            if self._outbox is None:
+                backend = self.backend(name)
+                if Capability.OUTBOX not in backend.capabilities:
+                    raise ConfigurationError(
+                        f"outbox: the connection {name!r} is no SQL database, and so has no outbox"
+                    )
+                self._outbox = backend.outbox()
+            return self._outbox
+
+    def in_use(self) -> list[str]:
+        """Name the default connection, those configured, and those that keep things for them."""
+        settings = self.settings
+        names = [settings.default, *settings.connections]
+        keepers = [settings.store.driver, settings.failed.driver]
+        if any(self._keeps_elsewhere(name) for name in names):
+            keepers = ["database" if each == "auto" else each for each in keepers]
+        keepers += [settings.outbox.connection or "null"]
+        return [*dict.fromkeys([*names, *(each for each in keepers if each not in _NOWHERE)])]
+
+    def _keeps_elsewhere(self, name: str) -> bool:
+        able = self.backend(name).capabilities
+        return Capability.RESERVE in able and Capability.FACTS not in able
 
     def _own(self, name: str) -> _Own:
         """Give the backend of a connection, the same to all who use it."""

@@ -14,11 +14,15 @@ is_there() {
         redis-server) command -v redis-server ;;
         postgresql) command -v postgres || ls /usr/lib/postgresql/*/bin/postgres ;;
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;
+        pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
         beanstalkd) command -v beanstalkd ;;
         php-cli) command -v php ;;
         gcc) command -v cc ;;
         libc6-dev) [ -e /usr/include/dlfcn.h ] ;;
         php-redis) php -r 'exit(extension_loaded("redis") ? 0 : 1);' ;;
+        php-pgsql) php -r 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);' ;;
+        php-mysql) php -r 'exit(extension_loaded("pdo_mysql") ? 0 : 1);' ;;
+        php-sqlite3) php -r 'exit(extension_loaded("pdo_sqlite") ? 0 : 1);' ;;
         *) [ "$(dpkg-query -W -f '${Status}' "$1")" = "install ok installed" ] ;;
     esac >/dev/null 2>&1
 }
@@ -48,8 +52,9 @@ install() {
 }
 
 missing=
-for package in redis-server postgresql mariadb-server beanstalkd \
-    php-cli php-redis php-laravel-framework php-pda-pheanstalk gcc libc6-dev; do
+for package in redis-server postgresql mariadb-server pgbouncer beanstalkd \
+    php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk \
+    gcc libc6-dev; do
     is_there "$package" || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0

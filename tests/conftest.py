@@ -17,7 +17,11 @@ from qframe.jobs import project
 from qframe.jobs.definition import index
 from tests.support import forking
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.mariadb_server import MariadbServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisCluster, RedisServer
+from tests.support.shop import Shop, opened
+from tests.support.sql_server import SqlServer
 
 # How fast an example runs says something of the machine; none are kept between runs.
 settings.register_profile(
@@ -117,10 +121,50 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisClu
         yield cluster
 
 
-_CLUSTER = pytest.param("redis cluster", marks=pytest.mark.slow)
+@pytest.fixture(scope="session")
+def postgres_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """Give the private PostgreSQL all tests of this process share, as it was left."""
+    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
-@pytest.fixture(params=["database", "redis", "beanstalkd", _CLUSTER])
+@pytest.fixture(scope="session")
+def mariadb_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
+    """Give the private MariaDB all tests of this process share, as it was left."""
+    with MariadbServer(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
+    """Give a private PostgreSQL of the test's own, to be broken."""
+    with PostgresServer(tmp_path / "postgres") as server:
+        yield server
+
+
+@pytest.fixture
+def own_mariadb(tmp_path: Path) -> Iterator[MariadbServer]:
+    """Give a private MariaDB of the test's own, to be broken."""
+    with MariadbServer(tmp_path / "mariadb") as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """Give a program whose rows and jobs are in one database, empty."""
+    url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
+    if request.param != "sqlite":
+        server = request.getfixturevalue(f"{request.param}_running")
+        server.empty()
+        url = server.url_at()
+    with opened(url) as made:
+        yield made
+
+
+_OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "redis cluster")]
+
+
+@pytest.fixture(params=["database", "redis", "beanstalkd", *_OTHERS])
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Give the settings of a connection to each backend on which jobs wait, emptied."""
     return settings_of(request)
@@ -133,6 +177,10 @@ def settings_of(request: pytest.FixtureRequest) -> dict[str, Any]:
         server: RedisServer = request.getfixturevalue("redis_running")
         server.command("FLUSHALL")
         connection["url"] = server.url
+    if request.param in {"postgresql", "mariadb"}:
+        name = "postgres_running" if request.param == "postgresql" else "mariadb_running"
+        database: SqlServer = request.getfixturevalue(name)
+        connection = {"driver": "database", "url": database.prepared()}
     if request.param == "redis cluster":
         cluster: RedisCluster = request.getfixturevalue("redis_cluster")
         cluster.empty()

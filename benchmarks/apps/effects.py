@@ -1,6 +1,7 @@
 """What the jobs do, the same on every side: one byte, or one line, appended to a file.
 
 With `BENCH_SLEEPS` in the environment a job notes its process too, and goes on for so many seconds.
+With `BENCH_GATE` a process waits in its first job until so many have one.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from benchmarks.apps import PIDS, TIMES, WRITTEN
+from benchmarks.apps import GATE, PIDS, TIMES, WRITTEN
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _written = os.open(WRITTEN, _FLAGS)
@@ -26,7 +27,21 @@ def _write_byte_and_sleep() -> None:
     time.sleep(float(os.environ["BENCH_SLEEPS"]))
 
 
-write_byte = _write_byte_and_sleep if os.environ.get("BENCH_SLEEPS") else _write_byte
+def _write_byte_past_the_gate() -> None:
+    global _waited  # noqa: PLW0603 (once in a process)
+    if not _waited:
+        _waited = True
+        gate = os.open(GATE, _FLAGS)
+        os.write(gate, b".")
+        while os.fstat(gate).st_size < int(os.environ["BENCH_GATE"]):
+            time.sleep(0.001)
+        os.close(gate)
+    os.write(_written, b".")
+
+
+_waited = False
+_KINDS = {"BENCH_SLEEPS": _write_byte_and_sleep, "BENCH_GATE": _write_byte_past_the_gate}
+write_byte = next((kind for name, kind in _KINDS.items() if os.environ.get(name)), _write_byte)
 """Append one byte: the whole effect of a no-op job."""
 
 

@@ -1,6 +1,7 @@
 """The peers: for each its jobs and producer, and the packages of its own environment.
 
-`BENCH_REDIS` says where the Redis is. `BENCH_TUNED` is set while draining: then each is at its
+`BENCH_REDIS` says where the Redis is, `BENCH_SQL` where the database is, `BENCH_MANY` how many jobs
+a worker of the latter may have at once. `BENCH_TUNED` is set while draining: then each is at its
 best, where for everything else it is as it comes.
 """
 
@@ -9,4 +10,6 @@ from __future__ import annotations
 import os
 
 REDIS = os.environ.get("BENCH_REDIS", "redis://127.0.0.1:6379/0")
+SQL = os.environ.get("BENCH_SQL", "")
+MANY = int(os.environ.get("BENCH_MANY", "1"))
 TUNED = bool(os.environ.get("BENCH_TUNED"))

@@ -190,6 +190,12 @@ def fail_over_in_cluster(site: Site) -> None:
     _fail_over(site)
 
 
+@scenario("F30s", "failover to a standby that has what is committed", "standby")
+def fail_over_to_standby(site: Site) -> None:
+    """Kill the primary: what was pushed is on the standby that takes its place."""
+    _fail_over(site)
+
+
 @scenario("F31", "a server that takes no writes", "redis")
 def read_only(site: Site) -> None:
     """Make the server a replica for a while, as a failover does to the master it demotes."""
@@ -217,4 +223,32 @@ def client_kill(site: Site) -> None:
             site.redis.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             site.pause(0.2)
     site.remark(f"rounds {kills}, pushes refused {producer.refused}")
+    site.finish()
+
+
+@scenario("F34", "every session ended five times a second", "sql")
+def end_sessions(site: Site) -> None:
+    """End the sessions, also in the middle of a commit: whatever was under way is done once."""
+    rounds = site.count(50, 12)
+    with _under_load(site) as producer:
+        for _ in range(rounds):
+            site.sql.cut_off()
+            site.pause(0.2)
+    site.remark(f"rounds {rounds}, pushes refused {producer.refused}")
+    site.finish()
+
+
+@scenario("F35", "a server that is restarted under load", "sql")
+def restart_server(site: Site) -> None:
+    """Restart the server as an administrator does: sessions are cut off, nothing is lost."""
+    slowest = 0.0
+    with _under_load(site):
+        for _ in range(site.count(4, 1)):
+            site.pause(site.chance.uniform(0.2, 0.6))
+            with site.fault("outage"):
+                site.sql.server.restart()
+                up = time.monotonic()
+            slowest = max(slowest, site.resumed(up))
+    site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
+    site.remark(f"resumed in {slowest:.2f} s")
     site.finish()

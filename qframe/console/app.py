@@ -10,7 +10,19 @@ from collections.abc import Callable
 
 import typer
 
-from qframe.console import batches, failed, jobs, queues, restart, setup, status, work, workers
+from qframe.console import (
+    batches,
+    failed,
+    jobs,
+    migrate,
+    queues,
+    relay,
+    restart,
+    setup,
+    status,
+    work,
+    workers,
+)
 from qframe.console.text import say_error
 from qframe.exceptions import (
     BackendUnavailable,
@@ -23,6 +35,7 @@ from qframe.worker.options import USAGE, StopReason
 
 _COMMANDS = {
     work: ("work",),
+    relay: ("relay",),
     restart: ("restart",),
     workers: ("workers", "counters"),
     queues: ("pause", "resume", "size", "monitor", "clear", "kick"),
@@ -31,6 +44,7 @@ _COMMANDS = {
     batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
     jobs: ("dispatch",),
     setup: ("init", "check", "key"),
+    migrate: ("migrate",),
 }
 """The commands of each module, in the order of `qframe --help`."""
 

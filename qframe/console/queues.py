@@ -9,6 +9,7 @@ import typer
 
 from qframe import events
 from qframe.connection import Connection
+from qframe.console import outbox
 from qframe.console.connections import Connections, configured, names
 from qframe.console.options import (
     Config,
@@ -78,40 +79,63 @@ def size(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Count the jobs of each queue by state.
+    """Count the jobs of each queue by state, and what waits in the outbox.
 
     qframe size
     qframe size --queue emails --json
     """
-    rows = _sizes(Connections(configured(config), connection), queue)
-    say_rows(rows, empty="no queue holds a job", as_json=as_json)
+    queues = configured(config)
+    rows = _sizes(Connections(queues, connection), queue)
+    kept = [] if queue else outbox.rows(queues, connection)
+    if as_json:
+        say_json([*rows, *kept])
+        return
+    say_rows(rows, empty="no queue holds a job")
+    if kept:
+        say_rows(kept, empty="")
 
 
 def monitor(
     queue: QueueOption = None,
     *,
     limit: Annotated[int, typer.Option("--max", help="Jobs a queue may hold.")] = 1000,
+    max_lag: Annotated[
+        float, typer.Option("--max-lag", help="Seconds the outbox may be behind.")
+    ] = 60,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
     """Exit 1 when a queue holds more than --max jobs; for a cron job or a probe.
 
-    Listeners hear `QueueBusy` for each such queue.
+    Listeners hear `QueueBusy` for each such queue. So it is with what waits in the outbox; one that
+    has waited for --max-lag seconds, or was set aside, counts as well.
 
       qframe monitor --max 500 || alert
       qframe monitor --queue emails --json
     """
     not_negative("--max", limit)
-    rows = _sizes(Connections(configured(config), connection), queue)
+    seconds_of("--max-lag", max_lag)
+    queues = configured(config)
+    rows = _sizes(Connections(queues, connection), queue)
     for row in rows:
         row["size"] = row["ready"] + row["delayed"] + row["reserved"]
         row["status"] = "BUSY" if row["size"] > limit else "OK"
         if row["size"] > limit:
             events.fire(events.QueueBusy, row["connection"], row["queue"], row["size"])
-    columns = ("connection", "queue", "size", "status")
-    say_rows(rows, columns, empty="no queue holds a job", as_json=as_json)
-    return int(any(row["status"] == "BUSY" for row in rows))
+    kept = [] if queue else outbox.rows(queues, connection)
+    for row in kept:
+        row["status"] = outbox.status(row, limit, max_lag)
+        if row["status"] == "BUSY":
+            events.fire(events.QueueBusy, row["connection"], outbox.QUEUE, row["waiting"])
+    if as_json:
+        say_json([*rows, *kept])
+    else:
+        columns = ("connection", "queue", "size", "status")
+        say_rows(rows, columns, empty="no queue holds a job")
+        if kept:
+            say_rows(kept, empty="")
+    return int(any(row["status"] != "OK" for row in [*rows, *kept]))
 
 
 def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe import config as configuration
+from qframe.console import outbox
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
 from qframe.console.text import say, say_error, say_json
@@ -29,6 +30,7 @@ jobs = ["jobs"]
 [connections.database]
 driver = "database"
 url = "sqlite:///qframe.sqlite3"    # a path relative to this file
+# url = "postgresql://app@localhost/app"    # or mariadb://...; then: qframe migrate
 queue = "default"                   # where jobs go that name no queue
 retry_after = 60                    # a killed worker's job runs again after this many seconds
 
@@ -126,6 +128,8 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         row["answer"] = health.version
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
         row["warnings"] = list(health.warnings)
+        if name == settings.outbox.connection:
+            row["warnings"] += outbox.warnings(queues)
         if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
             row["warnings"].append(
                 f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter "

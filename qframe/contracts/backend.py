@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 
 if TYPE_CHECKING:
     from qframe.contracts.failed import FailedJob
+    from qframe.contracts.outbox import Outbox
 
 
 class Capability(Flag):
@@ -52,6 +53,10 @@ class Capability(Flag):
     """A step of any operations is one thing: all of it is done, or nothing."""
     DURABLE = auto()
     """What was pushed survives the death of every process of ours."""
+    WITHIN = auto()
+    """Steps can be applied in a transaction of the caller's own."""
+    OUTBOX = auto()
+    """Steps for other backends can be kept in such a transaction."""
 
 
 class Place(Enum):
@@ -62,6 +67,19 @@ class Place(Enum):
     HELD = "held"
     RUNNING = "running"
     BURIED = "buried"
+
+
+class Standing(Enum):
+    """How a reservation stands, by what has been committed."""
+
+    OURS = "ours"
+    """It is the current one of its message."""
+    LOCKED = "locked"
+    """It is, and a transaction that is not over is about to change that."""
+    TAKEN = "taken"
+    """The message is there, and the reservation is not the current one."""
+    GONE = "gone"
+    """The message is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,13 @@ class Health:
 
     version: str
     warnings: tuple[str, ...] = ()
+
+
+class Change(NamedTuple):
+    """One thing that a migration does: in a few words, and its statement."""
+
+    what: str
+    sql: str
 
 
 @dataclass(slots=True)
@@ -158,6 +183,26 @@ class Backend(ABC):
         before that, in the same exchange; their results come second. A held message whose lease
         runs out goes back uncounted.
         """
+
+    def within(self, transaction: object) -> Backend:
+        """Give this backend as seen through a transaction of the caller's own, for one thread.
+
+        What it applies is committed with the caller's rows, or not at all; it never begins, commits
+        or rolls back. A backend without transactions gives itself, and does things at once. Raises
+        `InvalidTransaction`.
+        """
+        raise NotImplementedError
+
+    def outbox(self) -> Outbox:
+        """Give the table beside its own that keeps steps for other backends."""
+        raise NotImplementedError
+
+    def hear(self) -> None:  # noqa: B027 (there may be nothing to hear)
+        """Hear what this thread was not answered so far (`tell`)."""
+
+    def standing(self, reservation: Reservation) -> Standing:
+        """Say how a reservation stands, whose end may have been told within a transaction."""
+        raise NotImplementedError
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:  # noqa: ARG002 (the contract's)
         """Return when `reserve` may find something, after `timeout`, or when `wake` is readable.
@@ -253,6 +298,24 @@ class Backend(ABC):
     @abstractmethod
     def check(self) -> Health:
         """Ask for a sign of life."""
+
+    def migrate(self) -> list[Change] | None:
+        """Make what is missing of its tables; gives what was done, None where it has no tables.
+
+        Any number of processes may do so at once, and again.
+        """
+        return None
+
+    def migration(self, *, ask: bool = True) -> list[Change] | None:  # noqa: ARG002 (the contract's)
+        """Give what `migrate` would do, without doing it.
+
+        `ask=False` needs no server: all that makes the tables, whether they are there or not.
+        """
+        return None
+
+    def tables(self) -> list[str]:
+        """Name its tables."""
+        return []
 
     def close(self) -> None:  # noqa: B027 (there may be nothing to close)
         """Close this thread's connections; the next call opens others."""

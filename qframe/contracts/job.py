@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, overload
+
+from qframe.contracts.transaction import AsyncTransaction
 
 if TYPE_CHECKING:
     from qframe.contracts.history import History
@@ -55,6 +58,24 @@ class Job(ABC):
     @abstractmethod
     def delete(self) -> None:
         """Remove the job: it is done."""
+
+    @overload
+    def complete(self, within: AsyncTransaction) -> Awaitable[None]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
+
+    @overload
+    def complete(self, within: object = None) -> None: ...
+
+    @abstractmethod
+    def complete(self, within: object = None) -> Awaitable[None] | None:
+        """Remove the job, which is done: now, or with the commit of a transaction of its own.
+
+        `within` is what `PendingDispatch.within` takes: the job is gone with the rows that it has
+        written there, or neither. It has to be committed before `handle` ends; where it is not,
+        the job counts as failed. May be said again in another transaction once the one before was
+        rolled back. An asynchronous transaction is awaited. Raises `LeaseLost`: then nothing in
+        the transaction is to be committed; `InvalidTransaction`, and `Unsupported` where the
+        job's queue is in no database.
+        """
 
     @abstractmethod
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:

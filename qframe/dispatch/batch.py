@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Self, overload
 
 from qframe import connection as connections
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
+from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch.chain import (
     Pending,
     PendingChain,
@@ -23,6 +24,7 @@ from qframe.dispatch.chain import (
     own_job,
     stand_in_for,
 )
+from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
@@ -121,14 +123,34 @@ class PendingBatch(Pending):
         Raises `InvalidJob` or `BackendUnavailable`; what was pushed by then runs, and the batch is
         cancelled.
         """
+        connection, plan = self._planned()
+        return _started(connection, connection, plan)
+
+    @overload
+    def within(self, transaction: AsyncTransaction) -> Awaitable[Batch]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
+
+    @overload
+    def within(self, transaction: object) -> Batch: ...
+
+    def within(self, transaction: object) -> Batch | Awaitable[Batch]:
+        """Dispatch it in a transaction of the program's own; gives what `dispatch` gives.
+
+        As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
+        """
+        connection, plan = self._planned()
+
+        def start(inside: object) -> Batch:
+            return _started(connection, joined(connection, inside), plan)
+
+        return run_in(transaction, start) if is_async(transaction) else start(transaction)
+
+    def _planned(self) -> tuple[Connection, BatchPlan]:
         jobs: list[object] = []
         if connections.stand_in is not None or not isinstance(self.jobs, Iterator):
             self.jobs = list(self.jobs)
             jobs = [*self.jobs]
         connection = self._chosen(jobs)
-        plan = self.plan(connection, self._queue, str(uuid.uuid4()))
-        connection.start_batch(plan)
-        return _found(connection, plan.id) or Batch(connection, _unkept(connection, plan))
+        return connection, self.plan(connection, self._queue, str(uuid.uuid4()))
 
     def plan(self, connection: Connection, queue: str | None, identity: str) -> BatchPlan:
         """Build what is kept of the batch; its members are built as they are pushed."""
@@ -185,6 +207,14 @@ def _member(
     job = own_job(each, connection, "a batch")
     prepared = connection.prepare(job, job.queue or queue, seconds(job.delay), keys)
     return ChainPlan("", [job], [prepared])
+
+
+def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Batch:
+    """Dispatch a batch `through` its connection, or that in a transaction."""
+    through.start_batch(plan)
+    batches = through.batches()
+    record = None if batches is None else batches.read(plan.id)
+    return Batch(connection, record or _unkept(connection, plan))
 
 
 # -- what there is of a batch ---------------------------------------------------------------------

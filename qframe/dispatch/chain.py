@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from qframe import connection as connections
 from qframe import manager
 from qframe.connection import Connection
+from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
+from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
@@ -121,6 +123,26 @@ class PendingChain(Pending):
         plan = self.plan(connection, None, {})
         connection.start_chain(plan)
         return plan.id
+
+    @overload
+    def within(self, transaction: AsyncTransaction) -> Awaitable[str]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
+
+    @overload
+    def within(self, transaction: object) -> str: ...
+
+    def within(self, transaction: object) -> str | Awaitable[str]:
+        """Dispatch it in a transaction of the program's own; gives what `dispatch` gives.
+
+        As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
+        """
+        connection = self._chosen(self.jobs)
+        plan = self.plan(connection, None, {})
+
+        def start(inside: object) -> str:
+            joined(connection, inside).start_chain(plan)
+            return plan.id
+
+        return run_in(transaction, start) if is_async(transaction) else start(transaction)
 
     def plan(self, connection: Connection, queue: str | None, keys: dict[str, Any]) -> ChainPlan:
         """Build the payloads of all links for a connection, with these keys in each."""

@@ -8,15 +8,17 @@ import contextvars
 import functools
 import logging
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Awaitable, Generator, Iterable
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from qframe import events, manager
 from qframe.connection import Connection, push_together, substitute
+from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import pusher
 from qframe.dispatch.after_commit import when_committed
 from qframe.dispatch.sync import SyncConnection
+from qframe.dispatch.within import joined
 from qframe.drivers import guard, process
 from qframe.exceptions import (
     BackendUnavailable,
@@ -65,16 +67,50 @@ def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | N
     return None if condition else dispatch(job)
 
 
-def bulk(jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
+@overload
+def bulk(  # type: ignore[overload-overlap] # any object that is no such transaction
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: AsyncTransaction
+) -> Awaitable[list[str]]: ...
+
+
+@overload
+def bulk(
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
+) -> list[str]: ...
+
+
+def bulk(
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
+) -> list[str] | Awaitable[list[str]]:
     """Queue many jobs at once and give their ids in order.
 
     Those of one connection go together, all or none where the backend can; unique and debounced
     jobs each for itself, after the others. A duplicate has the id of the job that is there in its
-    place. Raises `InvalidJob` before anything is pushed, or `BackendUnavailable`.
+    place. `within` is a transaction of the program's own, as for `PendingDispatch.within`; with an
+    asynchronous one this is to be awaited. Raises `InvalidJob` before anything is pushed, or
+    `BackendUnavailable`.
     """
     refuse_while_importing()
-    pusher.wait()
-    return push_together(map(_placed, jobs), queue)
+    if within is None:
+        pusher.wait()
+        return push_together(map(_placed, jobs), queue)
+    if is_async(within):
+        return run_in(within, lambda inside: _bulk_within(jobs, queue, inside))
+    return _bulk_within(jobs, queue, within)
+
+
+def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: object) -> list[str]:
+    through: dict[Connection, Connection] = {}
+
+    def placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
+        connection, _ = _placed(job)
+        if substitute(connection, job) is not None:
+            return connection, job
+        if connection not in through:
+            through[connection] = joined(connection, transaction)
+        return through[connection], job
+
+    return push_together(map(placed, jobs), queue)
 
 
 def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
@@ -161,6 +197,7 @@ class PendingDispatch:
         """
         with _Disarming(self._draft):
             draft = self._draft
+            draft.refuse_both(waits=True)
             draft.waits = True
             _unsent.pop(draft, None)
             try:
@@ -168,6 +205,32 @@ class PendingDispatch:
             except BaseException:
                 draft.waits = False  # for nothing: a later `send` pushes
                 raise
+        return self
+
+    def within(self, transaction: object) -> Self:
+        """Push the job in a transaction of the program's own: committed with it, or not at all.
+
+        `transaction` is SQLAlchemy's `Session` or `Connection`, a DBAPI connection or cursor
+        (psycopg, sqlite3, PyMySQL, mysqlclient) or Django's `connection`, on the database the jobs
+        are in. It is the last call. An `AsyncSession` or `AsyncConnection` is awaited:
+        `await dispatch(job).within(session)`; without that nothing is pushed, and it is reported as
+        a dropped dispatch that failed. A job of the sync connection runs at once.
+
+        Where the jobs are elsewhere, the transaction keeps them in the outbox that is configured,
+        and a relay hands them on.
+
+        Raises `InvalidTransaction` for what is none, is in autocommit mode or on another database,
+        `Unsupported` where the jobs are in no database and there is no outbox, and
+        `BackendUnavailable`.
+        """
+        with _Disarming(self._draft):
+            draft = self._draft
+            draft.refuse_both(waits=False)
+            if is_async(transaction):
+                draft.transaction = transaction
+            else:
+                _unsent.pop(draft, None)
+                draft.send_within(transaction)
         return self
 
     def send(self) -> str:
@@ -195,7 +258,10 @@ class PendingDispatch:
 
     def __await__(self) -> Generator[Any, None, str]:
         """Push the job without blocking the event loop and give its id."""
-        _unsent.pop(self._draft, None)
+        draft = self._draft
+        _unsent.pop(draft, None)
+        if draft.transaction is not None and not draft.id:
+            return run_in(draft.transaction, draft.send_within).__await__()
         return asyncio.to_thread(self.send).__await__()
 
     def __repr__(self) -> str:
@@ -208,7 +274,7 @@ class _Draft:
 
     __slots__ = (
         "connection", "context", "delay", "disarmed", "envelope", "id", "job", "pid", "queue",
-        "rank", "track", "waits",
+        "rank", "track", "transaction", "waits",
     )  # fmt: skip
 
     def __init__(self, job: Dispatchable) -> None:
@@ -225,6 +291,8 @@ class _Draft:
         self.disarmed = False
         """Whether a call raised, so that it is not pushed at the commit, unless sent after that."""
         self.rank: int | None = None
+        self.transaction: AsyncTransaction | None = None
+        """In which it is pushed when it is awaited."""
         self.connection = manager.default().connection(job.connection)
         self.envelope = self.connection.envelope(job)
 
@@ -254,11 +322,34 @@ class _Draft:
             self.disarmed = False
             return self.envelope.uuid
         if not self.id:
-            if self.pid != process.pid():
-                raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
-            delay = seconds_until(self.delay)
-            self.id = self.connection.push_envelope(self.job, self.envelope, self.queue, delay)
+            if self.transaction is not None:
+                raise InvalidJob(
+                    "a dispatch within an asynchronous transaction is pushed by awaiting it: "
+                    "await dispatch(...).within(...)"
+                )
+            self._push(self.connection)
         return self.id
+
+    def send_within(self, transaction: object) -> str:
+        """Push in a transaction, which is not waited for."""
+        self._push(joined(self.connection, transaction, self.job))
+        return self.id
+
+    def _push(self, connection: Connection) -> None:
+        if self.pid != process.pid():
+            raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
+        delay = seconds_until(self.delay)
+        self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
+
+    def refuse_both(self, *, waits: bool) -> None:
+        """Raise `InvalidJob` where it is pushed otherwise already."""
+        if (self.waits and not waits) or (self.transaction is not None):
+            raise InvalidJob(
+                "a job is dispatched within a transaction, which commits it with its rows, or "
+                "after_commit, which pushes it then: one of them, once"
+            )
+        if self.id and not waits:
+            raise InvalidJob("the dispatch has been pushed already: within is in place of send")
 
 
 class _Disarming:

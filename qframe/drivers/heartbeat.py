@@ -7,12 +7,14 @@ process that may have no threads, for it forks, calls `beat` itself where it wai
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 
+from qframe.drivers import sockets
 from qframe.payload import tracebacks
 
 log = logging.getLogger("qframe")
@@ -48,11 +50,19 @@ class Heartbeat:
     """A list of what is done now and then, by a thread that is there once there is something.
 
     One action after the other: one that hangs holds up the rest, so it is done no more than half
-    of the time. `close` is called in the thread when it ends.
+    of the time, and its connections wait for an answer no longer than `longest` seconds. `close` is
+    called in the thread when it ends.
     """
 
-    def __init__(self, *, threaded: bool = True, close: Callable[[], None] | None = None) -> None:
-        self._threaded = threaded
+    def __init__(
+        self,
+        *,
+        threaded: bool = True,
+        close: Callable[[], None] | None = None,
+        longest: float = math.inf,
+    ) -> None:
+        self.longest = longest
+        self.threaded = threaded
         self._close = close
         self._beats: dict[Beat, None] = {}
         self._next = 0.0
@@ -67,7 +77,7 @@ class Heartbeat:
         beat = Beat(every, action, time.monotonic() + (every if first is None else first))
         with self._mutex:
             self._beats[beat] = None
-            if self._threaded and self._thread is None:
+            if self.threaded and self._thread is None:
                 self._thread = start_thread("qframe-heartbeat", self._run)
             elif beat.due < self._next:
                 self._wake.set()
@@ -97,6 +107,7 @@ class Heartbeat:
             self._thread.join(within)
 
     def _run(self) -> None:
+        sockets.limit_waits(self.longest)
         while not self._over:
             self.beat()
             self._wait()
@@ -140,6 +151,8 @@ _shared: Heartbeat | None = None
 def use(heartbeat: Heartbeat | None) -> None:
     """Let what this thread runs use a heartbeat, the worker's."""
     _here.heartbeat = heartbeat
+    beats_here = heartbeat is not None and not heartbeat.threaded
+    sockets.limit_waits(heartbeat.longest if heartbeat and beats_here else math.inf)
 
 
 def current() -> Heartbeat:

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, get_args
 
 from qframe.contracts import step as op
-from qframe.contracts.backend import Backend, Capability, Found, Health, Latch
+from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Standing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Outcome, Push, Reservation, Result, Step
@@ -59,7 +59,11 @@ class OrderedBackend(Backend):
         self.messages = messages
         self._facts = facts
         self._failed = failed
-        self.capabilities = (messages.capabilities | Capability.FACTS) & ~Capability.JOINT
+        self.capabilities = (messages.capabilities | Capability.FACTS) & ~(
+            Capability.JOINT | Capability.OUTBOX
+        )
+        if facts is not messages:
+            self.capabilities &= ~Capability.WITHIN
         self.timing = messages.timing
         self.look_every = messages.look_every
 
@@ -72,6 +76,16 @@ class OrderedBackend(Backend):
     def failed(self) -> Backend:
         """The backend for failed records."""
         return _opened(self._failed)
+
+    def within(self, transaction: object) -> Backend:
+        """Give the messages' backend, which has the facts, too: failed records are not needed."""
+        return self.messages.within(transaction)
+
+    def hear(self) -> None:
+        self.messages.hear()
+
+    def standing(self, reservation: Reservation) -> Standing:
+        return self.messages.standing(reservation)
 
     # -- steps ------------------------------------------------------------------------------------
 

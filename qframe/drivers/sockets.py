@@ -6,10 +6,31 @@ that is over shows as `BlockingIOError` then.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
+import threading
 from collections.abc import Sequence
+
+
+class _Thread(threading.local):
+    """What holds for the connections that one thread opens."""
+
+    longest = math.inf
+
+
+_thread = _Thread()
+
+
+def limit_waits(seconds: float) -> None:
+    """Let connections that this thread opens from now on wait no longer than this for an answer."""
+    _thread.longest = seconds
+
+
+def limited(seconds: float) -> float:
+    """Give how long a connection that is configured to wait so many seconds may wait here."""
+    return min(seconds, _thread.longest)
 
 
 def let_block(plain: socket.socket) -> None:

@@ -181,6 +181,19 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
     return pushing, plan
 
 
+def planned(operations: Sequence[Operation], first: Pushing) -> ChainPlan:
+    """Read a chain from the step of `plan_first`; one without `id` where it begins none."""
+    links, catch = [Prepared(first.uuid, first.raw, first.queue, first.delay)], "[]"
+    identity = named_id(first.message, KEY) or ""
+    facts = {each.key: each.value for each in operations if type(each) is Set}
+    if identity and _key(identity) in facts:
+        while (behind := facts.get(_link_key(identity, links[-1].uuid))) is not None:
+            links.append(Prepared.of(from_json(behind)))
+        catch = facts.get(_catch_key(identity), catch)
+    jobs = [None] * len(links)
+    return ChainPlan(identity, jobs, links, [*map(Prepared.of, from_json(catch))])
+
+
 # -- its steps ------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
+from qframe.contracts.backend import Backend, Capability, Standing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, first_start
 from qframe.contracts.job import Job
@@ -27,6 +30,7 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
+from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.exceptions import (
@@ -36,7 +40,9 @@ from qframe.exceptions import (
     JobAlreadySettled,
     JobFailedByHand,
     LeaseLost,
+    NotCommitted,
     SettleError,
+    Unsupported,
 )
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
@@ -48,6 +54,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRIES = 20
+_RENEWAL = 0.05
+"""Seconds in which a renewal is over that waits for nobody."""
+_PATIENCE = 2.0
+"""Seconds a transaction has to be over, after the job that was completed within it."""
+_GLANCE = 0.02
+_COMPLETING = "completed within a transaction"
 _DELETE = Delete()
 
 
@@ -73,6 +85,8 @@ class ReservedJob(Job):
     _history: History | None = None
     _notes: bytes | None = None
     """What the start has written beside the message."""
+    _completion: Plan | None = None
+    """The step by which it was completed within a transaction."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         self.context = context
@@ -182,6 +196,132 @@ class ReservedJob(Job):
 
     def delete(self) -> None:
         self.settle(End(State.COMPLETE))
+
+    @overload
+    def complete(self, within: AsyncTransaction) -> Awaitable[None]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
+
+    @overload
+    def complete(self, within: object = None) -> None: ...
+
+    def complete(self, within: object = None) -> Awaitable[None] | None:
+        if within is None:
+            self.delete()
+        elif is_async(within):
+            return run_in(within, self._complete_within)
+        else:
+            self._complete_within(within)
+        return None
+
+    def _complete_within(self, transaction: object) -> None:
+        backend = self.context.backend
+        if Capability.RESERVE not in backend.capabilities:
+            self.delete()
+            return
+        if Capability.WITHIN not in backend.capabilities:
+            raise Unsupported(
+                f"the connection {self.connection_name!r} cannot complete a job within a "
+                "transaction of a database: its jobs are elsewhere"
+            )
+        backend.hear()  # that its start was no longer in time, perhaps
+        view = backend.within(transaction)
+        if view is backend:
+            self.delete()
+            return
+        with guarded():
+            # A renewal under way may wait for what this very transaction has locked.
+            alone = self._moving.acquire(timeout=_RENEWAL)
+            try:
+                self._complete_through(view)
+            finally:
+                if alone:
+                    self._moving.release()
+
+    def _complete_through(self, view: Backend) -> None:
+        """Remove the job by this view of the backend."""
+        if not (self.is_completing or self.is_lost):  # the latter is found out once more
+            self._check_open()
+        before, self._state = self._state, _COMPLETING
+        try:
+            plan, result = self._last_step(view)
+        except BaseException:
+            self._state = before
+            raise
+        if result.lost:
+            self._state = "lost"
+            raise self._unsettleable()
+        self._completion = plan
+
+    def _last_step(self, view: Backend) -> tuple[Plan, Result]:
+        """Apply the step that ends the job well, read and written by this view."""
+        end = End(State.COMPLETE)
+        there = copy.copy(self)
+        there.context = replace(self.context, backend=view)
+        for _ in range(_TRIES):
+            plan = there.plan(end)
+            (result,) = view.apply(plan)
+            if result.outcome is not Outcome.REFUSED:
+                return plan, result
+        raise BackendUnavailable(f"{self.name} {self.uuid} is changed again and again")
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether it was completed within a transaction, and nobody knows how that ended."""
+        return self._state == _COMPLETING
+
+    def completing(self) -> None:
+        """Hear, in the worker, that the process of the job completes it within a transaction."""
+        self.context.backend.hear()
+        with self._moving:
+            self._check_open()
+            self._state = _COMPLETING
+
+    def still_open(self) -> None:
+        """Hear that it does not."""
+        if self.is_completing:
+            self._state = ""
+
+    def learn_completion(self, let_go: Callable[[], object], patience: float = _PATIENCE) -> bool:
+        """Learn whether the transaction the job was completed within has been committed.
+
+        Says whether the job is done by that. One still open has `patience` seconds; `let_go` frees
+        what may hold it. Raises `NotCommitted` where the job is still ours, or locked then;
+        `LeaseLost` where another worker has it; and `BackendUnavailable`: its end is to be told
+        then as that of any job, which does nothing to one that is gone.
+        """
+        if not self.is_completing:
+            return False
+        try:
+            standing = self._standing(let_go, patience)
+        except BackendUnavailable:
+            self._state = ""
+            raise
+        plan, self._completion = self._completion, None
+        self._state = _STATE_OF[standing]
+        if standing is Standing.GONE:
+            if plan is not None:
+                plan.applied()
+            return True
+        if standing is Standing.TAKEN:
+            raise self._unsettleable()
+        if standing is Standing.OURS:
+            raise NotCommitted(
+                f"{self.name} was completed within a transaction that did not commit"
+            )
+        raise NotCommitted(
+            f"{self.name} was completed within a transaction that is still open: it is done when "
+            "that is committed, and comes back when its lease ends where it is not"
+        )
+
+    def _standing(self, let_go: Callable[[], object], patience: float) -> Standing:
+        until, waited = time.monotonic() + patience, False
+        while True:
+            standing = self.context.backend.standing(self.reservation)
+            if standing is not Standing.LOCKED or time.monotonic() > until:
+                return standing
+            if not waited:
+                waited = True
+                let_go()
+            time.sleep(_GLANCE)
 
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:
         seconds = timing.seconds_until(delay)
@@ -317,8 +457,13 @@ class ReservedJob(Job):
     # -- while it runs ----------------------------------------------------------------------------
 
     def renew(self) -> None:
-        lease = self.reservation.lease or self.context.retry_after
-        self.say(Step(self.reservation, Renew(lease)))
+        step = Step(self.reservation, Renew(self.reservation.lease or self.context.retry_after))
+        if not self.is_completing:
+            self.say(step)
+            return
+        with guarded(), self._moving:  # a transaction that is open keeps the message from others
+            if self.context.backend.standing(self.reservation) is Standing.OURS:
+                self.context.backend.apply(step)
 
     def say(self, *steps: Step) -> list[Result]:
         """Apply steps, the last of them about this job, unless it has come to its end.
@@ -332,7 +477,8 @@ class ReservedJob(Job):
                 self._check_open()
             results = self.context.backend.apply(*steps)
             if results[-1].lost:
-                self._state = "lost"
+                if not self.is_completing:  # meanwhile; else it is gone by that
+                    self._state = "lost"
                 raise self._unsettleable()
             return results
 
@@ -431,6 +577,15 @@ _STATES = {
     State.WAITING: "given back",
     State.BURIED: "buried",
 }
+
+
+_STATE_OF = {
+    Standing.OURS: "",
+    Standing.GONE: "deleted",
+    Standing.TAKEN: "lost",
+    Standing.LOCKED: "lost",
+}
+"""What becomes of a job that was completed within a transaction."""
 
 
 class Feature:

@@ -101,6 +101,7 @@ class Loop:
 
         A backend that is only down is waited for, one that cannot be used is not.
         """
+        heartbeat.use(self._beats)
         try:
             self._control.look()
         except BackendUnusable:
@@ -111,7 +112,6 @@ class Loop:
     def run(self) -> StopReason:
         """Work, and say why it stopped."""
         self._beats.add(presence.EVERY, self._presence.beat, first=0)
-        heartbeat.use(self._beats)
         events.fire(events.WorkerStarting, self.connection.name, self._given)
         while True:
             try:

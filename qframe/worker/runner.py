@@ -5,9 +5,11 @@ An attempt knows its job and no other; the runner is what all attempts of a work
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -27,6 +29,7 @@ from qframe.exceptions import (
     InvalidPayload,
     JobInterrupted,
     JobTimedOut,
+    NotCommitted,
     SettleError,
     UnknownJob,
 )
@@ -337,7 +340,23 @@ class Attempt:
             self.ended_by = signals.fired
             if not self._handled:
                 error = signals.fired  # also where the job swallowed it
+        self._learn_completion(error)
         return Report(error, result)
+
+    def _learn_completion(self, error: BaseException | None) -> None:
+        """Learn whether a job that raised had been completed, and committed that, before.
+
+        What it raised holds what it had open, a session perhaps, until that is let go.
+        """
+
+        def let_go() -> None:
+            traceback.clear_frames(None if error is None else error.__traceback__)
+            gc.collect()
+
+        try:
+            self.job.learn_completion(let_go)
+        except (NotCommitted, SettleError, BackendUnavailable) as found:
+            log.warning("%s", found)
 
     def _perform(self) -> tuple[BaseException | None, Any]:
         """Run the handler under its timeout; gives what it raised, or what it gave."""
@@ -348,8 +367,9 @@ class Attempt:
             self.instance = self._made()
             result = self.handle(self.instance)
             pusher.wait()  # what its threads have dispatched and dropped comes before its end
+            completed = self.job.learn_completion(gc.collect)
             self._handled = signals.fired is None  # a job that swallowed its end was not done
-            if self._handled and not self.job.is_settled:
+            if self._handled and (completed or not self.job.is_settled):
                 execution.tell(self.instance, "succeeded")
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
             return (None if self._handled else error), result

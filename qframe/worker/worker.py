@@ -17,6 +17,7 @@ from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import Queues
+from qframe.worker.relaying import relaying
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
@@ -108,7 +109,8 @@ class Worker:
                 loop.begin()
                 if self.member is not None:
                     self._join(self.member, signals)
-                with execution.kept_event_loop():
+                threaded = not self.options.isolate
+                with relaying(self.manager, threaded=threaded), execution.kept_event_loop():
                     reason = self.stop_reason = loop.run()
             finally:
                 loop.end()
@@ -121,7 +123,12 @@ class Worker:
     def _made(self, signals: Signals) -> Loop:
         """Make what this run is made of."""
         self.manager.keyring.prepare()
-        beats = Heartbeat(threaded=not self.options.isolate, close=self.manager.close)
+        beats = Heartbeat(
+            threaded=not self.options.isolate,
+            close=self.manager.close,
+            # A request that the network swallowed holds up no renewal until the lease is over.
+            longest=self.connection.retry_after / 3,
+        )
         runner = self._runner(signals)(
             self.connection,
             self.manager.registry,

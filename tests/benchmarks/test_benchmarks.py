@@ -17,7 +17,7 @@ from benchmarks.groups.redis import bench as redis
 from benchmarks.peers import sides
 from benchmarks.places import NotHereError, Place, Side, producing
 from benchmarks.redis_server import RedisServer
-from tests.support.redis_server import binary
+from tests.support.server_process import binary
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -150,6 +150,7 @@ def run(*arguments: str, cwd: Path, timeout: int = 110) -> subprocess.CompletedP
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_of_a_group_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "raw.json"
@@ -168,6 +169,7 @@ def test_every_measure_of_a_group_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: Path) -> None:
     binary("redis-server")
@@ -187,6 +189,7 @@ def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
     binary("beanstalkd")
@@ -205,6 +208,7 @@ def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
@@ -223,6 +227,7 @@ def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_path: Path) -> None:
     binary("redis-server")
@@ -240,6 +245,7 @@ def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
@@ -258,6 +264,7 @@ def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
 @pytest.mark.parametrize("against", [False, True])

@@ -24,6 +24,7 @@ from qframe.drivers.redis.backend import RedisBackend
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisCluster, RedisServer
+from tests.support.sql_server import SqlServer
 
 NAME = "here"
 """The name of the connection under test."""
@@ -40,6 +41,8 @@ class Bench(ABC):
     """Whether messages come in the order in which they became ready."""
     slow: ClassVar[bool] = False
     """Whether only `make test-all` tests it."""
+    long: ClassVar[bool] = False
+    """Whether not even `.ci/run` does."""
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.timing = Timing()
@@ -95,6 +98,40 @@ class SqliteBench(Bench):
 
     def make(self) -> Backend:
         return DatabaseBackend(NAME, DatabaseSettings(url=self._url), self.timing)
+
+
+class SqlBench(Bench):
+    """The first database of a server."""
+
+    fixture: ClassVar[str]
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self.server: SqlServer = request.getfixturevalue(self.fixture)
+        self._url = self.server.prepared()
+
+    def make(self) -> Backend:
+        return DatabaseBackend(NAME, DatabaseSettings(url=self._url), self.timing)
+
+
+class PostgresBench(SqlBench):
+    fixture = "postgres_running"
+
+
+class MariadbBench(SqlBench):
+    slow = long = True
+    fixture = "mariadb_running"
+
+
+class MariadbSnapshotBench(MariadbBench):
+    """MariaDB as 11.8 is by default: what changed since a transaction began is not locked."""
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        super().prepare(request, folder)
+        self.server.sql("set global innodb_snapshot_isolation = ON")
+
+    def close(self) -> None:
+        super().close()
+        self.server.sql("set global innodb_snapshot_isolation = OFF")
 
 
 class RedisBench(Bench):
@@ -170,6 +207,11 @@ class OrderedSqliteBench(OrderedBench):
     kind = SqliteBench
 
 
+class OrderedPostgresBench(OrderedBench):
+    kind = PostgresBench
+    slow = long = True
+
+
 class OrderedRedisBench(OrderedBench):
     kind = RedisBench
 
@@ -197,10 +239,14 @@ class BeanstalkdBench(Bench):
 BACKENDS: dict[str, type[Bench]] = {
     "memory": MemoryBench,
     "sqlite": SqliteBench,
+    "postgresql": PostgresBench,
+    "mariadb": MariadbBench,
+    "mariadb with innodb_snapshot_isolation=ON": MariadbSnapshotBench,
     "redis": RedisBench,
     "beanstalkd": BeanstalkdBench,
     "ordered memory": OrderedBench,
     "ordered sqlite": OrderedSqliteBench,
+    "ordered postgresql": OrderedPostgresBench,
     "ordered redis": OrderedRedisBench,
     "redis cluster": ClusterBench,
 }
@@ -208,5 +254,9 @@ BACKENDS: dict[str, type[Bench]] = {
 
 def named(backends: Mapping[str, type[Bench]]) -> list[Any]:
     """Give backends as the parameters of a test."""
-    marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(kind, id=name, marks=marks[kind.slow]) for name, kind in backends.items()]
+    return [pytest.param(kind, id=name, marks=_marks(kind)) for name, kind in backends.items()]
+
+
+def _marks(kind: type[Bench]) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow] if kind.slow else []
+    return [*marks, pytest.mark.long] if kind.long else marks

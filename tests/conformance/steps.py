@@ -66,7 +66,7 @@ def started(backend: Backend, queue: str = QUEUE, lease: float = 60.0) -> Reserv
 def drained(backend: Backend, *queues: str) -> list[bytes]:
     """Reserve everything and give it, in the order in which it came."""
     found: list[bytes] = []
-    while jobs := backend.reserve(queues or [QUEUE])[0]:
+    while jobs := backend.reserve(queues or [QUEUE], 50)[0]:
         found += [job.raw_body for job in jobs]
     return found
 

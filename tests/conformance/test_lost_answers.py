@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Add,
@@ -28,7 +30,8 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from tests.conformance.backends import Bench, LossyRedisBench
+from qframe.drivers.database import DatabaseBackend
+from tests.conformance.backends import NAME, Bench, LossyRedisBench, named
 from tests.conformance.steps import (
     QUEUE,
     apply,
@@ -39,9 +42,74 @@ from tests.conformance.steps import (
     started,
     tried,
 )
+from tests.support.proxy import Mode, Proxy
+from tests.support.sql_server import SqlServer
 
 
-@pytest.fixture(params=[LossyRedisBench])
+class LossySqlBench(Bench):
+    """A server of SQL behind a proxy that loses the answer to the next statement."""
+
+    server: ClassVar[str]
+    only: ClassVar[bytes | None] = None
+    """What the statement has to hold."""
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        server: SqlServer = request.getfixturevalue(self.server)
+        server.prepared()
+        self._proxy = Proxy(*server.address)
+        self._url = server.url_at(self._proxy.port)
+
+    def make(self) -> Backend:
+        return DatabaseBackend(NAME, DatabaseSettings(url=self._url, listen=False), self.timing)
+
+    @property
+    def losses(self) -> int:
+        return self._proxy.faults
+
+    def lose_answer(self) -> bool:
+        self._proxy.switch(Mode.CUT_AFTER_REQUEST, only=self.only, times=1)
+        return True
+
+    def keep_answers(self) -> None:
+        self._proxy.switch(Mode.PASS)
+
+    def refuse_once(self) -> None:
+        """Let the next request be lost, which is that of a new connection."""
+        self._proxy.switch(Mode.CUT_REQUEST, times=1)
+
+    def close(self) -> None:
+        super().close()
+        self._proxy.close()
+
+
+class LossyPostgresBench(LossySqlBench):
+    server = "postgres_running"
+
+
+class LossyPostgresCommitBench(LossyPostgresBench):
+    slow = long = True
+    only = b"COMMIT"
+
+
+class LossyMariadbBench(LossySqlBench):
+    slow = True
+    server = "mariadb_running"
+
+
+class LossyMariadbCommitBench(LossyMariadbBench):
+    only = b"COMMIT"
+
+
+_LOSSY: dict[str, type[Bench]] = {
+    "redis": LossyRedisBench,
+    "postgresql": LossyPostgresBench,
+    "postgresql commits": LossyPostgresCommitBench,
+    "mariadb": LossyMariadbBench,
+    "mariadb commits": LossyMariadbCommitBench,
+}
+
+
+@pytest.fixture(params=named(_LOSSY))
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     made: Bench = request.param(request, tmp_path)
     yield made
@@ -58,7 +126,9 @@ def backend(bench: Bench) -> Backend:
 def heard_late(bench: Bench, backend: Backend, *steps: Step) -> list[Result]:
     """Apply steps in one exchange whose first answer is lost."""
     assert bench.lose_answer()
-    return backend.apply(*steps)
+    results = backend.apply(*steps)
+    bench.keep_answers()
+    return results
 
 
 def applied(bench: Bench, backend: Backend, *steps: Step) -> None:
@@ -174,8 +244,19 @@ def test_a_start_that_was_told_and_not_answered_counts_once(bench: Bench, backen
     assert reserve(backend).attempts() == 1
 
 
+def test_what_found_no_connection_at_first_is_done(bench: Bench, backend: Backend) -> None:
+    if not isinstance(bench, LossySqlBench):
+        pytest.skip("the others have no numbers that go on")
+    push(backend, b"1")
+    backend.close()
+    bench.refuse_once()
+    push(backend, b"2")
+    assert bench.losses == 1
+    assert drained(backend) == [b"1", b"2"]
+
+
 def test_it_is_able_to_lose_answers(bench: Bench, backend: Backend) -> None:
     assert Capability.JOINT in backend.capabilities
     applied(bench, backend, Step(None, Set("key", "value")))
-    assert isinstance(bench, LossyRedisBench)
+    assert isinstance(bench, LossyRedisBench | LossySqlBench)
     assert bench.losses == 1

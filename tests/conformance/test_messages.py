@@ -150,6 +150,7 @@ def test_the_first_steps_are_applied_before_reserving(backend: Backend) -> None:
 
 
 def test_reserving_never_waits(backend: Backend) -> None:
+    backend.reserve([QUEUE])  # opens the connection
     begun = time.monotonic()
     assert backend.reserve([QUEUE, "other"]) == ([], [])
     assert time.monotonic() - begun < 0.2
@@ -273,7 +274,7 @@ def test_a_search_ends_at_its_limit(backend: Backend) -> None:
     assert backend.search(QUEUE, b"y") == []
 
 
-@pytest.mark.parametrize("text", [b"%", b"_", b"\x00\xff", b"*?[", b"\\"])
+@pytest.mark.parametrize("text", [b"%", b"_", b"\x00\xff", b"*?[", b"\\", b"base64:"])
 def test_a_search_is_for_these_very_bytes(backend: Backend, text: bytes) -> None:
     needs(backend, Capability.SEARCH)
     push(backend, b"plain", b"<" + text + b">")

@@ -16,6 +16,8 @@ from tests.conftest import settings_of
 from tests.following.jobs import heard, ran
 
 _SERVERS = ["database", "redis", "beanstalkd"]
+_REPEATED = ["postgresql", "redis cluster"]
+"""Run by `make test-all` alone: what they do otherwise, the conformance suite shows."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,8 +31,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         quick = "database" if "two_managers" in marked else "memory"
         marks = [] if "every_backend" in marked else [pytest.mark.slow]
         others = [pytest.param(name, marks=marks) for name in _SERVERS if name != quick]
-        cluster = pytest.param("redis cluster", marks=pytest.mark.slow)
-        metafunc.parametrize("backend", [quick, *others, cluster], indirect=True)
+        others += [pytest.param(name, marks=pytest.mark.slow) for name in _REPEATED]
+        metafunc.parametrize("backend", [quick, *others], indirect=True)
 
 
 @pytest.fixture

@@ -8,17 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.backends import BACKENDS, Bench, LossyRedisBench, named
+from tests.conformance.backends import (
+    BACKENDS,
+    Bench,
+    LossyRedisBench,
+    OrderedPostgresBench,
+    SqlBench,
+)
 from tests.histories.history import Author, Event, shrunk
 from tests.histories.run import Run
 
-SEEDS = range(int(os.environ.get("HISTORIES", "25")))
+MOST = int(os.environ.get("HISTORIES", "25"))
 """The histories of each backend; `make test-all` asks for more."""
+FEW = int(os.environ.get("SQL_HISTORIES", "10"))
+"""Those of a backend on a server of SQL, where each takes a second or two."""
 
 KINDS: dict[str, type[Bench]] = {**BACKENDS, "redis that loses answers": LossyRedisBench}
 
 
-@pytest.mark.parametrize("kind", named(KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=[pytest.mark.slow] if kind.slow else [])
+        for name, kind in KINDS.items()
+    ],
+)
 def test_it_does_what_the_memory_backend_does(
     kind: type[Bench], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -36,7 +50,8 @@ def test_it_does_what_the_memory_backend_does(
             return True
         return False
 
-    for seed in SEEDS:
+    seeds = FEW if issubclass(kind, SqlBench | OrderedPostgresBench) else MOST
+    for seed in range(seeds):
         history = Author(seed).history()
         if fails(history):
             run(shrunk(history, fails))

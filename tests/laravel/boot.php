@@ -3,9 +3,10 @@
 /*
  * What a Laravel application's queue needs, booted from Debian's php-laravel-framework.
  *
- * The first argument of a script is JSON: "driver" ("redis" or "beanstalkd"), "port", for Redis also
- * "prefix" or the ports of a "cluster", "ledger", and under "queue" keys of the connection in
- * config/queue.php ("retry_after", ...).
+ * The first argument of a script is JSON: "driver" ("redis", "beanstalkd" or "database"), "port", for
+ * Redis also "prefix" or the ports of a "cluster", for a database "database" (a connection of
+ * config/database.php), "ledger", and under "queue" keys of the connection in config/queue.php
+ * ("retry_after", ...).
  */
 
 use Illuminate\Bus\BusServiceProvider;
@@ -15,8 +16,10 @@ use Illuminate\Cache\Repository as CacheRepository;
 use Illuminate\Container\Container;
 use Illuminate\Contracts\Container\Container as ContainerContract;
 use Illuminate\Contracts\Events\Dispatcher as EventsContract;
+use Illuminate\Database\Capsule\Manager as Database;
 use Illuminate\Events\Dispatcher;
 use Illuminate\Queue\Capsule\Manager as Queue;
+use Illuminate\Queue\Failed\DatabaseUuidFailedJobProvider;
 use Illuminate\Redis\RedisManager;
 
 error_reporting(E_ALL & ~E_DEPRECATED);
@@ -32,7 +35,10 @@ $driver = $given['driver'] ?? 'redis';
 if ($driver === 'redis' && ! extension_loaded('redis')) {
     exit("there is no phpredis here\n");
 }
-foreach (['Bus', 'Cache', 'Events', 'Queue', 'Redis'] as $component) {
+if ($driver === 'database' && ! extension_loaded("pdo_{$given['database']['driver']}")) {
+    exit("there is no pdo_{$given['database']['driver']} here\n");
+}
+foreach (['Bus', 'Cache', 'Database', 'Events', 'Queue', 'Redis'] as $component) {
     require_once "Illuminate/$component/autoload.php";
 }
 if ($driver === 'beanstalkd') {
@@ -43,6 +49,11 @@ $app = new class extends Container {
     public function isDownForMaintenance()
     {
         return false;
+    }
+
+    public function environment(...$environments)
+    {
+        return $environments ? false : 'testing';
     }
 };
 Container::setInstance($app);
@@ -59,10 +70,20 @@ $app->singleton('cache.store', fn () => new CacheRepository(
     $driver === 'redis' ? new RedisStore($app['redis']) : new ArrayStore
 ));
 
+if ($driver === 'database') {
+    $database = new Database($app);
+    $database->addConnection($given['database']);
+    $app->instance('db', $database->getDatabaseManager());
+    $app->singleton('queue.failer', fn () => new DatabaseUuidFailedJobProvider(
+        $app['db'], null, 'failed_jobs'
+    ));
+}
+
 $queue = new Queue($app);
 $own = match ($driver) {
     'redis' => ['connection' => 'default', 'block_for' => null],
     'beanstalkd' => ['host' => '127.0.0.1', 'port' => $given['port'] ?? 11300, 'block_for' => 0],
+    'database' => ['connection' => null, 'table' => 'jobs'],
 };
 $queue->addConnection(($given['queue'] ?? []) + $own + [
     'driver' => $driver, 'queue' => 'default', 'retry_after' => 90,

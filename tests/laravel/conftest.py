@@ -9,14 +9,18 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.laravel.application import HERE
 from tests.laravel.on_beanstalkd import BeanstalkdApplication
+from tests.laravel.on_database import DatabaseApplication, config_of, empty
 from tests.laravel.on_redis import RedisApplication
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.later import LaterServer
+from tests.support.mariadb_server import MariadbServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
 QUICK = frozenset(
@@ -26,12 +30,14 @@ QUICK = frozenset(
         "test_attempts_are_counted_together_and_the_tries_end_on_either_side",
         "test_workers_of_both_drain_one_queue_and_each_job_is_run_once",
         "test_workers_of_both_drain_one_tube_and_each_job_is_run_once",
+        "test_workers_of_both_drain_one_table_and_each_job_is_run_once",
     }
 )
 """Each way on each backend, and both at once: all others are slow."""
 
 MakeApplication = Callable[..., RedisApplication]
 MakeOnBeanstalkd = Callable[..., BeanstalkdApplication]
+MakeOnDatabase = Callable[..., DatabaseApplication]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,13 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def php_with(driver: str) -> str:
+def php_with(driver: str, **options: object) -> str:
     """Give PHP's path; without it, a client or Laravel the test is skipped, or fails in CI."""
     found = shutil.which("php")
     trouble = "there is no php here"
     if found is not None:
         booted = subprocess.run(
-            [found, str(HERE / "boot.php"), json.dumps({"driver": driver})],
+            [found, str(HERE / "boot.php"), json.dumps({"driver": driver, **options})],
             capture_output=True,
             text=True,
             check=False,
@@ -123,3 +129,40 @@ def make_on_beanstalkd(
             return stack.enter_context(made)
 
         yield make_one
+
+
+@pytest.fixture(scope="session")
+def postgresql_of_laravel(postgres_running: PostgresServer) -> str:
+    """Give the URL of a PostgreSQL database of these tests alone."""
+    return postgres_running.database()
+
+
+@pytest.fixture(scope="session")
+def mariadb_of_laravel(mariadb_running: MariadbServer) -> str:
+    """Give the URL of a MariaDB database of these tests alone."""
+    return mariadb_running.database()
+
+
+@pytest.fixture
+def make_on_database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeOnDatabase]:
+    """Give what makes the application, on an emptied database of a kind, with settings of it."""
+    with ExitStack() as stack:
+
+        def make_one(kind: str, **settings: Any) -> DatabaseApplication:
+            url = f"sqlite:///{tmp_path}/shared.sqlite3"
+            if kind != "sqlite":
+                url = request.getfixturevalue(f"{kind}_of_laravel")
+            php = php_with("database", database=config_of(url))
+            empty(url)
+            made = DatabaseApplication(tmp_path / "app", url, php, **settings)
+            return stack.enter_context(made)
+
+        yield make_one
+
+
+@pytest.fixture
+def snapshot_isolation(mariadb_running: MariadbServer) -> Iterator[None]:
+    """Turn on what MariaDB has on by default from 11.6 on."""
+    mariadb_running.sql("SET GLOBAL innodb_snapshot_isolation = ON")
+    yield
+    mariadb_running.sql("SET GLOBAL innodb_snapshot_isolation = OFF")

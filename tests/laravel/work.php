@@ -37,7 +37,12 @@ $handler = new class implements ExceptionHandler {
     }
 };
 
-$app['events']->listen(JobFailed::class, function (JobFailed $event) {
+$app['events']->listen(JobFailed::class, function (JobFailed $event) use ($app) {
+    if ($app->bound('queue.failer')) {
+        $app['queue.failer']->log(
+            $event->connectionName, $event->job->getQueue(), $event->job->getRawBody(), $event->exception
+        );
+    }
     note('recorded', [
         'uuid' => $event->job->uuid(), 'raw' => $event->job->getRawBody(),
         'error' => $event->exception->getMessage(),

@@ -20,8 +20,7 @@ from typing import Any, Self
 
 import greenstalk
 
-from tests.support.redis_server import binary, free_port
-from tests.support.server_process import PATIENCE, ServerProcess
+from tests.support.server_process import PATIENCE, ServerProcess, binary, free_port
 
 PROGRAM = "beanstalkd"
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.beanstalkd_server import BeanstalkdServer
-from tests.support.redis_server import binary
+from tests.support.server_process import binary
 
 _SOURCE = Path(__file__).with_name("later.c")
 

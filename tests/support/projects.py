@@ -56,6 +56,12 @@ class RedisProject(ServerProject):
     driver = "redis"
 
 
+class DatabaseProject(ServerProject):
+    """A project on PostgreSQL or MariaDB."""
+
+    driver = "database"
+
+
 class BeanstalkdProject(ServerProject):
     """A project on a beanstalkd; its facts and failed jobs are in the database of its folder."""
 

@@ -6,12 +6,8 @@ test that wanted it, and fails it where `CI` is set.
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,48 +16,19 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.server_process import PATIENCE, ServerProcess
+from tests.support.server_process import (
+    PATIENCE,
+    ServerProcess,
+    binary,
+    free_port,
+    socket_path,
+)
 
 SLOTS = 16384
-
-# Below the ports that outgoing connections are given: while a server is down nobody else gets its
-# port, and nobody who connects to it can be connected to itself. The bus of a Cluster's node
-# listens 10,000 above.
-_PORTS = range(12_000, 22_000)
-_BUS = 10_000
-_LONGEST_SOCKET_PATH = 100
-
-
-def binary(name: str = "redis-server") -> str:
-    """Give the path of a server's binary; without it the test is skipped, or fails in CI."""
-    found = shutil.which(name)
-    if found is None:
-        say = pytest.fail if "CI" in os.environ else pytest.skip
-        say(f"there is no {name} here: `make services` installs it")
-    return found
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on, nor on the one a Cluster's bus would take."""
-    while True:
-        port = random.SystemRandom().choice(_PORTS)
-        if all(_is_free(each) for each in (port, port + _BUS)):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -101,7 +68,7 @@ class RedisServer(ServerProcess):
         self.port = free_port()
         self.tls = tls
         self.password = password
-        self.socket = _socket_path(folder) if unix else None
+        self.socket = socket_path(folder, "redis.sock") if unix else None
         self.certificate = _certificate(folder) if tls else None
         self._program = binary(program)
         self._mode: list[str] = []
@@ -544,14 +511,6 @@ def _cluster_info(node: RedisServer) -> dict[str, str]:
 def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
     words = [word.decode() for word in flat]
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def _socket_path(folder: Path) -> Path:
-    """Give a path for a unix socket that is short enough to be one."""
-    path = folder / "redis.sock"
-    if len(str(path)) <= _LONGEST_SOCKET_PATH:
-        return path
-    return Path(tempfile.mkdtemp(prefix="redis-")) / "redis.sock"
 
 
 def _certificate(folder: Path) -> Path:

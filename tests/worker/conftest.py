@@ -1,11 +1,12 @@
 """Projects on the backends the worker is tested with.
 
-A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis as well, one that has
-`on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
+A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis, PostgreSQL and
+MariaDB as well, one that has `on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)`
+leaves a test out there.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
 So the others than the embedded one are `slow`, which `make test-all` runs, but of a test marked
-`every_backend`.
+`every_backend`; PostgreSQL and MariaDB are always.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import settings_of
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Project
-from tests.support.projects import BeanstalkdProject, RedisProject, emptied
+from tests.support.projects import BeanstalkdProject, DatabaseProject, RedisProject, emptied
 from tests.support.redis_server import RedisServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "on_redis_too: run on the embedded database and on Redis")
+    config.addinivalue_line("markers", "on_redis_too: run on Redis, PostgreSQL and MariaDB, too")
     config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
     config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
     config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
@@ -40,6 +42,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         slow = metafunc.definition.get_closest_marker("every_backend") is None
         marks = [pytest.mark.slow] if slow else []
         others = [pytest.param(name, marks=marks) for name in backends[1:]]
+        if not slow:
+            others.append(pytest.param("postgresql", marks=pytest.mark.slow))
         metafunc.parametrize("project", [backends[0], *others], indirect=True)
 
 
@@ -69,6 +73,10 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]
         emptied(beanstalkd)
         with BeanstalkdProject(tmp_path / "app", beanstalkd) as on_beanstalkd:
             yield on_beanstalkd
+        return
+    if request.param == "postgresql":
+        with DatabaseProject(tmp_path / "app", url=settings_of(request)["url"]) as on_database:
+            yield on_database
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     server.command("FLUSHALL")

@@ -8,14 +8,19 @@ import time
 
 import pytest
 
+from qframe.config import RedisSettings
 from qframe.contracts.status import State
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
+from qframe.drivers.redis.backend import RedisBackend
+from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.features.status import cancel_key
 from qframe.worker.cancellation import Cancellation
 from qframe.worker.leases import LeaseKeeper
+from tests.support.proxy import Mode, Proxy
+from tests.support.redis_server import RedisServer
 from tests.worker.bench import Bench
 
 DONE = End(State.COMPLETE)
@@ -49,6 +54,28 @@ def test_what_was_dropped_is_done_no_more() -> None:
     time.sleep(0.1)
     beats.end(lambda: None, 2)
     assert times == []
+
+
+def test_what_the_network_swallows_holds_it_up_no_longer_than_it_may(
+    redis_running: RedisServer,
+) -> None:
+    proxy = Proxy(*redis_running.address)
+    backend = RedisBackend("here", RedisSettings(url=redis_running.url_at(proxy.port), timeout=60))
+    beats, refused = Heartbeat(longest=0.2, close=backend.close), threading.Event()
+
+    def ask() -> None:
+        try:
+            backend.read("some fact")
+        except BackendUnavailable:
+            refused.set()
+
+    backend.read("some fact")
+    backend.close()
+    proxy.switch(Mode.BLACKHOLE)
+    beats.add(0.01, ask)
+    assert refused.wait(20)
+    beats.end(lambda: None, 2)
+    proxy.close()
 
 
 def test_what_raises_is_logged_and_done_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import gate
 from tests.support.marks import slow
-from tests.support.redis_server import binary
+from tests.support.server_process import binary
 
 GATE = ("F5", "F6", "F15", "F20", "F22", "F60", "F61", "F81", "P1", "P2")
 

@@ -172,7 +172,7 @@ def test_two_workers_on_a_file_being_created(project: Project) -> None:
         with sqlite3.connect(project.root / f"new-{number}.sqlite3") as connection:
             names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         connection.close()
-        assert {"jobs", "failed_jobs", "qframe_facts", "jobs_due", "jobs_leases"} <= names
+        assert {"jobs", "failed_jobs", "qframe_facts", "jobs_due_at", "jobs_leases"} <= names
 
 
 def test_the_project_is_found_from_a_folder_below(project: Project) -> None:

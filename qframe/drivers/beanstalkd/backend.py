@@ -46,7 +46,14 @@ class BeanstalkdBackend(Backend):
     again is another message.
     """
 
-    capabilities = ~(Capability.AHEAD | Capability.SEARCH | Capability.FACTS | Capability.JOINT)
+    capabilities = ~(
+        Capability.AHEAD
+        | Capability.SEARCH
+        | Capability.FACTS
+        | Capability.JOINT
+        | Capability.WITHIN
+        | Capability.OUTBOX
+    )
     needs_facts = True
 
     def __init__(

@@ -15,7 +15,7 @@ from qframe.contracts.step import Reservation
 from qframe.drivers import process
 from qframe.drivers.beanstalkd import errors
 from qframe.drivers.beanstalkd.protocol import JobStats, ServerStats
-from qframe.drivers.sockets import let_block, readable
+from qframe.drivers.sockets import let_block, limited, readable
 from qframe.exceptions import BackendUnavailable
 
 Reply = tuple[bytes, list[bytes], bytes]
@@ -83,21 +83,21 @@ class BeanstalkdConnection:
             self._connect()
 
     def _connect(self) -> socket.socket:
-        settings = self._settings
+        settings, connecting = self._settings, limited(self._settings.connect_timeout)
         try:
             if settings.host.startswith("/"):
                 self._socket = sock = socket.socket(socket.AF_UNIX)
-                sock.settimeout(settings.connect_timeout)
+                sock.settimeout(connecting)
                 sock.connect(settings.host)
             else:
                 address = settings.host, settings.port
-                self._socket = sock = socket.create_connection(address, settings.connect_timeout)
+                self._socket = sock = socket.create_connection(address, connecting)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError as error:
             self.drop()
             raise BackendUnavailable(f"{self.where}: {errors.reason(error)}") from error
-        sock.settimeout(settings.timeout)
+        sock.settimeout(limited(settings.timeout))
         let_block(sock)
         # Not `makefile`: its reads go through Python, some 2 us each.
         self._reader = open(sock.fileno(), "rb", _BUFFER, closefd=False)  # noqa: SIM115

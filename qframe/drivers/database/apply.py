@@ -11,13 +11,18 @@ from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.facts import Facts
 from qframe.drivers.database.failed import Failed
 from qframe.drivers.database.latches import Latches
+from qframe.drivers.database.marks import Marks
 from qframe.drivers.database.messages import DatabaseJob, Messages
 
+SOON = 1.0
+"""Seconds in which whoever waits looks by itself: what is due later need not be told."""
 _ONE_STATEMENT = {Push, op.Start, op.Renew, op.Delete, op.Set, op.Unset, op.Raise, op.Add}
 
 
 def needs_transaction(steps: Sequence[Step]) -> bool:
     """Whether steps take more than one statement, each of which is a transaction by itself."""
+    if not steps:
+        return False
     if len(steps) != 1 or len(steps[0].operations) != 1:
         return True
     return type(steps[0].operations[0]) not in _ONE_STATEMENT
@@ -27,7 +32,8 @@ class Tables:
     """What the operations are made with, by their types."""
 
     def __init__(self, database: Database, retry_after: float) -> None:
-        self.messages = messages = Messages(database, retry_after)
+        self.marks = Marks(database)
+        self.messages = messages = Messages(database, retry_after, self.marks)
         self.facts = facts = Facts(database)
         self.latches = latches = Latches(database)
         self.failed = failed = Failed(database)
@@ -56,15 +62,20 @@ class Tables:
 
 
 class DatabaseSteps:
-    """The steps of one call."""
+    """The steps of one call; `filled` are the queues in which there is something to take soon.
 
-    __slots__ = ("_moved", "_pushed", "_session", "_tables")
+    What is `marked` writes the session's mark with what it pushes, in one statement.
+    """
 
-    def __init__(self, tables: Tables, session: Session) -> None:
+    __slots__ = ("_marked", "_moved", "_pushed", "_session", "_tables", "filled")
+
+    def __init__(self, tables: Tables, session: Session, *, marked: bool = False) -> None:
+        self._marked = marked
         self._tables = tables
         self._session = session
         self._pushed: list[dict[str, Any]] = []
         self._moved: list[tuple[DatabaseJob, OfReservation | None]] = []
+        self.filled: set[str] = set()
 
     def apply(self, steps: Sequence[Step]) -> list[Result]:
         """Apply steps in order, each if its fence and expectations hold."""
@@ -76,11 +87,9 @@ class DatabaseSteps:
         """Tell the reservations what was committed; the call began at `sent` by `Backend.clock`."""
         for job, operation in self._moved:
             if isinstance(operation, op.Start):
-                job._attempts += not job.started  # noqa: SLF001 (the backend keeps it)
-                job.started, job.notes, job.lease = True, operation.notes, operation.lease
-                job.sure_until = sent + operation.lease
+                job.begin(operation, sent)
             elif isinstance(operation, op.Renew):
-                job.sure_until = sent + operation.lease
+                job.sure_until = sent + operation.lease / 3
             else:
                 job.sure_until = 0.0
 
@@ -97,6 +106,10 @@ class DatabaseSteps:
                 refused = tables.checks[kind](session, operation)
                 if refused is not None:
                     return refused if job is None or tables.messages.is_held(session, job) else LOST
+        if type(own) is op.Release:
+            self._insert()  # it may go before what was pushed
+            if len(step.operations) > 1:
+                session.pin()  # but is behind what its own step pushes before it
         # Before the rest, as its fence guards that, too.
         if job is not None and not self._settle(job, own):
             return LOST
@@ -106,10 +119,10 @@ class DatabaseSteps:
         """Do what becomes of a reservation; false where it is not the current one."""
         if own is None:
             return self._tables.messages.is_held(self._session, job)
-        if type(own) is op.Release:
-            self._insert()  # it may go before what was pushed
         done = self._tables.settles[type(own)](self._session, job, own)
         self._moved.append((job, own if done else None))
+        if done and type(own) is op.Release:
+            self._note_filled(job.queue, own.delay)
         return done
 
     def _change(self, step: Step) -> Result:
@@ -126,13 +139,18 @@ class DatabaseSteps:
             if push is None:
                 continue
             if kind is Push or operation.push:  # type: ignore[union-attr] # of a latch
-                self._pushed.append(tables.messages.row(push, session.now))
+                self._pushed.append(tables.messages.row(session, push))
+                self._note_filled(push.queue, push.delay)
             else:
                 due.append(push)
         return Result(Outcome.APPLIED, due=tuple(due)) if due else APPLIED
 
+    def _note_filled(self, queue: str, delay: float) -> None:
+        if delay < SOON:
+            self.filled.add(queue)
+
     def _insert(self) -> None:
         """Add what was pushed so far, in one statement."""
         if self._pushed:
-            self._tables.messages.insert(self._session, self._pushed)
+            self._tables.messages.insert(self._session, self._pushed, marked=self._marked)
             self._pushed = []

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from sqlalchemy import select
 
 from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Timing
+from qframe.contracts.backend import (
+    Backend,
+    Capability,
+    Change,
+    Found,
+    Health,
+    Latch,
+    Standing,
+    Timing,
+)
 from qframe.contracts.failed import FailedJob
+from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
-from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
+from qframe.drivers.database.apply import Tables
 from qframe.drivers.database.connection import Database
 from qframe.drivers.database.engine import shown, version_of, warnings_of
-from qframe.drivers.database.schema import NEVER
-from qframe.drivers.database.wait import Watch
+from qframe.drivers.database.errors import ConnectionLost
+from qframe.drivers.database.listen import Notifier
+from qframe.drivers.database.messages import DatabaseJob
+from qframe.drivers.database.outbox import DatabaseOutbox
+from qframe.drivers.database.request import Request, insisting
+from qframe.drivers.database.told import ToldStart, can_be_told
+from qframe.drivers.database.wait import watch_of
+from qframe.drivers.database.within import CallerDatabase
+from qframe.exceptions import BackendUnavailable
 
 
 class DatabaseBackend(Backend):
@@ -31,12 +52,57 @@ class DatabaseBackend(Backend):
         self.timing = timing or Timing()
         self.database = Database(settings, self.timing)
         self._tables = Tables(self.database, settings.retry_after)
-        self._watch = Watch(self.database)
+        self._watch = watch_of(self.database, settings)
+        self._notifier = Notifier(self.database, settings)
+        self._lazy = self.database.is_postgresql and settings.synchronous == "normal"
+        """Whether what becomes of a reservation may be lost where the server itself breaks down:
+        the message is there then, and runs again."""
+
+    def hear(self) -> None:
+        session = self.database.session()
+        if session.is_open:
+            with session:
+                pass
+
+    def within(self, transaction: object) -> Backend:
+        view = copy.copy(self)
+        view.database = CallerDatabase(self.database, transaction)
+        return view
+
+    def standing(self, reservation: Reservation) -> Standing:
+        if not isinstance(reservation, DatabaseJob):
+            raise TypeError(f"{reservation!r} is not of this backend")
+        with self.database.session() as session:
+            if not session.begin_at_once():
+                return Standing.LOCKED
+            found = self._tables.messages.standing(session, reservation)
+            session.commit()
+        return found
+
+    def outbox(self) -> Outbox:
+        return DatabaseOutbox(self.settings, self.timing)
 
     # -- steps and reservations -------------------------------------------------------------------
 
     def apply(self, *steps: Step) -> list[Result]:
         return self._exchange(steps)[1]
+
+    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+        sent = self.clock()
+        if not (self._lazy and self.database.session().is_whole and can_be_told(steps)):
+            return heard(self.apply(*steps))
+        told = ToldStart(steps, self.apply, heard)
+        if sent >= told.job.sure_until:
+            return heard(self.apply(*steps))
+        try:
+            with self.database.session() as session:
+                session.lazy = True
+                starting = self._tables.messages.starting
+                session.tell(told, *starting(session, told.job, told.start, told.done))
+        except ConnectionLost:
+            return told.say_again()
+        told.job.begin(told.start, sent)
+        return None
 
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
@@ -49,32 +115,21 @@ class DatabaseBackend(Backend):
     def _exchange(
         self, steps: Sequence[Step], queues: Sequence[str] = (), limit: int = 0
     ) -> tuple[list[Reservation], list[Result]]:
-        """Apply steps and hold messages, all in one transaction."""
-        sent = self.clock()
-        jobs: Sequence[Reservation] = []
-        with self.database.session() as session:
-            alone = not queues and not needs_transaction(steps)
-            if not alone:
-                session.begin()
-            exchange = DatabaseSteps(self._tables, session)
-            results = exchange.apply(steps)
-            if queues:
-                jobs = self._tables.messages.reserve(session, queues, limit, sent)
-            if not alone:
-                session.commit()
-            exchange.note(sent)
-        return list(jobs), results
+        """Apply steps and hold messages."""
+        request = Request(self._tables, steps, queues, limit, self.clock())
+        request.done(self.database, lazy=self._lazy)
+        filled = request.exchange.filled
+        if self.database.commits:
+            self._notifier.tell(filled)
+        elif filled:
+            with self.database.session() as session:
+                self._notifier.tell_with(session, filled)
+        if not self.database.commits and any(result.lost for result in request.results):
+            self.database.session().spoil()
+        return list(request.jobs), request.results
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        self._watch.wait(lambda: self._next_moment(queues), timeout, wake)
-
-    def _next_moment(self, queues: Sequence[str]) -> float:
-        """Give in how many seconds the next row of these queues is due, or its lease ends."""
-        messages = self._tables.messages
-        with self.database.session() as session:
-            moments = [messages.next_moment(session, queue) for queue in queues]
-            # The clocks differ a little: not a moment too early.
-            return (min(moments, default=NEVER) - session.now) / 1_000_000 + 0.001
+        self._watch.wait(queues, timeout, wake)
 
     def adopt(self, fence: bytes) -> Reservation | None:
         row, token = fence.decode().split(" ", 1)
@@ -92,10 +147,18 @@ class DatabaseBackend(Backend):
             return self._tables.messages.queues(session)
 
     def purge(self, queue: str) -> int:
+        return insisting(lambda: self._purge(queue))
+
+    def _purge(self, queue: str) -> int:
         with self.database.session() as session:
             return self._tables.messages.purge(session, queue)
 
     def kick(self, queue: str) -> int:
+        kicked = insisting(lambda: self._kick(queue))
+        self._notifier.tell([queue] if kicked else [])
+        return kicked
+
+    def _kick(self, queue: str) -> int:
         with self.database.session() as session:
             session.begin()
             kicked = self._tables.messages.kick(session, queue)
@@ -107,6 +170,9 @@ class DatabaseBackend(Backend):
             return self._tables.messages.search(session, queue, text, limit)
 
     def take(self, found: Found) -> Reservation | None:
+        return insisting(lambda: self._take(found))
+
+    def _take(self, found: Found) -> Reservation | None:
         sent = self.clock()
         with self.database.session() as session:
             session.begin()
@@ -148,11 +214,27 @@ class DatabaseBackend(Backend):
         return shown(self.database.url)
 
     def check(self) -> Health:
-        with self.database.session():
-            version = version_of(self.database.engine)
-        return Health(version, tuple(warnings_of(self.database.url, self.settings)))
+        database, due = self.database, []
+        with database.session() as session:
+            for table in database.schema.tables:
+                session.run(database.statement(select(table).limit(0)))
+            version = version_of(database.engine)
+        if database.missing():
+            due = ["its tables are to be upgraded: run `qframe migrate`; --sql shows what it does"]
+        return Health(version, (*warnings_of(database.url, self.settings), *due))
+
+    def migrate(self) -> list[Change]:
+        return self.database.migrate()
+
+    def migration(self, *, ask: bool = True) -> list[Change]:
+        return self.database.missing() if ask else self.database.all_changes()
+
+    def tables(self) -> list[str]:
+        return [table.name for table in self.database.schema.tables]
 
     def close(self) -> None:
         session = self.database.session()
         if session.is_open:
+            with suppress(BackendUnavailable), session:
+                pass  # so that the last answer is heard
             session.close()

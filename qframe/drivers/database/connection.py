@@ -3,55 +3,84 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from sqlalchemy import Column, ColumnElement, Connection, LargeBinary, cast
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    cast,
+    extract,
+    func,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
 from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Timing
+from qframe.contracts.backend import Change, Timing
 from qframe.drivers import process
-from qframe.drivers.database.engine import database_url, make_engine, prepare, shown
+from qframe.drivers.database.changes import Changes
+from qframe.drivers.database.engine import check_version, database_url, make_engine, shown
 from qframe.drivers.database.errors import translated
 from qframe.drivers.database.fork import forks
+from qframe.drivers.database.migrate import migrate
 from qframe.drivers.database.schema import Schema
-from qframe.drivers.database.sql import Statement
+from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
 from qframe.drivers.guard import guarded
 
-_MYSQL = "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS signed)"
-_CLOCKS = {
-    "postgresql": "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
-    "mysql": _MYSQL,
-    "mariadb": _MYSQL,
-}
 _TICK = 4
 """Microseconds between two times at least: what is between orders the operations of a step."""
+_LAZY = "SET LOCAL synchronous_commit = off"
+_sessions = itertools.count()
+_LONG = 500_000
+"""Characters after which a statement of many rows ends; a packet may have 16 MB by default."""
 _STEP_BACK = 1_000_000
 """Microseconds the clock may seem to go back; more, and it was set."""
 
 
+if TYPE_CHECKING:
+    from qframe.drivers.database.line import Line, Told
+
+
 class Database:
     """The database of one connection. Opened, and its tables created, when first used."""
+
+    commits: ClassVar[bool] = True
+    """Whether a call commits what it did."""
 
     def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:
         self.timing = timing
         self.url = database_url(settings)
         self.kind = self.url.get_backend_name()
         self.is_sqlite = self.kind == "sqlite"
+        self.is_postgresql = self.kind == "postgresql"
+        self.is_mysql = self.kind in {"mysql", "mariadb"}
         self.schema = Schema(settings)
         self.engine = make_engine(self.url, settings)
         self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
+        self.is_psycopg = self.is_postgresql and self.url.get_driver_name() == "psycopg"
+        self.pools_sessions = settings.listen is True
+        """Whether a pooler, where one is between, is known to keep a session together."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self._thread = _Thread(self)
         self._own_opening = threading.Lock()
         self._ready = False
         self._last = 0
+        self._ask_time = self.statement(select(self.clock()))
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether an answer can be lost, so that exchanges are marked."""
+        return self.commits and not self.is_sqlite
 
     def session(self) -> Session:
         """Give this thread's session, to be entered for a call."""
@@ -61,20 +90,34 @@ class Database:
         """Make a statement for this database."""
         return Statement(element, self.engine.dialect)
 
-    def now(self, cursor: Any) -> int:  # noqa: ANN401 (a DBAPI cursor)
-        """Give the database's time in microseconds; later than any that was given before.
+    def block(self, *elements: ClauseElement) -> Statement:
+        """Make one statement of several, in a transaction of their own; MariaDB only."""
+        return Block(self.engine.dialect, *elements)
 
-        SQLite has no clock of its own: it is a part of this process, and all that use the file
-        share this machine's.
+    def clock(self) -> ColumnElement[Any]:
+        """Give the time in microseconds, for use in a statement that has the values `Session.at`.
+
+        It is the server's, when the statement began, so that the order of messages is the one in
+        which it got them. SQLite has no clock of its own: it is a part of this process, and all
+        that use the file share this machine's.
         """
         if self.is_sqlite:
-            now = time.time_ns() // 1000
-        else:
-            cursor.execute(_CLOCKS[self.kind])
-            now = int(cursor.fetchone()[0])
+            return number("now")
+        seconds: ColumnElement[Any] = func.unix_timestamp(func.now(6))
+        if self.is_postgresql:
+            seconds = extract("epoch", func.statement_timestamp())
+        return cast(seconds * 1_000_000, BigInteger) + number("skew")
+
+    def now(self, cursor: Any) -> int:  # noqa: ANN401 (a DBAPI cursor)
+        """Give the database's time in microseconds; later than any that was given before."""
+        now = time.time_ns() // 1000 if self.is_sqlite else self._server_time(cursor)
         if not self._last - _STEP_BACK < now < self._last + _TICK:
             self._last = now - _TICK
         return self.next_tick()
+
+    def _server_time(self, cursor: Any) -> int:  # noqa: ANN401 (a DBAPI cursor)
+        cursor.execute(self._ask_time.sql, {"skew": 0})
+        return int(cursor.fetchone()[0])
 
     def next_tick(self) -> int:
         """Give a later time than the last, without asking."""
@@ -84,13 +127,25 @@ class Database:
     # -- what columns of text take ----------------------------------------------------------------
 
     def stored(self, raw: bytes) -> str | bytes:
-        """Give bytes as a column of text takes them; SQLite takes any there."""
+        """Give bytes as a column of text takes them, `sql.as_bytes` gives them back."""
+        if not self.is_sqlite:
+            return as_text(raw, nul=self.kind != "postgresql")
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            if self.is_sqlite:
-                return raw
-            raise ValueError(f"{self.kind} keeps text in UTF-8 only, not other bytes") from None
+            return raw  # SQLite takes any
+
+    def stored_text(self, text: str) -> str:
+        """Give a text as a column takes it, `read_text` gives it back."""
+        return (
+            text
+            if self.is_sqlite
+            else as_text(text.encode("utf-8", "surrogatepass"), nul=self.kind != "postgresql")
+        )
+
+    def read_text(self, text: str) -> str:
+        """Give the text that was stored."""
+        return text if self.is_sqlite else as_bytes(text).decode("utf-8", "surrogatepass")
 
     def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
         """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
@@ -99,12 +154,13 @@ class Database:
     # -- opening and closing ----------------------------------------------------------------------
 
     def open(self, session: Session) -> Connection:
-        """Open a connection; the first one makes the tables."""
+        """Open a connection; the first one to SQLite makes the tables."""
         with self._opening():
             connection = self.engine.connect()
             try:
-                if not self._ready:
-                    prepare(self.engine, connection, self.schema, self.begin)
+                if self.is_sqlite and not self._ready:
+                    check_version(self.engine)
+                    migrate(connection, self.schema)
                     self._ready = True
             except BaseException:
                 connection.close()
@@ -112,6 +168,30 @@ class Database:
             if self.is_sqlite:
                 forks.add(session)
         return connection
+
+    def migrate(self) -> list[Change]:
+        """Make what is missing of the tables; gives what was done."""
+        return self._look(lambda connection: migrate(connection, self.schema))
+
+    def missing(self) -> list[Change]:
+        """Give what `migrate` would do."""
+        if self.is_sqlite and self.file() is None:
+            return self.all_changes()  # to look would make the file
+        return self._look(lambda c: Changes(self.schema, c.dialect).missing(c))
+
+    def all_changes(self) -> list[Change]:
+        """Give what makes the tables, without a look at the database."""
+        return Changes(self.schema, self.engine.dialect).all()
+
+    def _look(self, act: Callable[[Connection], list[Change]]) -> list[Change]:
+        """Act on a connection that is closed afterwards."""
+        with guarded(), self._opening():
+            try:
+                with self.engine.connect() as connection:
+                    check_version(self.engine)
+                    return act(connection)
+            except self.errors as error:
+                raise translated(error, shown(self.url)) from error
 
     def _opening(self) -> threading.Lock:
         return forks.opening if self.is_sqlite else self._own_opening
@@ -133,18 +213,40 @@ class Database:
                 self._ready = False
 
 
+class Mark:
+    """The number of a session's last exchange (`marks`), and the key it is kept under."""
+
+    def __init__(self) -> None:
+        self.key = f"{process.token()}{next(_sessions):x}"
+        self.number = 1
+
+
 class Session:
     """One thread's connection, a context for each call. What a call does not commit is undone.
 
     What goes wrong between the connection and the database leaves it translated.
     """
 
+    lazy = False
+    """Whether this call's commit waits for no disk: PostgreSQL writes it some 200 ms later."""
+    sweeps = True
+    """Whether what has expired may be removed by the way."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._guard = guarded()
         self._connection: Connection | None = None
+        self._line: Line | None = None
+        self._told: Told | None = None
+        self.mark = Mark()
+        self.is_whole = False
+        """Whether it is one session of PostgreSQL, with what is prepared or listened to in it.
+
+        Known for psycopg alone, which is what prepares and listens.
+        """
         self._pid = 0
         self._now = 0
+        self._pinned: int | None = None
         self.cursor: Any = None
         self.file: object = None
         self.in_transaction = False
@@ -163,11 +265,14 @@ class Session:
         try:
             if self._pid != process.pid():
                 self._open()
+            if self._told is not None:
+                self._hear(self._told)
             self.lock.acquire()
         except BaseException as error:
             self._leave(error)
             raise
-        self._now = 0
+        self._now, self._pinned = 0, None
+        self.lazy = False
         return self
 
     def __exit__(
@@ -191,7 +296,38 @@ class Session:
     def begin(self) -> None:
         """Begin a transaction."""
         self.in_transaction = True  # from before: a Ctrl-C may come as it returns
-        self.cursor.execute(self._database.begin)
+        if self.lazy:  # two in one go, which cannot be prepared
+            self.cursor.execute(f"{self._database.begin}; {_LAZY}", prepare=False)
+        else:
+            self.cursor.execute(self._database.begin)
+
+    def begin_at_once(self) -> bool:
+        """Begin a transaction; false where SQLite's write lock would have to be waited for."""
+        if not self._database.is_sqlite:
+            self.begin()
+            return True
+        patience = self.cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+        self.cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            self.begin()
+        except self._database.errors as error:
+            self.in_transaction = False
+            if "locked" not in str(error):
+                raise
+            return False
+        finally:
+            self.cursor.execute(f"PRAGMA busy_timeout = {patience}")
+        return True
+
+    def wait_for_locks(self, seconds: int) -> None:
+        """Wait for locks that others hold no longer than this, in this transaction."""
+        if self._database.is_postgresql:
+            self.cursor.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
+        else:
+            self.cursor.execute(f"SET innodb_lock_wait_timeout = {seconds}")
+
+    def spoil(self) -> None:
+        """See to it that the transaction cannot be committed, where that is possible."""
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -209,16 +345,26 @@ class Session:
 
     def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
         """Run a statement; gives the cursor, whose rows must be read before the next call."""
-        if statement.constants:
-            values |= statement.constants
         self.cursor.execute(statement.sql, values)
         return self.cursor
 
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
-        """Run a statement once per row."""
-        if statement.constants:
-            rows = [row | statement.constants for row in rows]
-        self.cursor.executemany(statement.sql, rows)
+        """Run a statement once per row; on MariaDB many rows are inserted by one.
+
+        PyMySQL does so by itself only where all values are parameters.
+        """
+        head, values, row = statement.sql.partition(" VALUES ")
+        if not (values and self._database.is_mysql):
+            self.cursor.executemany(statement.sql, rows)
+            return
+        some: list[str] = []
+        size = 0
+        for each in rows:
+            some.append(self.cursor.mogrify(row, each))
+            size += len(some[-1])
+            if size >= _LONG or each is rows[-1]:
+                self.cursor.execute(f"{head} VALUES {', '.join(some)}")
+                some, size = [], 0
 
     @property
     def now(self) -> int:
@@ -227,9 +373,23 @@ class Session:
             self._now = self._database.now(self.cursor)
         return self._now
 
+    @property
+    def at(self) -> dict[str, Any]:
+        """What statements take that use `Database.clock` or `lazily`."""
+        if self._database.is_sqlite:
+            return {"now": self.now}
+        skew = int(self._database.timing.skew * 1_000_000)
+        return {"skew": skew, "commit": "off" if self.lazy else None, "at": self._pinned}
+
+    def pin(self) -> None:
+        """Let what follows be at one time, which is now, up to `put_forward`."""
+        if not self._database.is_sqlite:
+            self._now = 0
+            self._pinned = self.now
+
     def put_forward(self) -> None:
         """Let what follows in this call be later."""
-        self._now = self._database.next_tick()
+        self._now, self._pinned = self._database.next_tick(), None
 
     def version(self) -> object:
         """Give a value that changes when another connection has committed."""
@@ -237,22 +397,70 @@ class Session:
             return object()  # no cheap answer: look again every time
         return self.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
+    # -- what nobody waits for --------------------------------------------------------------------
+
+    def tell(self, told: Told, statement: Statement, values: Mapping[str, Any]) -> None:
+        """Send what is heard before the next use; PostgreSQL only."""
+        from qframe.drivers.database.line import Line  # noqa: PLC0415 (imports PostgreSQL's client)
+
+        assert self._connection is not None  # noqa: S101 (entered)
+        if self._line is None:
+            driver: Any = self._connection.connection.driver_connection
+            self._line = Line(driver, statement)
+        self._line.send(values)
+        self._told = told
+
+    def _hear(self, told: Told) -> None:
+        """Hear the answer, or say it again on another connection."""
+        self._told = None
+        if self._line is not None:
+            try:
+                answer = self._line.answer()
+            except self._database.errors:
+                self.close()
+            else:
+                told.hear(*answer)
+                return
+        try:
+            told.say_again()
+        except BaseException:
+            self._told = told
+            raise
+
     # -- its connection ---------------------------------------------------------------------------
 
     def _open(self) -> None:
         if self._connection is not None:
             # Forked: the connection is the parent's, and closing it here would end it there.
             _inherited.append(self._connection)
-            self._connection = None
+            self._connection = self._line = self._told = None
+        if not self.mark.key.startswith(process.token()):
+            self.mark = Mark()  # the other is the parent's
         self._connection = self._database.open(self)
         driver: Any = self._connection.connection.driver_connection
         self.cursor = driver.cursor()
         self.file = self._database.file()
+        self.is_whole = False
+        if self._database.is_psycopg:
+            self._find_pooler(driver)
         self._pid = process.pid()
+
+    def _find_pooler(self, driver: Any) -> None:  # noqa: ANN401 (psycopg's connection)
+        """Find out whether what is prepared or listened to is there for the next statement.
+
+        A pooler in transaction mode takes either, and loses it: the next transaction may be on
+        another session. It gives its clients a process id of its own making.
+        """
+        self.cursor.execute("SELECT pg_backend_pid()")
+        is_server = self.cursor.fetchone()[0] == driver.info.backend_pid
+        self.is_whole = is_server or self._database.pools_sessions
+        if not self.is_whole:
+            driver.prepare_threshold = None
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         connection, self._connection, self._pid = self._connection, None, 0
+        self._line = None
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()

@@ -1,4 +1,4 @@
-"""The engine: SQLAlchemy's for a URL, set up by dialect, and the tables it finds or makes."""
+"""The engine: SQLAlchemy's for a URL, set up by dialect."""
 
 from __future__ import annotations
 
@@ -6,19 +6,36 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from qframe.config import DatabaseSettings
-from qframe.drivers.database.schema import Schema
 from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.jobs import project
 from qframe.payload.text import one_line
 
 _SETUP_PATIENCE = 30.0
-_OLDEST_SQLITE = (3, 35)
+_PATIENCE = 20
+"""Seconds after which a server whose system acknowledges nothing is taken for gone."""
+_LIBPQ: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": _PATIENCE // 2,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": _PATIENCE * 1000,
+}
+"""What libpq would wait for by itself: two hours for an answer, a quarter of one for a way."""
+_OLDEST = {"sqlite": (3, 35), "postgresql": (12,), "mysql": (10, 6), "mariadb": (10, 6)}
+"""Versions that have what the statements use: RETURNING, generated columns, SKIP LOCKED."""
+_CLIENTS = {
+    "sqlite": ("pysqlite", ""),
+    "postgresql": ("psycopg", "postgres"),
+    "mysql": ("pymysql", "mariadb"),
+    "mariadb": ("pymysql", "mariadb"),
+}
+"""The client library of each kind of database, and the extra that installs it."""
 
 
 def database_url(settings: DatabaseSettings) -> URL:
@@ -29,6 +46,14 @@ def database_url(settings: DatabaseSettings) -> URL:
         raise ConfigurationError(
             "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
         ) from None
+    if url.get_backend_name() not in _OLDEST:
+        raise ConfigurationError("connections: url: not SQLite, PostgreSQL or MariaDB")
+    kind, _, named = url.drivername.partition("+")
+    if named and named != _CLIENTS[kind][0]:
+        raise ConfigurationError(
+            f"connections: url: {kind} is used by {_CLIENTS[kind][0]}, not by {one_line(named)}: "
+            f"write {kind}://..."
+        )
     if url.get_backend_name() != "sqlite":
         return url
     if not url.database or url.database == ":memory:":
@@ -49,17 +74,27 @@ def shown(url: URL) -> str:
 def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
     """Give an engine that pools nothing and leaves transactions to us."""
     kind = url.get_backend_name()
+    client, extra = _CLIENTS[kind]
     arguments: dict[str, Any] = {}
     if kind == "sqlite":
         arguments = {"timeout": settings.busy_timeout, "check_same_thread": False}
+    elif kind == "postgresql" and url.get_driver_name() in {"psycopg", "psycopg2"}:
+        arguments = {name: value for name, value in _LIBPQ.items() if name not in url.query}
     try:
         engine = create_engine(
-            url,
+            url.set(drivername=f"{kind}+{client}"),
             poolclass=NullPool,
+            pool_reset_on_return=None,  # what is closed is gone, and a lost connection cannot be
             isolation_level="AUTOCOMMIT",
             paramstyle="named" if kind == "sqlite" else "pyformat",
             connect_args=arguments,
         )
+    except ModuleNotFoundError as error:
+        if error.name != client:
+            raise
+        raise ConfigurationError(
+            f"the database {shown(url)} needs the package {client}: pip install 'qframe[{extra}]'"
+        ) from None
     except (NoSuchModuleError, ArgumentError, ImportError) as error:
         raise ConfigurationError(f"the database {shown(url)}: {one_line(str(error))}") from None
     if kind == "sqlite":
@@ -95,25 +130,23 @@ def _set_up_sqlite(raw: Any, engine: Engine, synchronous: str) -> None:  # noqa:
 
 
 def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
-    """Lock the rows that are found, not the gaps between them."""
+    """Lock the rows that are found, not the gaps between them; and have no hour twice a year."""
     with raw.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+00:00'")
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def prepare(engine: Engine, connection: Connection, schema: Schema, begin: str) -> None:
-    """Make what is missing of the tables, in one transaction where the database can.
-
-    Where that fails the connection is to be closed.
-    """
-    dbapi = engine.dialect.loaded_dbapi
-    if engine.dialect.name == "sqlite" and dbapi.sqlite_version_info < _OLDEST_SQLITE:
-        raise BackendUnusable(f"SQLite {dbapi.sqlite_version} is too old: 3.35 is needed")
-    if not schema.changes(connection):
-        return
-    connection.exec_driver_sql(begin)
-    for change in schema.changes(connection):
-        connection.exec_driver_sql(change)
-    connection.exec_driver_sql("COMMIT")
+def check_version(engine: Engine) -> None:
+    """Refuse a database that is too old; after the first connection, which has told its version."""
+    dialect, name = engine.dialect, shown(engine.url)
+    version = getattr(dialect, "server_version_info", None) or ()
+    if dialect.name == "sqlite":
+        version = dialect.loaded_dbapi.sqlite_version_info
+    if dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False):
+        raise BackendUnusable(f"the database {name} is MySQL: MariaDB is needed")
+    if version < _OLDEST[dialect.name]:
+        said, wanted = (".".join(map(str, each)) for each in (version, _OLDEST[dialect.name]))
+        raise BackendUnusable(f"the database {name} is too old ({said}): {wanted} is needed")
 
 
 def version_of(engine: Engine) -> str:

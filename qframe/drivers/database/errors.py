@@ -1,22 +1,105 @@
-"""What an error of the database means, by its type and in a few words."""
+"""What an error of the database means, by its code where it has one, and in a few words."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 from sqlalchemy.exc import DBAPIError
 
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from qframe.payload.text import one_line
 
-_HOPELESS = {
+
+class TryAgain(BackendUnavailable):
+    """The database has undone a transaction for the sake of another."""
+
+
+class ConnectionLost(BackendUnavailable):
+    """The connection ended in the middle: what was said may have been done."""
+
+
+_NO_TABLE = "has no table {name}: run `qframe migrate`"
+_NO_COLUMN = "has no column {name}, an upgrade is due: run `qframe migrate`"
+_NO_RIGHT = "does not let its user do this: {text}"
+_REFUSED = "refuses its user or password: {text}"
+_NO_DATABASE = "is not there: {text}"
+_CONFLICT = "undid a transaction for the sake of others: {text}"
+_IN_USE = "is in use by a transaction of others, which took too long: {text}"
+_SHUTTING_DOWN = "is shutting down or starting: {text}"
+_NO_SLOT = "has no connection left, too many are open: {text}"
+_READ_ONLY = "takes no writes, it is a standby or was made read-only: {text}"
+_FULL = "cannot be written: the disk is full: {text}"
+_TOO_SLOW = "ended this by a time limit of its own: {text}"
+_SILENT = "does not answer: {text}"
+_CONFLICTS: Mapping[object, str] = {
+    "40001": _CONFLICT,  # serialization_failure
+    "40P01": _CONFLICT,  # deadlock_detected
+    1213: _CONFLICT,  # ER_LOCK_DEADLOCK
+    1020: _CONFLICT,  # ER_CHECKREAD, of innodb_snapshot_isolation
+}
+_HOPELESS: Mapping[object, str] = {
+    "42P01": _NO_TABLE,
+    1146: _NO_TABLE,
+    "42703": _NO_COLUMN,
+    1054: _NO_COLUMN,
+    "42501": _NO_RIGHT,
+    1142: _NO_RIGHT,
+    1143: _NO_RIGHT,
+    1044: _NO_RIGHT,
+    "28P01": _REFUSED,
+    "28000": _REFUSED,
+    1045: _REFUSED,
+    1698: _REFUSED,
+    "3D000": _NO_DATABASE,
+    1049: _NO_DATABASE,
     "file is not a database": "is not an SQLite database",
     "readonly database": "is read-only: give its file and folder write permission",
     "unable to open": "cannot be opened: does its folder exist, and may this user write there?",
     "disk image is malformed": "is damaged",
+    # What PostgreSQL says to one who connects comes without its code.
+    "password authentication failed": _REFUSED,
+    "no password supplied": _REFUSED,
+    "no pg_hba.conf entry": _REFUSED,
 }
-_PASSING = {
+_PASSING: Mapping[object, str] = {
+    "55P03": _IN_USE,
+    1205: _IN_USE,  # it has waited for its lock a long time: to try at once again does not help
+    "53300": _NO_SLOT,
+    1040: _NO_SLOT,
+    1203: _NO_SLOT,
+    1226: _NO_SLOT,
+    "25006": _READ_ONLY,
+    1290: _READ_ONLY,
+    1836: _READ_ONLY,
+    "53100": _FULL,
+    1021: _FULL,
+    1114: _FULL,
+    "57014": _TOO_SLOW,
+    1969: _TOO_SLOW,
     "database or disk is full": "cannot be written: the disk is full",
     "database is locked": "is locked: another program has held it longer than busy_timeout",
+    "too many clients already": _NO_SLOT,
+    "remaining connection slots": _NO_SLOT,
+    "the database system is": _SHUTTING_DOWN,
 }
+"""By PostgreSQL's codes, MariaDB's numbers, and what the text of an error holds elsewhere."""
+_LOST: Mapping[object, str] = {
+    **dict.fromkeys(("57P01", "57P02", "57P03", 1053), _SHUTTING_DOWN),
+    "25P03": _TOO_SLOW,
+    **dict.fromkeys(("08000", "08001", "08003", "08006", 2006, 2013, 2014, 2055, 0), _SILENT),
+}
+_KINDS: tuple[tuple[Mapping[object, str], type[BackendUnavailable]], ...] = (
+    (_CONFLICTS, TryAgain),
+    (_HOPELESS, BackendUnusable),
+    (_PASSING, BackendUnavailable),
+    (_LOST, ConnectionLost),
+)
+_MISSING = {
+    re.compile(r'database "[^"]*" does not exist'): _NO_DATABASE,
+    re.compile(r'role "[^"]*" does not exist'): _REFUSED,
+}
+_NAMED = re.compile(r"""["']([^"']+)["']|column ([\w.]+)""")
 
 
 def translated(error: BaseException, database: str) -> Exception:
@@ -24,12 +107,44 @@ def translated(error: BaseException, database: str) -> Exception:
 
     A `DataError` is about what the caller gave: too long, or a NUL where the server takes none.
     """
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    text = one_line(str(cause))
+    cause = _cause(error)
+    code = _code(cause)
+    text = one_line(str(cause.args[-1] if isinstance(code, int) else cause))
+    for meanings, raised in _KINDS:
+        if code is not None and code in meanings:
+            return raised(_told(database, meanings[code], text))
     if any(kind.__name__ == "DataError" for kind in type(cause).__mro__):
         return ValueError(f"the database {database} cannot hold this: {text}")
-    for meanings, raised in ((_HOPELESS, BackendUnusable), (_PASSING, BackendUnavailable)):
+    for meanings, raised in _KINDS:
         for sign, meaning in meanings.items():
-            if sign in text:
-                return raised(f"the database {database} {meaning}")
-    return BackendUnavailable(f"the database {database} does not answer: {text}")
+            if isinstance(sign, str) and " " in sign and sign in text:
+                return raised(_told(database, meaning, text))
+    for missing, meaning in _MISSING.items():
+        if missing.search(text):
+            return BackendUnusable(_told(database, meaning, text))
+    # Clients that notice it by themselves have no code for it.
+    lost = code is None and _is_operational(cause)
+    return (ConnectionLost if lost else BackendUnavailable)(_told(database, _SILENT, text))
+
+
+def _is_operational(error: BaseException) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"OperationalError", "InterfaceError"})
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, DBAPIError) and error.orig else error
+
+
+def _code(cause: BaseException) -> int | str | None:
+    """Give MariaDB's number or PostgreSQL's SQLSTATE."""
+    if cause.args and isinstance(cause.args[0], int):
+        return cause.args[0]
+    code: str | None = getattr(cause, "sqlstate", None)
+    return code
+
+
+def _told(database: str, meaning: str, text: str) -> str:
+    found = _NAMED.search(text)
+    name = (found[1] or found[2]) if found else "that is needed"
+    return f"the database {database} {meaning.format(name=name, text=text)}"

@@ -31,6 +31,7 @@ class Facts:
         within = and_(c.key >= param("prefix"), c.key < param("upto"), c.key > param("after"))
         scanned = select(c.key, c.value).where(within, alive).order_by(c.key)
         self._stays_absent = database.is_sqlite
+        self._stored, self._text = database.stored_text, database.read_text
         self._read = make(read)
         self._locked = make(read.with_for_update())
         self._placeholder = make(upsert(facts, key | changed))
@@ -48,21 +49,25 @@ class Facts:
         if not self._stays_absent:  # a row that can be locked
             session.run(self._placeholder, key=key, value="", expires_at=0)
         row = session.run(self._locked, key=key, now=session.now).fetchone()
-        holds = None if row is None else row[0]
+        holds = None if row is None else self._text(row[0])
         return None if holds == operation.value else Result(Outcome.REFUSED, key, holds)
 
     def unset(self, session: Session, operation: Unset) -> None:
         """Remove a fact."""
-        statement = self._remove if operation.value is None else self._remove_value
-        session.run(statement, key=operation.key, value=operation.value)
+        if operation.value is None:
+            session.run(self._remove, key=operation.key)
+        else:
+            value = self._stored(operation.value)
+            session.run(self._remove_value, key=operation.key, value=value)
 
     def set(self, session: Session, operation: Set) -> None:
         """Write a fact."""
-        self._write(session, self._set, operation, operation.value)
+        self._write(session, self._set, operation, self._stored(operation.value))
 
     def raise_(self, session: Session, operation: Raise) -> None:
         """Write a fact unless one of a higher rank is there."""
-        self._write(session, self._raise, operation, operation.value, rank=operation.rank)
+        value = self._stored(operation.value)
+        self._write(session, self._raise, operation, value, rank=operation.rank)
 
     def add(self, session: Session, operation: Add) -> None:
         """Count a number up."""
@@ -81,9 +86,10 @@ class Facts:
     def value(self, session: Session, key: str) -> str | None:
         """Give what a key holds."""
         row = session.run(self._read, key=key, now=session.now).fetchone()
-        return None if row is None else row[0]
+        return None if row is None else self._text(row[0])
 
     def scan(self, session: Session, prefix: str, limit: int, after: str) -> list[tuple[str, str]]:
         """List facts by key."""
         values = {"prefix": prefix, "upto": prefix + LAST, "after": after, "limit": limit}
-        return [(k, v) for k, v in session.run(self._scan, now=session.now, **values).fetchall()]
+        rows = session.run(self._scan, now=session.now, **values).fetchall()
+        return [(key, self._text(value)) for key, value in rows]

@@ -28,12 +28,12 @@ class Failed:
         make, raw, table = database.statement, database.as_bytes, database.schema.failed
         c, this = table.c, table.c.uuid == param("uuid")
         written = {name: c[name] for name in _FIELDS}
-        fields = written | {"payload": raw(c.payload), "exception": raw(c.exception)}
+        fields = written | {each: raw(c[each]) for each in ("payload", "exception", "name")}
         found = select(*fields.values())
         number = select(c.id).where(this)
         of_queue = or_(c.queue == param("queue"), param("queue").is_(None))
         page = found.where(c.id < param("below"), of_queue).order_by(c.id.desc())
-        self._stored = database.stored
+        self._stored, self._stored_text = database.stored, database.stored_text
         self._insert = make(table.insert().values(params(*written)))
         self._remove = make(table.delete().where(this))
         self._find = make(found.where(this))
@@ -53,6 +53,8 @@ class Failed:
         job = operation.job
         fields = {name: getattr(job, name) for name in _FIELDS}
         fields["payload"] = self._stored(job.payload)
+        fields["exception"] = self._stored_text(job.exception)
+        fields["name"] = self._stored_text(job.name)
         fields["history"] = job.history.to_json()
         # As Laravel writes it, in UTC, with the fraction that keeps an order.
         at = datetime.fromtimestamp(job.failed_at, UTC)
@@ -89,13 +91,13 @@ def _record(row: tuple[Any, ...]) -> FailedJob:
     fields = dict(zip(_FIELDS, row, strict=True))
     raw = fields["payload"] = as_bytes(fields["payload"])
     fields["exception"] = as_bytes(fields["exception"]).decode("utf-8", "replace")
+    name = fields["name"]
+    fields["name"] = _name(raw) if name is None else as_bytes(name).decode("utf-8", "replace")
     fields["history"] = History.from_json(fields["history"])
     at = datetime.fromisoformat(str(fields["failed_at"])).replace(tzinfo=UTC)
     fields["failed_at"] = at.timestamp()
     # Those that PHP recorded have neither.
     fields["attempts"] = fields["attempts"] or 0
-    if fields["name"] is None:
-        fields["name"] = _name(raw)
     return FailedJob(**fields)
 
 

@@ -54,6 +54,7 @@ class Latches:
         then = (c.then_queue, database.as_bytes(c.then_raw), c.then_delay, c.then_priority)
         labels = select(m.label).where(of_latch, m.failed == 1).order_by(m.number)
         self._stored = database.stored
+        self._stored_text, self._text = database.stored_text, database.read_text
         self._seen = make(found)
         self._locked = make(found.with_for_update())
         self._then = make(select(*then).where(this))
@@ -140,7 +141,8 @@ class Latches:
     def _fail(self, session: Session, latch: _Row, arrival: Arrive) -> bool:
         """Note that a member has failed, unless it is done."""
         values = {"key": arrival.latch, "number": arrival.member}
-        if session.run(self._arrive, failed=1, label=arrival.label, **values).rowcount:
+        label = self._stored_text(arrival.label)
+        if session.run(self._arrive, failed=1, label=label, **values).rowcount:
             latch.failed += 1
             if latch.first_failed is None:
                 latch.first_failed, latch.failed_at = arrival.member, session.now / 1_000_000
@@ -159,5 +161,5 @@ class Latches:
             return None
         size, done, failed, closed, first, failed_at, completed_at = found[: len(_STATE)]
         rows = session.run(self._labels, key=key, limit=labels).fetchall() if labels else ()
-        seen = tuple(label for (label,) in rows)
+        seen = tuple(self._text(label) for (label,) in rows)
         return Latch(size, done, failed, bool(closed), first, failed_at, completed_at, seen)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-from qframe.contracts.backend import Found, Place
+from qframe.contracts.backend import Found, Place, Standing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Release, Renew, Reservation, Start
 from qframe.drivers import process
 from qframe.drivers.database.connection import Database, Session
-from qframe.drivers.database.schema import LATEST, NEVER
-from qframe.drivers.database.sql import as_bytes
+from qframe.drivers.database.marks import Marks
+from qframe.drivers.database.schema import NEVER
+from qframe.drivers.database.sql import Statement, as_bytes
 from qframe.drivers.database.statements import Statements
 
 _BEHIND = 1
 """Microseconds by which what is released is behind what the same step pushed before it."""
+_LONGEST = 2**61
+_CEILING = 999_999
+"""Added to microseconds before they are cut to seconds that are not too early."""
 
 Text = str | bytes | None
 
+_ORDER = itemgetter(4, 5, 0)
+"""What orders the rows of a claim: late ones first, then by when they were due, then by id."""
 _reservations = itertools.count()
 
 
@@ -39,6 +46,12 @@ class DatabaseJob(Reservation):
     def fence(self) -> bytes:
         return f"{self.row} {self.token}".encode()
 
+    def begin(self, start: Start, sent: float) -> None:
+        """Note that it is started; that was said at `sent` by `Backend.clock`."""
+        self._attempts += not self.started
+        self.started, self.notes, self.lease = True, start.notes, start.lease
+        self.sure_until = sent + start.lease / 3
+
 
 class Messages:
     """What is done to messages, in the session's transaction.
@@ -46,71 +59,57 @@ class Messages:
     `retry_after` is what PHP's reservations last.
     """
 
-    def __init__(self, database: Database, retry_after: float) -> None:
+    def __init__(self, database: Database, retry_after: float, marks: Marks) -> None:
         self._timing = database.timing
         self._stored = database.stored
-        self._is_postgresql = database.kind == "postgresql"
-        self._retry_after = int(retry_after)
-        self._sql = Statements(database, self._retry_after)
+        self._database = database
+        self._marks = marks
+        self._sql = Statements(database, int(retry_after), marks.element)
+        self.claims_at_once = database.is_postgresql
+        """Whether messages are held by one statement, which needs no transaction around it."""
 
     # -- what waits -------------------------------------------------------------------------------
 
-    def row(self, push: Push, at: int) -> dict[str, Any]:
-        """Give the row of a new message, pushed at this time."""
-        row = due_at(at, push.delay)
+    def row(self, session: Session, push: Push) -> dict[str, Any]:
+        """Give the row of a message that is pushed now."""
+        row = after(push.delay) | session.at
         row["queue"], row["payload"] = push.queue, self._stored(push.raw)
-        row["created_at"] = at // 1_000_000
         return row
 
-    def insert(self, session: Session, rows: Sequence[dict[str, Any]]) -> None:
-        """Add messages."""
-        session.run_many(self._sql.insert, rows)
-
-    def make_ready(self, session: Session, queue: str) -> None:
-        """Move what PHP wrote to its place, and what nobody renewed to the head of its queue."""
-        now = session.now
-        session.run(self._sql.adopt, queue=queue)
-        before = -(-now // 1_000_000) - self._retry_after
-        values = {"queue": queue, "now": now, "reserved_before": before}
-        rows = session.run(self._sql.expired, **values).fetchall()
-        if rows:
-            head = self._head(session, queue)
-            self._move(session, rows, [head - number for number in range(len(rows))])
-
-    def _move(self, session: Session, rows: Sequence[tuple[int]], dues: Iterable[int]) -> None:
-        available_at = session.now // 1_000_000
-        ready = [
-            {"id": row, "due": due, "available_at": available_at}
-            for (row,), due in zip(rows, dues, strict=False)
-        ]
-        if ready:
-            session.run_many(self._sql.make_ready, ready)
+    def insert(
+        self, session: Session, rows: Sequence[dict[str, Any]], *, marked: bool = False
+    ) -> None:
+        """Add messages; those that are `marked` in a transaction of their own, with the mark."""
+        mark = self._marks.values(session) if marked else {}
+        if len(rows) == 1:
+            statement = self._sql.insert_marked if marked else self._sql.insert
+            session.run(statement, **(rows[0] | mark))
+        elif self._database.is_postgresql:
+            columns = {f"{name}s": [row[name] for row in rows] for name in rows[0]}
+            statement = self._sql.insert_all_marked if marked else self._sql.insert_all
+            session.run(statement, **columns, **(mark or session.at))
+        else:
+            session.run_many(self._sql.insert, rows)
 
     def kick(self, session: Session, queue: str) -> int:
         """Make what is buried ready, the first buried first; gives how many there were."""
         rows = session.run(self._sql.buried, queue=queue).fetchall()
-        self._move(session, rows, itertools.count(session.now))
+        kicked = [
+            {"id": row, "after": place, "rounding": 0, **session.at}
+            for place, (row,) in enumerate(rows)
+        ]
+        if kicked:
+            session.run_many(self._sql.kick, kicked)
         return len(rows)
 
     def _first(self, session: Session, queue: str) -> int:
-        """Give when the first message is due; 0 for one of PHP that has no exact time yet."""
+        """Give when the first message is due."""
         row = session.run(self._sql.first_due, queue=queue).fetchone()
-        return NEVER if row is None else row[0] or 0
-
-    def _head(self, session: Session, queue: str) -> int:
-        """Give the due time before those of all that are ready."""
-        return min(self._first(session, queue), session.now) - 1
-
-    def next_moment(self, session: Session, queue: str) -> int:
-        """Give when a message is due, or the lease of one ends, as far as is known."""
-        due = self._first(session, queue)
-        (end,) = session.run(self._sql.next_end, queue=queue).fetchone()
-        return due if end is None else min(due, end)
+        return NEVER if row is None else int(row[0])
 
     def sizes(self, session: Session, queue: str) -> Sizes:
         """Count the messages of a queue by where they are."""
-        values = {"queue": queue, "now": session.now}
-        counts = session.run(self._sql.sizes, **values).fetchone()
+        counts = session.run(self._sql.sizes, queue=queue, **session.at).fetchone()
         waiting, delayed, buried, reserved, running = map(int, counts)
         ready = waiting - delayed - buried + reserved - running
         return Sizes(ready, delayed, running, buried)
@@ -121,13 +120,12 @@ class Messages:
 
     def purge(self, session: Session, queue: str) -> int:
         """Delete what waits; gives how many there were."""
-        return int(session.run(self._sql.purge, queue=queue, now=session.now).rowcount)
+        return int(session.run(self._sql.purge, queue=queue, **session.at).rowcount)
 
     def search(self, session: Session, queue: str, text: bytes, limit: int) -> list[Found]:
         """Find messages that hold a text."""
         now = session.now
-        wanted = text.decode() if self._is_postgresql else text
-        values = {"queue": queue, "now": now, "text": wanted, "limit": limit}
+        values = {"queue": queue, "text": text, "limit": limit}
         return [
             Found(queue, as_bytes(raw), _place(due, end, bool(held), now), row)
             for row, raw, due, end, held in session.run(self._sql.search, **values).fetchall()
@@ -142,37 +140,69 @@ class Messages:
         jobs: list[DatabaseJob] = []
         token, size = _token(), 0
         for queue in queues:
-            if len(jobs) >= limit or size >= self._timing.most_bytes:
+            left, room = limit - len(jobs), self._timing.most_bytes - size
+            if left <= 0 or room <= 0:
                 break
-            self.make_ready(session, queue)
-            values = {"queue": queue, "now": session.now, "limit": limit - len(jobs)}
-            for row in session.run(self._sql.ready, **values):
-                jobs.append(DatabaseJob(queue, token, *row))
-                size += len(jobs[-1].raw_body)
-                if size >= self._timing.most_bytes:
-                    break
-        self._hold_all(session, jobs, sent)
+            claim = self._claim if self.claims_at_once else self._look_and_hold
+            found = claim(session, queue, token, left, room)
+            size += sum(len(job.raw_body) for job in found)
+            jobs += found
+        for job in jobs:
+            job.sure_until = sent + self._hold(job) / 3
         return jobs
+
+    def _claim(
+        self, session: Session, queue: str, token: str, limit: int, room: int
+    ) -> list[DatabaseJob]:
+        """Hold what is first in a queue, in one statement."""
+        values = self._holding(token) | {"queue": queue, "limit": limit, "most_bytes": room}
+        rows = session.run(self._sql.claim, **values, **session.at).fetchall()
+        rows.sort(key=_ORDER)  # they come in any
+        return [DatabaseJob(queue, token, *row[:4]) for row in rows]
+
+    def _look_and_hold(
+        self, session: Session, queue: str, token: str, limit: int, room: int
+    ) -> list[DatabaseJob]:
+        """Look for what is first in a queue, and hold that, in a transaction."""
+        jobs: list[DatabaseJob] = []
+        for statement in (self._sql.late, self._sql.ready):
+            if limit <= 0 or room <= 0:
+                break
+            for row in session.run(statement, queue=queue, limit=limit, **session.at).fetchall():
+                jobs.append(DatabaseJob(queue, token, *row))
+                limit -= 1
+                room -= len(jobs[-1].raw_body)
+                if room <= 0:
+                    break
+        if jobs and self._database.is_mysql:
+            values = self._holding(token) | {"ids": [job.row for job in jobs]}
+            session.run(self._sql.hold_all, **values, **session.at)
+        elif jobs:
+            session.run_many(self._sql.hold, [self._held(session, job) for job in jobs])
+        return jobs
+
+    def _holding(self, token: str) -> dict[str, Any]:
+        timing = self._timing
+        lasts = int(timing.hold * 1_000_000)
+        return {"lease": token, "lasts": lasts, "bytes_a_second": timing.bytes_a_second}
+
+    def _held(self, session: Session, job: DatabaseJob) -> dict[str, Any]:
+        lasts = int(self._hold(job) * 1_000_000)
+        return {"id": job.row, "lease": job.token, "lasts": lasts, **session.at}
+
+    def _hold(self, job: DatabaseJob) -> float:
+        """Give in seconds how long a message may be held: as it takes on a slow line."""
+        return self._timing.hold + len(job.raw_body) / self._timing.bytes_a_second
 
     def take(self, session: Session, queue: str, row: int, sent: float) -> DatabaseJob | None:
         """Hold one message that nobody holds."""
-        found = session.run(self._sql.waiting, id=row, now=session.now).fetchone()
+        found = session.run(self._sql.waiting, id=row, **session.at).fetchone()
         if found is None:
             return None
         job = DatabaseJob(queue, _token(), *found)
-        self._hold_all(session, [job], sent)
+        session.run(self._sql.hold, **self._held(session, job))
+        job.sure_until = sent + self._hold(job) / 3
         return job
-
-    def _hold_all(self, session: Session, jobs: Sequence[DatabaseJob], sent: float) -> None:
-        rows = []
-        for job in jobs:
-            seconds = self._timing.hold + len(job.raw_body) / self._timing.bytes_a_second
-            job.sure_until = sent + seconds
-            row = self._lease(session.now, seconds)
-            row["id"], row["lease"] = job.row, job.token
-            rows.append(row)
-        if rows:
-            session.run_many(self._sql.hold, rows)
 
     def adopt(self, session: Session, row: int, token: str) -> DatabaseJob | None:
         """Give the reservation a fence names, if it was started."""
@@ -188,56 +218,78 @@ class Messages:
         """Whether a reservation is the current one, which it stays in this transaction."""
         return session.run(self._sql.holds, id=job.row, lease=job.token).fetchone() is not None
 
+    def standing(self, session: Session, job: DatabaseJob) -> Standing:
+        """Say how a reservation stands, never waiting for who has locked it."""
+        values = {"id": job.row, "lease": job.token}
+        if session.run(self._sql.free, **values).fetchone() is not None:
+            return Standing.OURS
+        row = session.run(self._sql.stands, **values).fetchone()
+        if row is None:
+            return Standing.GONE
+        return Standing.LOCKED if row[0] else Standing.TAKEN
+
     # Each of these is false where the reservation is not the current one.
 
     def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:
         """Take the full lease and count the attempt."""
-        values = self._lease(session.now, operation.lease)
         notes = self._stored(operation.notes)
-        found = session.run(self._sql.start, id=job.row, lease=job.token, notes=notes, **values)
-        return bool(found.rowcount)
+        return self._settle(session, self._sql.start, job, notes=notes, **_lasts(operation.lease))
+
+    def starting(
+        self, session: Session, job: DatabaseJob, start: Start, done: DatabaseJob | None
+    ) -> tuple[Statement, dict[str, Any]]:
+        """Give what starts a job, and deletes the one done before."""
+        values = {"id": job.row, "lease": job.token, **_lasts(start.lease), **session.at}
+        values["notes"] = self._stored(start.notes)
+        values["done_id"], values["done_lease"] = (
+            (0, "") if done is None else (done.row, done.token)
+        )
+        return self._sql.delete_and_start, values
 
     def renew(self, session: Session, job: DatabaseJob, operation: Renew) -> bool:
         """Let the lease end later."""
-        values = self._lease(session.now, operation.lease)
-        return bool(session.run(self._sql.renew, id=job.row, lease=job.token, **values).rowcount)
+        return self._settle(session, self._sql.renew, job, **_lasts(operation.lease))
 
     def delete(self, session: Session, job: DatabaseJob, _: Delete) -> bool:
         """Remove the message."""
-        return bool(session.run(self._sql.delete, id=job.row, lease=job.token).rowcount)
+        return self._settle(session, self._sql.delete, job)
 
     def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:
         """Put the message aside."""
-        due = {"due": NEVER + session.now, "available_at": LATEST}
-        return self._free(session, job, operation.notes, uncounted=0, **due)
+        return self._free(session, job, operation.notes, 0, after=NEVER, rounding=0)
 
     def release(self, session: Session, job: DatabaseJob, operation: Release) -> bool:
         """Make the message ready, now or later."""
+        times = after(operation.delay)
+        times["after"] += _BEHIND
         if operation.front and operation.delay <= 0:
-            self.make_ready(session, job.queue)
-            due = due_at(self._head(session, job.queue))
-        else:
-            due = due_at(session.now + _BEHIND, operation.delay)
-        uncounted = int(not operation.counted)
-        return self._free(session, job, operation.notes, uncounted=uncounted, **due)
+            times["after"] = -1
+            times["first"] = self._first(session, job.queue)
+        return self._free(session, job, operation.notes, int(not operation.counted), **times)
 
-    def _free(self, session: Session, job: DatabaseJob, notes: bytes | None, **values: int) -> bool:
+    def _free(
+        self, session: Session, job: DatabaseJob, notes: bytes | None, uncounted: int, **times: int
+    ) -> bool:
         kept = None if notes is None else self._stored(notes)
+        values = {"notes": kept, "uncounted": uncounted, "first": None, **times}
+        return self._settle(session, self._sql.release, job, **values)
+
+    def _settle(
+        self, session: Session, statement: Statement, job: DatabaseJob, **values: object
+    ) -> bool:
         fence = {"id": job.row, "lease": job.token}
-        return bool(session.run(self._sql.release, notes=kept, **fence, **values).rowcount)
-
-    def _lease(self, now: int, seconds: float) -> dict[str, Any]:
-        """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
-        end = now + int(seconds * 1_000_000)
-        return {"lease_end": end, "reserved_at": -(-end // 1_000_000) - self._retry_after}
+        return bool(session.run(statement, **fence, **values, **session.at).rowcount)
 
 
-def due_at(now: int, delay: float = 0) -> dict[str, Any]:
-    """Give when a row is due, exactly for us and in seconds for PHP, never too early."""
+def after(delay: float) -> dict[str, Any]:
+    """Give in how many microseconds a message is due, and how that is rounded to seconds."""
     if delay <= 0:
-        return {"due": now, "available_at": now // 1_000_000}
-    due = min(now + int(delay * 1_000_000), NEVER - 1)
-    return {"due": due, "available_at": min(-(-due // 1_000_000), LATEST - 1)}
+        return {"after": 0, "rounding": 0}
+    return {"after": int(min(delay * 1_000_000, _LONGEST)), "rounding": _CEILING}
+
+
+def _lasts(seconds: float) -> dict[str, int]:
+    return {"lasts": int(seconds * 1_000_000)}
 
 
 def _token() -> str:

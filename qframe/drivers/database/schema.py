@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, SchemaItem
+from sqlalchemy.schema import SchemaItem
 
 from qframe.config import DatabaseSettings
 
@@ -15,11 +15,25 @@ LATEST = 2**31 - 1
 """The latest `available_at` that fits Laravel's column everywhere."""
 _BY_CODE_POINT = {
     "postgresql": "C",
-    "mysql": "utf8mb4_0900_bin",
+    "mysql": "utf8mb4_nopad_bin",
     "mariadb": "utf8mb4_nopad_bin",
 }
 """Collations in which no two keys are equal, and keys sort as in memory."""
 _MYSQL = ("mysql", "mariadb")
+FORMER_INDEXES = ("due", "leases")
+"""How names of indexes on `jobs` end, after its own, that earlier versions made.
+
+They are dropped where they are not wanted any more. An index that is made otherwise than before
+gets a new name, and its old one stands here.
+"""
+STORAGE = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "1000",
+    "autovacuum_vacuum_cost_delay": "0",
+    "autovacuum_analyze_scale_factor": "0",
+    "autovacuum_analyze_threshold": "1000",
+}
+"""PostgreSQL's storage parameters: rows come and go, so what is dead counts, not its share."""
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _LONG = sa.Text().with_variant(sa.Text(2**32 - 1), *_MYSQL)
 
@@ -28,7 +42,7 @@ class Schema:
     """The tables of one connection. Times in whole numbers of ours are microseconds.
 
     - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
-      write it: it is made of `available_at` when the row is first seen.
+      write it: in `due_at`, which the database keeps, `available_at` stands in for it.
     - `lease`: the fence, new at each reservation. It stays when the lease has run out, so that the
       reservation can be settled until somebody else has the message.
     - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: a row whose
@@ -39,36 +53,51 @@ class Schema:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self._backend = sa.make_url(settings.url).get_backend_name()
-        self._metadata = sa.MetaData(info={"backend": self._backend})
+        self.name = settings.schema_name
+        """The schema that the tables are in; None for the connection's own."""
+        self._metadata = sa.MetaData(schema=self.name, info={"backend": self._backend})
         key = sa.String(255, collation=_BY_CODE_POINT.get(self._backend))
         # SQLite's own row number would be one tree more to write.
         by_key: Any = {"sqlite_with_rowid": False} if self._backend == "sqlite" else {}
-        moment, now = sa.DateTime(), sa.text("CURRENT_TIMESTAMP")
+        moment: Any = sa.DateTime()
+        second: Any = sa.Integer()
+        now = sa.text("CURRENT_TIMESTAMP")
         if self._backend in _MYSQL:  # where the fraction of the second has to be asked for
-            from sqlalchemy.dialects.mysql import DATETIME  # noqa: PLC0415 (of one backend)
+            from sqlalchemy.dialects.mysql import DATETIME, INTEGER  # noqa: PLC0415 (of one backend)
 
             moment, now = DATETIME(fsp=6), sa.text("CURRENT_TIMESTAMP(6)")
+            second = INTEGER(unsigned=True)
         self.jobs = self._table(
             settings.table,
             sa.Column("id", _ID, primary_key=True, autoincrement=True),
-            _given("queue", sa.String(255)),
+            _given("queue", key),
             _given("payload", _LONG),
             _given("attempts", sa.Integer),
-            sa.Column("reserved_at", sa.Integer),
-            _given("available_at", sa.Integer),
-            _given("created_at", sa.Integer),
+            sa.Column("reserved_at", second),
+            _given("available_at", second),
+            _given("created_at", second),
             sa.Column("due", sa.BigInteger),
             sa.Column("lease", sa.String(32)),
             sa.Column("lease_end", sa.BigInteger),
-            sa.Column("leased_at", sa.Integer),
+            sa.Column("leased_at", second),
             sa.Column("started", sa.Integer),
             sa.Column("notes", _LONG),
             # As Laravel's: the id names a message, so it is never used again.
             sqlite_autoincrement=True,
         )
         reserved_at = self.jobs.c.reserved_at
-        self._index("due", reserved_at.is_(None), "queue", "due", "id")
-        self._index("leases", reserved_at.is_not(None), "queue", "reserved_at")
+        c = self.jobs.c
+        due = sa.func.coalesce(c.due, sa.cast(c.available_at, sa.BigInteger) * 1_000_000)
+        stored = self._backend == "postgresql"  # which has no other kind
+        self.jobs.append_column(
+            sa.Column("due_at", sa.BigInteger, sa.Computed(due, persisted=stored))
+        )
+        if self._backend in _MYSQL:
+            # No index there is of some rows only: one has the waiting and the reserved ones.
+            self._index("due_at", c.queue, c.reserved_at, c.due_at, c.id)
+        else:
+            self._index("due_at", c.queue, c.due_at, c.id, where=reserved_at.is_(None))
+            self._index("leases", c.queue, reserved_at, where=reserved_at.is_not(None))
         self.failed = self._table(
             settings.failed_table,
             sa.Column("id", _ID, primary_key=True, autoincrement=True),
@@ -113,38 +142,48 @@ class Schema:
             _given("label", _LONG),
             **by_key,
         )
+        self.outbox = self._table(
+            settings.outbox_table,
+            sa.Column("id", _ID, primary_key=True, autoincrement=True),
+            _given("connection", key),
+            _given("mark", sa.String(32)),
+            _given("step", _LONG),
+            _given("size", sa.BigInteger),
+            _given("created_at", sa.BigInteger),
+            _given("tries", sa.Integer),
+            _given("aside", sa.Integer),
+            sa.Column("error", _LONG),
+        )
+        of_outbox = (self.outbox.c[name] for name in ("aside", "connection", "id"))
+        sa.Index(f"{self.outbox.name}_waiting", *of_outbox)
+
+        self.marks = self._table(
+            settings.mark_table,
+            sa.Column("key", key, primary_key=True),
+            _given("number", sa.BigInteger),
+            _given("expires_at", sa.BigInteger),
+            **by_key,
+        )
+
+    @property
+    def tables(self) -> list[sa.Table]:
+        """All tables."""
+        return self._metadata.sorted_tables
 
     def _table(self, name: str, *items: SchemaItem, **options: Any) -> sa.Table:  # noqa: ANN401 (a dialect's)
+        if self._backend in _MYSQL:
+            options |= {f"{self._backend}_engine": "InnoDB", f"{self._backend}_charset": "utf8mb4"}
         return sa.Table(name, self._metadata, *items, **options)
 
-    def _index(self, name: str, where: sa.ColumnElement[bool], *columns: str) -> None:
-        """Index messages: those of a kind alone, where the backend can."""
+    def _index(
+        self,
+        name: str,
+        *columns: sa.ColumnElement[Any],
+        where: sa.ColumnElement[bool] | None = None,
+    ) -> None:
         # Naming a backend here loads its dialect, so only the one in use is named.
-        can = self._backend in {"sqlite", "postgresql"}
-        kind: Any = {f"{self._backend}_where": where} if can else {}
-        sa.Index(f"{self.jobs.name}_{name}", *(self.jobs.c[each] for each in columns), **kind)
-
-    def changes(self, connection: sa.Connection) -> list[str]:
-        """Give the statements that create what is missing.
-
-        A table that Laravel made gets our columns.
-        """
-        found = sa.inspect(connection)
-        dialect = connection.dialect
-        changes: list[str] = []
-        for table in self._metadata.sorted_tables:
-            indexes = set()
-            if found.has_table(table.name):
-                present = {column["name"] for column in found.get_columns(table.name)}
-                indexes = {index["name"] for index in found.get_indexes(table.name)}
-                missing = [column for column in table.columns if column.name not in present]
-                add = f"ALTER TABLE {table.name} ADD COLUMN "
-                changes += [add + str(CreateColumn(c).compile(dialect=dialect)) for c in missing]
-            else:
-                changes.append(str(CreateTable(table).compile(dialect=dialect)))
-            wanted = [CreateIndex(index) for index in table.indexes if index.name not in indexes]
-            changes += [str(each.compile(dialect=dialect)) for each in wanted]
-        return changes
+        kind: Any = {} if where is None else {f"{self._backend}_where": where}
+        sa.Index(f"{self.jobs.name}_{name}", *columns, **kind)
 
 
 def _given(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 (Core's)

@@ -5,92 +5,202 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Column,
     ColumnElement,
     LargeBinary,
+    String,
+    Table,
+    Text,
     and_,
     case,
     cast,
     func,
+    literal_column,
     null,
     or_,
     select,
     text,
+    union_all,
 )
 
 from qframe.drivers.database.connection import Database
-from qframe.drivers.database.schema import NEVER
-from qframe.drivers.database.sql import param, params
+from qframe.drivers.database.schema import LATEST, NEVER
+from qframe.drivers.database.sql import MARK, Statement, number, param, params
 
-_MOST = 1000
-"""How many rows are made ready at most in one step, so that no step holds the lock for long."""
-_LEASE = {"leased_at": param("reserved_at"), **params("reserved_at", "lease_end")}
+_SECOND = 1_000_000
+_ENCODED = f"'^{MARK}([A-Za-z0-9+/]{{4}})*([A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$'"
+"""What a text that stands for other bytes looks like; what else begins so cannot be decoded."""
 
 
 class Statements:
-    """All statements of one jobs table. `retry_after` is what PHP's reservations last."""
+    """All statements of one jobs table. `retry_after` is what PHP's reservations last.
 
-    def __init__(self, database: Database, retry_after: int) -> None:
+    `mark` writes the mark of an exchange.
+    """
+
+    def __init__(self, database: Database, retry_after: int, mark: Any) -> None:  # noqa: ANN401 (Core's)
         self._make = database.statement
         self._jobs = database.schema.jobs
+        self._retry_after = retry_after
+        self._mark = mark
+        self._now = database.clock()
+        self._database = database
         c = self._c = self._jobs.c
         raw = database.as_bytes
         self._message = (c.id, raw(c.payload), c.attempts, raw(c.notes))
         self._this = c.id == param("id")
         self._of_queue = c.queue == param("queue")
         self._waits = and_(self._of_queue, c.reserved_at.is_(None))
-        self._due = func.coalesce(c.due, _microseconds(c.available_at))
-        by_php = _microseconds(c.reserved_at) + retry_after * 1_000_000
-        self._end = case((c.reserved_at == c.leased_at, c.lease_end), else_=by_php)
-        self._expired = and_(c.reserved_at.is_not(None), self._end <= param("now"))
-        self._push_and_reserve()
+        self._due = c.due_at
+        self._end = lease_end(self._jobs, retry_after)
+        self._expired = and_(c.reserved_at.is_not(None), self._end <= self._now)
+        self._push()
+        self._reserve()
         self._settle()
         self._look()
 
-    def _push_and_reserve(self) -> None:
-        c, make, jobs = self._c, self._make, self._jobs
-        pushed = params("queue", "payload", "available_at", "created_at", "due")
-        self.insert = make(jobs.insert().values(attempts=text("0"), **pushed))
-        # Rows that PHP wrote get their exact due time.
-        unseen = select(c.id).where(self._waits, c.due.is_(None)).limit(_MOST)
-        some = select(*unseen.subquery().c)  # from a table of its own, for MariaDB
-        due = _microseconds(c.available_at)
-        self.adopt = make(jobs.update().values(due=due).where(c.id.in_(some)))
-        # Leases that ran out, the last first; `reserved_before` follows from the rest, and is what
-        # the index finds them by.
-        by_index = c.reserved_at <= param("reserved_before")
-        late = select(c.id).where(self._of_queue, by_index, self._end <= param("now"))
-        late = late.order_by(self._end.desc(), c.id.desc()).limit(_MOST)
-        self.expired = make(late.with_for_update(skip_locked=True))
-        unreserved = {"reserved_at": null(), "leased_at": null()}
-        self._freed = {**unreserved, **params("due", "available_at")}
-        self.make_ready = make(jobs.update().values(self._freed).where(self._this))
-        self.first_due = make(select(c.due).where(self._waits).order_by(c.due).limit(1))
-        ready = select(*self._message).where(self._waits, c.due <= param("now"))
-        ready = ready.order_by(c.due, c.id).limit(param("limit"))
-        self.ready = make(ready.with_for_update(skip_locked=True))
-        held = {"lease": param("lease"), "started": null(), **_LEASE}
-        self.hold = make(jobs.update().values(held).where(self._this))
+    def _push(self) -> None:
+        c, jobs = self._c, self._jobs
+        pushed = self._times(number("after"), number("rounding"), number("at"))
+        pushed |= {"created_at": self._now // _SECOND, "attempts": literal_column("0")}
+        insert = jobs.insert().inline().values(**params("queue", "payload"), **pushed)
+        self.insert = self._make(insert)
+        if self._database.is_mysql:
+            self.insert_marked = self._database.block(insert, self._mark)
+        if self._database.is_postgresql:
+            whole = dict.fromkeys(("after", "rounding", "at"), BigInteger)
+            kinds = {"queue": String, "payload": Text, **whole}
+            lists = [param(f"{name}s", ARRAY(kind)) for name, kind in kinds.items()]
+            rows = func.unnest(*lists).table_valued(*kinds, with_ordinality="place")
+            row = rows.render_derived(name="pushed").c
+            pushed |= self._times(_whole(row.after), _whole(row.rounding), _whole(row.at))
+            values = {"queue": row.queue, "payload": row.payload, **pushed}
+            found = select(*values.values()).order_by(row.place)
+            all_ = jobs.insert().inline().from_select([c[name] for name in values], found)
+            self.insert_all = self._make(all_)
+            mark = self._mark.returning(literal_column("1")).cte("mark")
+            self.insert_marked = self._make(insert.add_cte(mark))
+            self.insert_all_marked = self._make(all_.add_cte(mark))
+
+    def _times(
+        self, after: ColumnElement[Any], rounding: ColumnElement[Any], at: ColumnElement[Any]
+    ) -> dict[str, ColumnElement[Any]]:
+        """Give when a message is due, exactly for us and in seconds for PHP, never too early.
+
+        That is so long after now, or after `at`: the parts of a step have an order of their own.
+        """
+        due = (self._now if self._database.is_sqlite else func.coalesce(at, self._now)) + after
+        seconds = (due + rounding) // _SECOND
+        return {"due": due, "available_at": case((seconds < LATEST, seconds), else_=LATEST)}
+
+    def _leased(self, more: ColumnElement[Any] | None = None) -> dict[str, ColumnElement[Any]]:
+        """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
+        end = self._now + number("lasts")
+        if more is not None:
+            end += more
+        second = (end + (_SECOND - 1)) // _SECOND - self._retry_after
+        return {"lease_end": end, "reserved_at": second, "leased_at": second}
+
+    def _reserve(self) -> None:
+        c, make, jobs, limit = self._c, self._make, self._jobs, number("limit")
+        # What follows from the end of a lease, and is what the index finds it by.
+        second = (self._now + (_SECOND - 1)) // _SECOND - self._retry_after
+        late = and_(self._of_queue, c.reserved_at <= second, self._end <= self._now)
+        due = and_(self._waits, self._due <= self._now)
+        held = {"lease": param("lease"), "started": null()}
+        size = _whole(func.octet_length(c.payload))
+        # As long as the message takes on a slow line.
+        by_size = held | self._leased(size * _SECOND // number("bytes_a_second"))
+        if self._database.is_postgresql:
+            self.claim = make(self._claim(late, due, by_size))
+        else:
+            first = select(*self._message).where(late).order_by(self._end, c.id)
+            self.late = make(first.limit(limit).with_for_update(skip_locked=True))
+            ready = select(*self._message).where(due).order_by(self._due, c.id)
+            self.ready = make(ready.limit(limit).with_for_update(skip_locked=True))
+        if self._database.is_mysql:
+            among = c.id.op("IN")(param("ids"))  # the client makes a list of them
+            self.hold_all = make(jobs.update().values(by_size).where(among))
+        self.hold = make(jobs.update().values(held | self._leased()).where(self._this))
+        self.first_due = make(
+            select(self._due).where(self._waits).order_by(self._due, c.id).limit(1)
+        )
+
+    def _claim(
+        self, late: ColumnElement[bool], due: ColumnElement[bool], held: dict[str, Any]
+    ) -> Any:  # noqa: ANN401 (Core's)
+        """Hold what is first, in one statement: what ran out, then what is due.
+
+        The rows are found, and locked, in common table expressions: under a LIMIT in a subquery
+        the planner may look again, and update more than it gave.
+        """
+        c, limit = self._c, number("limit")
+        size = func.octet_length(c.payload).label("size")
+        first = select(c.id, literal_column("0").label("kind"), self._end.label("place"), size)
+        first = first.where(late).order_by(self._end, c.id).limit(limit)
+        gone = first.with_for_update(skip_locked=True).cte("late")
+        next_ = select(c.id, literal_column("1").label("kind"), self._due.label("place"), size)
+        left = limit - select(func.count()).select_from(gone).scalar_subquery()
+        next_ = next_.where(due).order_by(self._due, c.id).limit(left)
+        ready = next_.with_for_update(skip_locked=True).cte("ready")
+        both = union_all(select(gone), select(ready)).subquery("both")
+        order = (both.c.kind, both.c.place, both.c.id)
+        before = func.sum(both.c.size).over(order_by=order) - both.c.size
+        found = select(both.c.id, both.c.kind, both.c.place, before.label("before")).cte("found")
+        taken = and_(c.id == found.c.id, found.c.before < number("most_bytes"))
+        claim = self._jobs.update().values(held).where(taken)
+        return claim.returning(*self._message, found.c.kind, found.c.place, _lazily())
 
     def _settle(self) -> None:
         c, make, jobs = self._c, self._make, self._jobs
         ours = c.reserved_at.is_not_distinct_from(c.leased_at)
         fenced = and_(self._this, c.lease == param("lease"), ours)
         self.holds = make(select(c.id).where(fenced).with_for_update())
-        self.delete = make(jobs.delete().where(fenced))
-        self.renew = make(jobs.update().values(_LEASE).where(fenced))
+        self.free = make(select(c.id).where(fenced).with_for_update(skip_locked=True))
+        # Text, as not every database has truth values.
+        stands = case((fenced, text("1")), else_=text("0"))
+        self.stands = make(select(stands).where(self._this))
+        self.delete = self._settled(jobs.delete().where(fenced))
+        self.renew = self._settled(jobs.update().values(self._leased()).where(fenced))
         once = c.attempts + case((c.started.is_(None), text("1")), else_=text("0"))
-        started = {"attempts": once, "started": text("1"), "notes": param("notes"), **_LEASE}
-        self.start = make(jobs.update().values(started).where(fenced))
-        counted = c.attempts - case((c.started.is_(None), 0), else_=param("uncounted"))
-        notes = func.coalesce(param("notes"), c.notes)
-        released = {"attempts": counted, "notes": notes, "lease": null(), **self._freed}
-        self.release = make(jobs.update().values(released).where(fenced))
+        started = {"attempts": once, "started": text("1"), "notes": param("notes")}
+        self.start = self._settled(jobs.update().values(started | self._leased()).where(fenced))
+        if self._database.is_postgresql:
+            self.delete_and_start = make(self._delete_and_start(ours, started | self._leased()))
+        counted = c.attempts - case((c.started.is_(None), 0), else_=number("uncounted"))
+        notes = func.coalesce(param("notes", Text), c.notes)
+        freed = {"reserved_at": null(), "leased_at": null()}
+        released = {"attempts": counted, "notes": notes, "lease": null(), **freed}
+        times = self._times(number("after"), number("rounding"), number("at"))
+        # Before the first, where that is ready.
+        first = {
+            "due": case((number("first") < self._now, number("first") - 1), else_=times["due"])
+        }
+        self.release = make(jobs.update().values(released | times | first).where(fenced))
+        # What is made ready keeps the fence: its reservation may still be settled.
+        self.kick = make(jobs.update().values(times).where(self._this))
         self.adopted = make(select(c.queue, *self._message).where(fenced, c.started == 1))
 
+    def _delete_and_start(self, ours: ColumnElement[bool], started: dict[str, Any]) -> Any:  # noqa: ANN401 (Core's)
+        """Delete the job that is done, and start the next, in one statement."""
+        c, jobs = self._c, self._jobs
+        done = and_(c.id == number("done_id"), c.lease == param("done_lease"), ours)
+        this = and_(c.id == number("id"), c.lease == param("lease"), ours)
+        gone = jobs.delete().where(done).returning(c.id).cte("gone")
+        begun = jobs.update().values(started).where(this).returning(c.id).cte("begun")
+        found = [select(func.count()).select_from(each).scalar_subquery() for each in (gone, begun)]
+        return select(*found, _lazily())
+
+    def _settled(self, element: Any) -> Statement:  # noqa: ANN401 (Core's)
+        """Make a statement that may be all of its transaction."""
+        if self._database.is_postgresql:
+            element = element.returning(_lazily())
+        return self._make(element)
+
     def _look(self) -> None:
-        c, make, now = self._c, self._make, param("now")
+        c, make, now = self._c, self._make, self._now
         reserved = and_(self._of_queue, c.reserved_at.is_not(None))
         running = select(func.count()).where(reserved)
         delayed, buried = and_(self._due > now, self._due < NEVER), self._due >= NEVER
@@ -103,28 +213,51 @@ class Statements:
         )
         # One statement, so that a message that moves meanwhile is counted once.
         self.sizes = make(select(*counts).where(self._waits))
-        self.next_end = make(select(func.min(self._end)).where(reserved))
         self.names = make(select(c.queue).distinct().order_by(c.queue))
         waiting = and_(c.reserved_at.is_(None), or_(c.due.is_(None), c.due < NEVER))
         gone = or_(waiting, self._expired)
         self.purge = make(self._jobs.delete().where(self._of_queue, gone))
-        aside = select(c.id).where(self._waits, c.due >= NEVER).order_by(c.due, c.id)
+        aside = select(c.id).where(self._waits, self._due >= NEVER).order_by(self._due, c.id)
         self.buried = make(aside.with_for_update(skip_locked=True))
         end = case((c.reserved_at.is_not(None), self._end))
         held = case((and_(c.reserved_at == c.leased_at, c.started.is_(None)), 1), else_=0)
         found = select(c.id, self._message[1], self._due, end, held)
         found = found.where(self._of_queue, self._contains()).order_by(c.id)
-        self.search = make(found.limit(param("limit")))
+        self.search = make(found.limit(number("limit")))
         free = or_(c.reserved_at.is_(None), self._expired)
         self.waiting = make(select(*self._message).where(self._this, free).with_for_update())
 
     def _contains(self) -> ColumnElement[bool]:
-        payload = self._c.payload
-        if self._jobs.metadata.info["backend"] == "postgresql":
-            return func.strpos(payload, param("text")) > 0
-        return func.instr(cast(payload, LargeBinary), param("text")) > 0
+        payload, wanted = self._c.payload, param("text")
+        plain: ColumnElement[bytes] = cast(payload, LargeBinary)
+        if self._database.is_sqlite:
+            return func.instr(plain, wanted) > 0
+        encoded = func.substr(payload, len(MARK) + 1)
+        if self._database.is_postgresql:
+            plain = func.convert_to(payload, text("'UTF8'"))
+            is_encoded = payload.op("~")(literal_column(_ENCODED))
+            raw = case((is_encoded, func.decode(encoded, text("'base64'"))), else_=plain)
+            return func.pg_catalog.position(raw, cast(wanted, LargeBinary)) > 0
+        decoded = case((func.left(payload, len(MARK)) == MARK, func.from_base64(encoded)))
+        return func.instr(func.coalesce(decoded, plain), wanted) > 0
+
+
+def lease_end(jobs: Table, retry_after: int) -> ColumnElement[Any]:
+    """Give when the reservation of a row ends: ours when its lease does, PHP's after a while."""
+    by_php = _microseconds(jobs.c.reserved_at) + retry_after * _SECOND
+    return case((jobs.c.reserved_at == jobs.c.leased_at, jobs.c.lease_end), else_=by_php)
 
 
 def _microseconds(seconds: Column[Any]) -> ColumnElement[Any]:
     """Read a column of Laravel's in the unit of ours."""
-    return cast(seconds, BigInteger) * 1_000_000
+    return cast(seconds, BigInteger) * _SECOND
+
+
+def _lazily() -> ColumnElement[Any]:
+    """Set, in a statement of PostgreSQL, whether its transaction's commit waits for the disk."""
+    here = func.current_setting("synchronous_commit")
+    return func.set_config("synchronous_commit", func.coalesce(param("commit"), here), text("true"))
+
+
+def _whole(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    return cast(value, BigInteger)

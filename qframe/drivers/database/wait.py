@@ -1,68 +1,196 @@
-"""Waiting: looks for commits by other connections. SQLite can tell of one, but wakes nobody."""
+"""Waiting for messages: for commits of others on SQLite, to be told or by looking elsewhere."""
 
 from __future__ import annotations
 
 import errno
+import math
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
-from qframe.drivers.database.connection import Database
+from sqlalchemy import Table
 
-_LOOK = 0.01
-"""Seconds between two looks where messages came lately."""
-_LOOK_IDLE = 0.05
-_LOOK_FAR = 0.25
-"""Over a network, where each look asks for the messages themselves."""
-_LATELY = 10.0
+from qframe.config import DatabaseSettings
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.listen import SILENCE, Listener
+from qframe.drivers.database.look import Look
+from qframe.exceptions import BackendUnavailable
+
+_EARLY = 0.001
+"""Seconds two clocks may differ by: nothing is to be asked for a moment too early."""
+_SILENCE = SILENCE + _EARLY
 
 
-class Watch:
-    """Looks often where messages came lately."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._busy_until = 0.0
+class Watch(Protocol):
+    """Waits until there may be a message."""
 
     def note_message(self) -> None:
         """Say that there was a message."""
-        self._busy_until = time.monotonic() + _LATELY
 
-    def wait(self, next_moment: Callable[[], float], timeout: float, wake: int | None) -> None:
-        """Return when there may be a message, after `timeout`, or when `wake` can be read.
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
+        """Return when there may be a message, after `timeout`, or when `wake` can be read."""
 
-        `next_moment` tells in how many seconds something is due, as far as is known.
-        """
+
+class Looks(Protocol):
+    """Says in how many seconds there is something, no more than 0 where there is now."""
+
+    def seconds(self, session: Session, queues: Sequence[str], *, leases: bool = True) -> float:
+        """Ask the database; `leases`, too."""
+
+
+def watch_of(
+    database: Database,
+    settings: DatabaseSettings,
+    look: Looks | None = None,
+    table: Table | None = None,
+) -> Watch:
+    """Give what waits on this database: for messages, or what `look` finds in a `table`."""
+    look = look or Look(database, int(settings.retry_after))
+    if database.is_sqlite:
+        return FileWatch(database, look)
+    return ServerWatch(database, look, Listener(database, settings, table))
+
+
+class FileWatch:
+    """Looks for commits by other connections. SQLite can tell of one, but wakes nobody."""
+
+    _PAUSE = 0.01
+    """Seconds between two looks where messages came lately."""
+    _PAUSE_IDLE = 0.05
+    _LATELY = 10.0
+
+    def __init__(self, database: Database, look: Looks) -> None:
+        self._database = database
+        self._look = look
+        self._busy_until = 0.0
+
+    def note_message(self) -> None:
+        self._busy_until = time.monotonic() + self._LATELY
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
         end = time.monotonic() + timeout
         self._database.follow_file()
         version = self._version()
-        due = time.monotonic() + next_moment()
+        due = self._next_due(queues)
         while (left := min(end, due) - time.monotonic()) > 0:
-            if _readable(wake, min(left, self._pause())):
+            if _readable(min(left, self._pause()), wake):
                 return
             now = self._version()
             if now != version:
                 version = now
-                due = time.monotonic() + next_moment()
+                due = self._next_due(queues)
 
     def _pause(self) -> float:
-        if not self._database.is_sqlite:
-            return _LOOK_FAR
-        return _LOOK if time.monotonic() < self._busy_until else _LOOK_IDLE
+        return self._PAUSE if time.monotonic() < self._busy_until else self._PAUSE_IDLE
 
     def _version(self) -> object:
         with self._database.session() as session:
             return session.version()
 
+    def _next_due(self, queues: Sequence[str]) -> float:
+        with self._database.session() as session:
+            return time.monotonic() + self._look.seconds(session, queues) + _EARLY
 
-def _readable(wake: int | None, seconds: float) -> bool:
-    """Wait until it can be read; `select` would refuse a descriptor of 1,024 or more."""
-    if wake is None:
-        time.sleep(seconds)
+
+class ServerWatch:
+    """Listens where it can. It looks for messages as well, the less often the longer none came.
+
+    A process is silent for a while about a queue it has told of. So whoever is told, or begins to
+    listen, looks once more when that is over: what is committed later is told again.
+    """
+
+    _SHORTEST = 0.002
+    """Seconds between two looks at least."""
+    _LONGEST = 0.25
+    _LONGEST_LISTENING = 0.5
+    _SHARE = 0.01
+    """So long is a pause, as a part of the time since the last message was found by looking."""
+
+    def __init__(self, database: Database, look: Looks, listener: Listener) -> None:
+        self._database = database
+        self._look = look
+        self._listener = listener
+        self._found = self._untold = -math.inf
+        self._in_vain = 0
+
+    def note_message(self) -> None:
+        self._found = time.monotonic()
+        self._in_vain = 0
+        self._listener.stop()
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
+        due = end = time.monotonic() + timeout
+        first = True
+        while time.monotonic() < end:
+            with self._database.session() as session:
+                told = self._listener.start(session)
+                looked = time.monotonic()
+                seconds = self._look.seconds(session, queues, leases=first)
+                if self._listener.heard(session, queues):
+                    return
+            if seconds <= 0:
+                if first:
+                    self._rest(min(end, looked + self._vain_pause()), queues, wake, told)
+                else:
+                    self._note_untold()
+                return
+            now = time.monotonic()
+            due = min(due, now + seconds + _EARLY)
+            next_look = now + self._pause(looked)
+            if self._rest(min(due, next_look), queues, wake, told) or due <= next_look:
+                return
+            first = False
+
+    def _pause(self, looked: float) -> float:
+        """Give the seconds until the next look; the last was begun at this time."""
+        since = self._listener.since
+        if since is None:
+            return min(max((looked - self._found) * self._SHARE, self._SHORTEST), self._LONGEST)
+        if looked < since + _SILENCE:
+            return since + _SILENCE - looked
+        often = max((looked - self._untold) * self._SHARE, self._SHORTEST)
+        return min(often, self._LONGEST_LISTENING)
+
+    def _vain_pause(self) -> float:
+        """Give a pause where messages are ready that nobody can have: somebody has locked them."""
+        pause: float = self._SHORTEST * (2**self._in_vain - 1)
+        self._in_vain = min(self._in_vain + 1, 10)
+        return min(pause, self._LONGEST)
+
+    def _note_untold(self) -> None:
+        """Look more often where a message came that nobody told of: PHP does not."""
+        now, since = time.monotonic(), self._listener.since
+        if since is not None and now > since + 2 * _SILENCE:
+            self._untold = now
+
+    def _rest(
+        self, until: float, queues: Sequence[str], wake: int | None, told: int | None
+    ) -> bool:
+        """Do nothing until then; true where it was woken, or told of one of the queues."""
+        while (left := until - time.monotonic()) > 0:
+            ready = _readable(left, wake, told)
+            if wake is not None and wake in ready:
+                return True
+            if ready and self._heard(queues):
+                return True
         return False
+
+    def _heard(self, queues: Sequence[str]) -> bool:
+        try:
+            with self._database.session() as session:
+                return self._listener.heard(session, queues)
+        except BackendUnavailable:
+            return True  # the connection was lost: whoever asks next opens another, or says why not
+
+
+def _readable(seconds: float, *descriptors: int | None) -> list[int]:
+    """Wait until one can be read; `select` would refuse a descriptor of 1,024 or more."""
     poll = select.poll()
-    poll.register(wake, select.POLLIN)
+    for descriptor in descriptors:
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
     ready = poll.poll(seconds * 1000)
     if any(event & select.POLLNVAL for _, event in ready):
         raise OSError(errno.EBADF, "a descriptor that is waited on was closed by somebody")
-    return bool(ready)
+    return [descriptor for descriptor, _ in ready]

@@ -109,7 +109,9 @@ class MemoryBackend(Backend):
     It is made of a connection's name and settings, as any backend, and needs neither.
     """
 
-    capabilities = ~Capability.NONE & ~(Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT)
+    capabilities = ~Capability.NONE & ~(
+        Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT | Capability.OUTBOX
+    )
 
     def __init__(self, *_: object, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
@@ -120,6 +122,11 @@ class MemoryBackend(Backend):
         self._facts: dict[str, Kept[str]] = {}
         self._latches: dict[str, Kept[OpenLatch]] = {}
         self._failed: dict[str, FailedJob] = {}
+
+    def within(self, transaction: object) -> Backend:
+        """Give itself: memory is for tests and has no transactions, so what is done is done."""
+        del transaction
+        return self
 
     # -- steps ------------------------------------------------------------------------------------
 

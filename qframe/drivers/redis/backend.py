@@ -64,7 +64,7 @@ class RedisBackend(RedisFacts, Backend):
     was told is heard at the next call about the same slot.
     """
 
-    capabilities = ~Capability.NONE & ~Capability.PRIORITY
+    capabilities = ~(Capability.PRIORITY | Capability.WITHIN | Capability.OUTBOX)
     look_every = 3.5
 
     def __init__(self, name: str, settings: RedisSettings, timing: Timing | None = None) -> None:

@@ -16,6 +16,7 @@ from redis.sentinel import Sentinel
 
 from qframe.config import RedisSettings
 from qframe.drivers.redis.errors import meaning
+from qframe.drivers.sockets import limited
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.payload.text import one_line
 
@@ -68,7 +69,9 @@ class Server:
         raise NotImplementedError
 
     def _opened(self, over: dict[str, Any]) -> AbstractConnection:
-        connection = self._kind(**{**self._options, **over})
+        waits = ("socket_timeout", "socket_connect_timeout")
+        limits = {name: limited(self._options[name]) for name in waits}
+        connection = self._kind(**{**self._options, **limits, **over})
         connection.connect()
         try:
             self._greet(connection)

@@ -5,31 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qframe.contracts.step import (
-    APPLIED,
-    LOST,
-    Add,
-    Arrive,
-    Bury,
-    Close,
-    Delete,
-    Expect,
-    Extend,
-    Forget,
-    Open,
-    Outcome,
-    Push,
-    Raise,
-    Record,
-    Release,
-    Renew,
-    Reservation,
-    Result,
-    Set,
-    Start,
-    Step,
-    Unset,
-)
+from qframe.contracts import step as op
+from qframe.contracts.step import APPLIED, LOST, Outcome, Reservation, Result, Step
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import Command, Word, call
 from qframe.drivers.redis.connection import RedisConnection
@@ -40,12 +17,12 @@ from qframe.drivers.redis.records import encoded
 _MOST = 5000
 _MOST_BYTES = 4_000_000
 _CHECKS: dict[type, Callable[[Any], Sequence[Word]]] = {
-    Expect: lambda op: ("expect", op.key, _given(op.value)),
-    Extend: lambda op: ("extendable", op.latch),
-    Forget: lambda op: ("recorded", op.uuid),
+    op.Expect: lambda it: ("expect", it.key, _given(it.value)),
+    op.Extend: lambda it: ("extendable", it.latch),
+    op.Forget: lambda it: ("recorded", it.uuid),
 }
 """What is looked at before anything is changed."""
-_EVEN_WHEN_FULL = {Expect, Unset, Forget, Record, Arrive, Close}
+_EVEN_WHEN_FULL = {op.Expect, op.Unset, op.Forget, op.Record, op.Arrive, op.Close}
 """What is done where the memory is full: it ends something."""
 _BEGUN = 5
 """Where, behind the number of its words, a step has the bytes of a message once it is started."""
@@ -83,7 +60,7 @@ class RedisSteps:
         self._keys = keys
         self._words: list[Any] = []
         self._steps: list[Step] = []
-        self._changes: dict[int, tuple[RedisJob, Start | Renew, bytes]] = {}
+        self._changes: dict[int, tuple[RedisJob, op.Start | op.Renew, bytes]] = {}
         """By the place of its step, what a reservation becomes, with the key of its notes."""
         self._ended: dict[int, RedisJob] = {}
         """By the place of its step, a reservation that it settles."""
@@ -113,7 +90,7 @@ class RedisSteps:
             self._check(operations)
         # Whether the fence sees to it that it does no harm when it is said twice; a step that only
         # renews does none, but of a hold, whose new score must be heard.
-        self._repeatable = job is not None and not job.score and kinds <= {Start, Renew}
+        self._repeatable = job is not None and not job.score and kinds <= {op.Start, op.Renew}
         for each in operations:
             _ENCODERS[type(each)](self, each, job)
         words[at] = len(words) - at
@@ -146,11 +123,11 @@ class RedisSteps:
     def _key_of(self, job: RedisJob | None, operations: Sequence[object]) -> str:
         if job is not None:
             return job.keys.ready
-        if operations and isinstance(operations[0], Push):
+        if operations and isinstance(operations[0], op.Push):
             return self._keys.of(operations[0].queue).ready
         return self._keys.facts
 
-    def _push(self, push: Push, _: RedisJob | None) -> None:
+    def _push(self, push: op.Push, _: RedisJob | None) -> None:
         """Write a message; those of one kind behind each other share what is said of them."""
         words, raw = self._words, message.sent(push.raw)
         self._bytes += len(raw)
@@ -168,7 +145,7 @@ class RedisSteps:
             self.tagged = self.tagged or push.delay > 0
         self._end = len(words)
 
-    def _start(self, start: Start, job: RedisJob) -> None:
+    def _start(self, start: op.Start, job: RedisJob) -> None:
         if job.score:
             self._repeatable = True
             stored, tag = job.begun()
@@ -183,7 +160,7 @@ class RedisSteps:
             self._notes.append(note)
         self._changes[len(self._steps)] = (job, start, note)
 
-    def _renew(self, renew: Renew, job: RedisJob) -> None:
+    def _renew(self, renew: op.Renew, job: RedisJob) -> None:
         self._words += ("renew", repr(renew.lease), "0" if job.score else "1", "", "")
         self._changes[len(self._steps)] = (job, renew, b"")
 
@@ -191,12 +168,12 @@ class RedisSteps:
         self._repeatable = True
         self._ended[len(self._steps)] = job
 
-    def _delete(self, _: Delete, job: RedisJob) -> None:
+    def _delete(self, _: op.Delete, job: RedisJob) -> None:
         self._settle(job)
         self._words += ("delete", job.note)
         self._notes.append(job.note)
 
-    def _release(self, release: Release, job: RedisJob) -> None:
+    def _release(self, release: op.Release, job: RedisJob) -> None:
         self._settle(job)
         back = job.started and not release.counted
         stored, note, notes = _noted(
@@ -209,28 +186,28 @@ class RedisSteps:
         self._words += ("release", job.keys.ready, stored, where, note, notes)
         self._notes.append(note)
 
-    def _bury(self, bury: Bury, job: RedisJob) -> None:
+    def _bury(self, bury: op.Bury, job: RedisJob) -> None:
         self._settle(job)
         stored, note, notes = _noted(job, bury.notes, job.beside)
         self._words += ("bury", job.keys.buried, stored, note, notes)
         self._notes.append(note)
 
-    def _open(self, op: Open, _: RedisJob | None) -> None:
-        then = op.then
+    def _open(self, opened: op.Open, _: RedisJob | None) -> None:
+        then = opened.then
         keys = self._keys.of(then.queue)
         priority = "" if then.priority is None else then.priority
         self._words += (
-            "open", op.latch, op.every, _ttl(op.ttl), keys.ready,
+            "open", opened.latch, opened.every, _ttl(opened.ttl), keys.ready,
             then.queue, message.sent(then.raw), _delay(then.delay), priority,
         )  # fmt: skip
 
-    def _arrive(self, op: Arrive, _: RedisJob | None) -> None:
+    def _arrive(self, arrival: op.Arrive, _: RedisJob | None) -> None:
         self.tagged = self.pushes = True
-        self._words += _arriving(op)
+        self._words += _arriving(arrival)
 
-    def _close(self, op: Close, _: RedisJob | None) -> None:
+    def _close(self, closed: op.Close, _: RedisJob | None) -> None:
         self.tagged = self.pushes = True
-        self._words += ("close", op.latch, int(op.push))
+        self._words += ("close", closed.latch, int(closed.push))
 
     # -- to the server and back -------------------------------------------------------------------
 
@@ -266,15 +243,26 @@ class RedisSteps:
     def _keys_of(self, operation: object, job: RedisJob | None) -> Sequence[str]:
         facts = self._keys.facts
         match operation:
-            case Push(queue=queue):
+            case op.Push(queue=queue):
                 return self._keys.of(queue).declared
-            case Release() | Bury() if job is not None:
+            case op.Release() | op.Bury() if job is not None:
                 return job.keys.declared
-            case Expect(key=key) | Set(key=key) | Unset(key=key) | Raise(key=key) | Add(key=key):
+            case (
+                op.Expect(key=key)
+                | op.Set(key=key)
+                | op.Unset(key=key)
+                | op.Raise(key=key)
+                | op.Add(key=key)
+            ):
                 return (f"{facts}:{key}",)
-            case Open(latch=name) | Extend(latch=name) | Arrive(latch=name) | Close(latch=name):
+            case (
+                op.Open(latch=name)
+                | op.Extend(latch=name)
+                | op.Arrive(latch=name)
+                | op.Close(latch=name)
+            ):
                 return f"{facts}latch:{name}", f"{facts}lost:{name}"
-            case Record() | Forget():
+            case op.Record() | op.Forget():
                 return f"{facts}failed", f"{facts}order"
         return ()
 
@@ -323,7 +311,7 @@ class RedisSteps:
         """Note what a reservation has become."""
         job, operation, note = self._changes[place]
         job.sure_until = asked_at + operation.lease / 3
-        if isinstance(operation, Renew):
+        if isinstance(operation, op.Renew):
             return
         if job.score:
             job.start(note, operation.notes, operation.lease)
@@ -332,17 +320,6 @@ class RedisSteps:
 
 
 _Encoder = Callable[[RedisSteps, Any, Any], None]
-_ENCODERS: dict[type, _Encoder] = {
-    Push: RedisSteps._push,  # noqa: SLF001 (a table of its methods)
-    Start: RedisSteps._start,  # noqa: SLF001
-    Renew: RedisSteps._renew,  # noqa: SLF001
-    Delete: RedisSteps._delete,  # noqa: SLF001
-    Release: RedisSteps._release,  # noqa: SLF001
-    Bury: RedisSteps._bury,  # noqa: SLF001
-    Open: RedisSteps._open,  # noqa: SLF001
-    Arrive: RedisSteps._arrive,  # noqa: SLF001
-    Close: RedisSteps._close,  # noqa: SLF001
-}
 
 
 def _simple(words: Callable[[Any], Sequence[Word]]) -> _Encoder:
@@ -353,25 +330,34 @@ def _simple(words: Callable[[Any], Sequence[Word]]) -> _Encoder:
 
 
 _SIMPLE: dict[type, Callable[[Any], Sequence[Word]]] = {
-    Set: lambda op: ("set", op.key, op.value, _ttl(op.ttl)),
-    Unset: lambda op: ("unset", op.key, _given(op.value)),
-    Raise: lambda op: ("raise", op.key, op.rank, op.value, _ttl(op.ttl)),
-    Add: lambda op: ("add", op.key, op.number, _ttl(op.ttl)),
+    op.Set: lambda it: ("set", it.key, it.value, _ttl(it.ttl)),
+    op.Unset: lambda it: ("unset", it.key, _given(it.value)),
+    op.Raise: lambda it: ("raise", it.key, it.rank, it.value, _ttl(it.ttl)),
+    op.Add: lambda it: ("add", it.key, it.number, _ttl(it.ttl)),
 }
-_ENCODERS |= {kind: _simple(words) for kind, words in _SIMPLE.items()}
-_ENCODERS |= {
-    Expect: _simple(lambda _: ()),  # among the checks
-    Extend: _simple(lambda op: ("extend", op.latch, op.size)),
-    Record: _simple(lambda op: ("record", op.job.uuid, encoded(op.job))),
-    Forget: _simple(lambda op: ("forget", op.uuid)),
+_ENCODERS: dict[type, _Encoder] = {
+    op.Push: RedisSteps._push,  # noqa: SLF001 (a table of its methods)
+    op.Start: RedisSteps._start,  # noqa: SLF001
+    op.Renew: RedisSteps._renew,  # noqa: SLF001
+    op.Delete: RedisSteps._delete,  # noqa: SLF001
+    op.Release: RedisSteps._release,  # noqa: SLF001
+    op.Bury: RedisSteps._bury,  # noqa: SLF001
+    op.Open: RedisSteps._open,  # noqa: SLF001
+    op.Arrive: RedisSteps._arrive,  # noqa: SLF001
+    op.Close: RedisSteps._close,  # noqa: SLF001
+    op.Expect: _simple(lambda _: ()),  # among the checks
+    op.Extend: _simple(lambda it: ("extend", it.latch, it.size)),
+    op.Record: _simple(lambda it: ("record", it.job.uuid, encoded(it.job))),
+    op.Forget: _simple(lambda it: ("forget", it.uuid)),
+    **{kind: _simple(words) for kind, words in _SIMPLE.items()},
 }
 
 
-def _arriving(op: Arrive) -> Sequence[Word]:
-    return "arrive", op.latch, op.member, int(op.failed), op.label, int(op.push)
+def _arriving(it: op.Arrive) -> Sequence[Word]:
+    return "arrive", it.latch, it.member, int(it.failed), it.label, int(it.push)
 
 
-_BESIDES = _SIMPLE | {Arrive: _arriving}
+_BESIDES = _SIMPLE | {op.Arrive: _arriving}
 
 
 def besides(operations: Sequence[object]) -> list[Word] | None:
@@ -442,6 +428,6 @@ def _result(said: object) -> Result:
     return Result(Outcome.APPLIED, due=tuple(_push_of(*group) for group in groups))
 
 
-def _push_of(queue: bytes, raw: bytes, delay: bytes, priority: bytes) -> Push:
+def _push_of(queue: bytes, raw: bytes, delay: bytes, priority: bytes) -> op.Push:
     sent = message.read(raw, b"")[0]
-    return Push(queue.decode(), sent, float(delay), int(priority) if priority else None)
+    return op.Push(queue.decode(), sent, float(delay), int(priority) if priority else None)

@@ -8,6 +8,7 @@ import socket
 import threading
 from contextlib import suppress
 
+from qframe.contracts.backend import Backend
 from qframe.contracts.step import APPLIED
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
@@ -65,6 +66,21 @@ class IsolatedJob(ReservedJob):
             self._check_open()
             self._channel.tell({"say": "intent", **packed_end(end)})
             self.was_settled(end)
+
+    def _complete_through(self, view: Backend) -> None:
+        """Do it here, when the worker has heard: it would wait for what is locked then."""
+        self._channel.tell({"say": "completing"})
+        told = self._channel.hear()
+        if told is None:
+            raise QframeError("the worker cannot be told")
+        if not told["ours"]:
+            self._state = "lost"
+            raise self._unsettleable()
+        try:
+            super()._complete_through(view)
+        except BaseException:
+            self._channel.tell({"say": "still open"})
+            raise
 
     def was_settled(self, end: End) -> None:
         """Take over from the worker how it was settled."""

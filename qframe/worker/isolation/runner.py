@@ -144,6 +144,7 @@ class IsolatedAttempt(Attempt):
             error = None if job.is_lost else self._why(process)
         if error is not None:  # in the midst of a step, perhaps
             job.reservation.unsent = True
+        self._learn_completion(error)
         return Report(error)
 
     def cover(self, timeout: float) -> None:
@@ -173,6 +174,10 @@ class IsolatedAttempt(Attempt):
                     self.name = self._name
                     self.limits.timeout = message["timeout"]
                     self.cover(self.limits.timeout)
+                case "completing":
+                    self._let_complete()
+                case "still open":
+                    self.job.still_open()
                 case "renew":
                     self.job.renew()
                 case "progress":
@@ -180,6 +185,14 @@ class IsolatedAttempt(Attempt):
         except (BackendUnavailable, SettleError) as error:
             log.warning("%s: %s", self.job.name, error)
         return False
+
+    def _let_complete(self) -> None:
+        """Keep out of the way of a transaction in which the process completes the job."""
+        try:
+            self.job.completing()
+        finally:
+            if self._child is not None:
+                self._child.tell({"ours": not self.job.is_lost})
 
     def _why(self, process: SupervisedChild) -> BaseException:
         """Say what became of a process that did not say it."""

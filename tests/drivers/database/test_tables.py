@@ -136,7 +136,7 @@ def test_opening_again_changes_nothing(another: Opener, file: Path) -> None:
         another().check()
         assert raw.execute("select sql from sqlite_master").fetchall() == schema
         indexes = {row[1] for row in raw.execute("pragma index_list(jobs)")}
-    assert indexes == {"jobs_queue_index", "jobs_due", "jobs_leases"}
+    assert indexes == {"jobs_queue_index", "jobs_due_at", "jobs_leases"}
 
 
 def test_the_tables_can_be_named(file: Path) -> None:

@@ -42,7 +42,8 @@ from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepa
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.support.process import Finished, wait_for
 from tests.support.projects import SECRET, lines_with, rights, wait_for_line
-from tests.support.redis_server import RedisCluster, RedisServer, free_port
+from tests.support.redis_server import RedisCluster, RedisServer
+from tests.support.server_process import free_port
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "redis.md"
 QUEUE = "q"

@@ -1,0 +1,20 @@
+"""MariaDB: one worker process and four, against every peer, and against bare statements."""
+
+from __future__ import annotations
+
+from benchmarks.plan import Plan
+from benchmarks.rows import Row
+from benchmarks.sql.mariadb import MariadbServer
+from benchmarks.sql.measured import measured, versions_on
+
+TITLE = "MariaDB, no-op jobs; all sides on one private server, every commit on the disk"
+
+
+def facts() -> dict[str, str]:
+    """Name the versions compared."""
+    return versions_on(MariadbServer.name, "PyMySQL")
+
+
+def rows(plan: Plan) -> list[Row]:
+    """Measure everything, the sides in turn."""
+    return measured(plan, MariadbServer())

@@ -1,0 +1,1 @@
+"""What the groups of SQL servers share: the servers, the measures, the bare statements."""

@@ -1,0 +1,49 @@
+"""The parts of a group of a SQL server, one after the other."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from benchmarks import environments, report
+from benchmarks.peers.sql_sides import PACKAGES, PEERS
+from benchmarks.plan import Plan
+from benchmarks.rows import Row
+from benchmarks.said import versions
+from benchmarks.sql.backlog import backlog, dead_rows
+from benchmarks.sql.bench import Bench
+from benchmarks.sql.rest import at_rest, latency
+from benchmarks.sql.server import SqlServer, disk
+from benchmarks.sql.throughput import bulk, throughput, work_per_job
+
+PARTS = {
+    part.__name__: part
+    for part in (throughput, bulk, work_per_job, latency, at_rest, backlog, dead_rows)
+}
+
+
+def versions_on(server: str, client: str) -> dict[str, str]:
+    """Name the versions compared on a server, and what its disk costs."""
+    names = dict.fromkeys(p.environment for p in PEERS if server in p.servers and p.environment)
+    peers = (f"{PACKAGES[n]} {environments.pinned(n)[PACKAGES[n]]}" for n in names)
+    return {
+        **versions(server),
+        **disk(),
+        **report.installed(client, "SQLAlchemy", "pydantic"),
+        "peers": ", ".join(peers),
+        **versions("Laravel", "PHP"),
+    }
+
+
+def measured(plan: Plan, server: SqlServer) -> list[Row]:
+    """Measure the parts that the plan names, or all."""
+    found: list[Row] = []
+    with server:
+        bench = Bench.of(plan, server)
+        for name, part in PARTS.items():
+            if plan.parts and name not in plan.parts:
+                continue
+            began = time.monotonic()
+            found += part(bench)
+            print(f"{server.name} {name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return found

@@ -1,0 +1,74 @@
+"""`qframe migrate`: makes the tables of SQL connections, or prints the SQL that does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qframe.console.connections import configured
+from qframe.console.options import Config
+from qframe.console.text import encodable, say, say_error
+from qframe.contracts.backend import Backend
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.worker.options import USAGE, StopReason
+
+
+def migrate(
+    connection: Annotated[
+        str | None, typer.Argument(help="Only this connection.", show_default=False)
+    ] = None,
+    *,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the statements instead, and change nothing.")
+    ] = False,
+    config: Config = None,
+) -> int:
+    """Make what is missing of the tables in SQL databases; any number may do so at once.
+
+    Tables of Laravel's own migrations get the columns and indexes that are missing. Nothing else is
+    changed, and no row is. All connections in use are migrated: also those that [store] and
+    [failed] name. With --sql and no server that answers, all statements are printed.
+
+    Exit 69 when a database does not answer, 2 when it refuses; the others are migrated.
+
+      qframe migrate
+      qframe migrate reports
+      qframe migrate --sql | psql --single-transaction app
+    """
+    queues = configured(config)
+    act = _print if sql else _migrate
+    codes = [0]
+    for name in [connection] if connection else queues.in_use():
+        try:
+            act(name, queues.backend(name))
+        except ConfigurationError as error:
+            codes.append(say_error(f"{name}: {error}", USAGE))
+        except BackendUnavailable as error:
+            codes.append(say_error(f"{name}: {error}", StopReason.LOST_BACKEND.exit_code))
+    return max(codes)
+
+
+def _migrate(name: str, backend: Backend) -> None:
+    done = backend.migrate()
+    if not done:
+        say(f"{name}: {'has no tables' if done is None else 'nothing to do'}")
+    for change in done or ():
+        say(f"{name}: {change.what}")
+
+
+def _print(name: str, backend: Backend) -> None:
+    """Print what is to be done, or all where the database cannot be asked."""
+    because = ""
+    try:
+        changes = backend.migration()
+    except BackendUnavailable as error:
+        changes = backend.migration(ask=False)
+        because = f": {error}; so this is everything, for a database that has nothing of it yet"
+    if changes is None:
+        because = " has no tables"
+    elif not changes:
+        because = ": nothing to do"
+    say(f"-- {name}{because}" if because else f"-- {name}: {backend.described()}")
+    for change in changes or ():
+        typer.echo(encodable(f"{change.sql};"))

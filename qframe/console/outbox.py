@@ -1,0 +1,66 @@
+"""How far the outbox is behind: the rows of `qframe size` and `qframe monitor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qframe.console.text import say_error
+from qframe.exceptions import BackendUnavailable
+from qframe.manager import QueueManager
+
+QUEUE = "(outbox)"
+"""What listeners hear as the queue of what waits there."""
+
+
+def rows(queues: QueueManager, only: str | None) -> list[dict[str, Any]]:
+    """Give a row for each connection for which something waits, or was set aside.
+
+    An outbox that does not answer is named on stderr.
+    """
+    found = queues.outbox()
+    if found is None:
+        return []
+    try:
+        lags = found.lags()
+    except BackendUnavailable as error:
+        say_error(str(error), 0)
+        return []
+    return [
+        {
+            "connection": lag.connection,
+            "outbox": queues.settings.outbox.connection,
+            "waiting": lag.waiting,
+            "oldest": round(lag.oldest, 3),
+            "set_aside": lag.set_aside,
+            "error": lag.error,
+        }
+        for lag in lags
+        if only in {None, lag.connection}
+    ]
+
+
+def status(row: dict[str, Any], most: int, lag: float) -> str:
+    """Say whether a row is as it should be."""
+    if row["set_aside"]:
+        return "SET ASIDE"
+    return "BUSY" if row["waiting"] > most or row["oldest"] > lag else "OK"
+
+
+def warnings(queues: QueueManager) -> list[str]:
+    """Say what `qframe check` is to tell of the outbox. Raises `QframeError`."""
+    found, told = queues.outbox(), []
+    for lag in () if found is None else found.lags():
+        if lag.set_aside:
+            told.append(
+                f"{lag.set_aside} dispatches for the connection {lag.connection!r} were set aside "
+                f"(qframe relay --retry takes them up again): {lag.error}"
+            )
+        if lag.oldest > _LATE:
+            told.append(
+                f"{lag.waiting} dispatches wait for the connection {lag.connection!r}, the oldest "
+                f"for {lag.oldest:.0f} s: does a worker or qframe relay run that reaches both?"
+            )
+    return told
+
+
+_LATE = 60

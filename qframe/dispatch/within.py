@@ -1,0 +1,43 @@
+"""Within: what is dispatched in the program's own transaction, and committed with its rows."""
+
+from __future__ import annotations
+
+from qframe import manager
+from qframe.connection import Connection, substitute
+from qframe.contracts.backend import Backend, Capability
+from qframe.exceptions import BackendUnavailable, OtherDatabase, Unsupported
+from qframe.jobs.foreign import Dispatchable
+from qframe.outbox.keep import OutboxBackend
+
+
+def joined(
+    connection: Connection, transaction: object, job: Dispatchable | None = None
+) -> Connection:
+    """Give a connection that pushes in a transaction; raises `InvalidTransaction`.
+
+    `sync` runs jobs at once and `null` drops them, as ever; so does a fake that takes the `job`.
+    """
+    if job is not None and substitute(connection, job) is not None:
+        return connection
+    if Capability.RESERVE not in connection.capabilities:
+        return connection
+    if Capability.WITHIN not in connection.capabilities:
+        return connection.through(outbox(connection, transaction))
+    try:
+        return connection.through(connection.backend.within(transaction))
+    except (OtherDatabase, BackendUnavailable):  # the jobs are in a database that is elsewhere
+        if manager.default().outbox() is None:
+            raise
+        return connection.through(outbox(connection, transaction))
+
+
+def outbox(connection: Connection, transaction: object) -> Backend:
+    """Give what keeps steps in the transaction for a backend that is elsewhere."""
+    found = manager.default().outbox()
+    if found is None:
+        raise Unsupported(
+            f"the connection {connection.name!r} ({connection.settings.driver}) cannot push within "
+            "a transaction of a database, its jobs are elsewhere: name the database's connection "
+            'under [outbox], such as connection = "main"'
+        )
+    return OutboxBackend(found.within(transaction), connection.name, connection.backend)

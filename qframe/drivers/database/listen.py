@@ -1,0 +1,155 @@
+"""LISTEN and NOTIFY: how a PostgreSQL server tells idle workers of a queue.
+
+A worker listens on its own connection, and only while it waits: a server keeps what a busy one
+does not fetch, and would run full in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Table, func, select
+
+from qframe.config import DatabaseSettings
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.sql import param
+from qframe.exceptions import BackendUnavailable
+
+SILENCE = 0.005
+"""Seconds for which a process tells nothing more of a queue it has told of.
+
+Each NOTIFY wakes every idle worker, and takes a lock that all commits with a NOTIFY take.
+"""
+_LONGEST_NAME = 63
+_MOST_QUEUES = 1000
+
+
+def channel_of(table: str) -> str:
+    """Name the channel of a table: channels are the database's, whatever the schema."""
+    name = f"qframe:{table}"
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    return f"qframe:{hashlib.sha256(table.encode()).hexdigest()[:32]}"
+
+
+class Notifier:
+    """Tells those who listen that there is something in a queue."""
+
+    def __init__(
+        self, database: Database, settings: DatabaseSettings, table: Table | None = None
+    ) -> None:
+        self._database = database
+        self._told: dict[str, float] = {}
+        self._is_on = database.kind == "postgresql" and settings.listen is not False
+        channel = channel_of((database.schema.jobs if table is None else table).fullname)
+        self._statement = database.statement(select(func.pg_notify(channel, param("queue"))))
+
+    def tell(self, queues: Iterable[str]) -> None:
+        """Tell of queues whose messages have been committed, each once in a while.
+
+        Not in their transaction, as all commits that tell come one after the other, and this one
+        writes nothing that a disk has to confirm. It never raises `BackendUnavailable`: who is not
+        told looks, a little later.
+        """
+        if not self._is_on:
+            return
+        now = time.monotonic()
+        due = [queue for queue in queues if now - self._told.get(queue, -1.0) >= SILENCE]
+        if not due:
+            return
+        if len(self._told) > _MOST_QUEUES:
+            self._told.clear()
+        for queue in due:
+            self._told[queue] = now
+        with contextlib.suppress(BackendUnavailable), self._database.session() as session:
+            self.tell_with(session, due)
+
+    def tell_with(self, session: Session, queues: Iterable[str]) -> None:
+        """Tell of queues when the session's transaction is committed."""
+        if self._is_on:
+            for queue in queues:
+                session.run(self._statement, queue=queue)
+
+
+class _Thread(threading.local):
+    """What a thread listens with."""
+
+    connection: Any = None
+    """The DBAPI connection that listens, or did."""
+    listens = False
+    since = 0.0
+    """When it began to listen, or was last told, by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.queues: set[str] = set()
+        """The queues it was told of, not heeded yet."""
+
+
+class Listener:
+    """Listens on the session's connection, in each thread that waits."""
+
+    def __init__(
+        self, database: Database, settings: DatabaseSettings, table: Table | None = None
+    ) -> None:
+        self._database = database
+        self._wanted = settings.listen is not False
+        table = database.schema.jobs if table is None else table
+        quoted = channel_of(table.fullname).replace('"', '""')
+        self._channel = f'"{quoted}"'
+        self._thread = _Thread()
+
+    @property
+    def since(self) -> float | None:
+        """When this thread began to listen, or was last told; None where it does not listen."""
+        return self._thread.since if self._thread.listens else None
+
+    def start(self, session: Session) -> int | None:
+        """Listen, if not yet; gives what can be read when something was told, None where it cannot.
+
+        What is committed from then on is told of.
+        """
+        here, connection = self._thread, session.cursor.connection
+        if not (self._wanted and session.is_whole):
+            here.listens = False
+            return None
+        if connection is not here.connection:
+            here.connection, here.listens = connection, False
+            told = here.queues
+            connection.add_notify_handler(lambda notice: told.add(notice.payload))
+        if not here.listens:
+            here.queues.clear()
+            session.cursor.execute(f"LISTEN {self._channel}")
+            here.listens, here.since = True, time.monotonic()
+        descriptor: int = connection.pgconn.socket
+        return descriptor
+
+    def heard(self, session: Session, queues: Iterable[str]) -> bool:
+        """Tell whether it was told of one of these queues since it was asked last."""
+        here, connection = self._thread, session.cursor.connection
+        if not here.listens:
+            return False
+        if connection is not here.connection:
+            return True  # another one: nobody knows
+        connection.pgconn.consume_input()
+        while (notice := connection.pgconn.notifies()) is not None:
+            here.queues.add(notice.extra.decode(errors="replace"))
+        found = not here.queues.isdisjoint(queues)
+        here.queues.clear()
+        if found:
+            here.since = time.monotonic()
+        return found
+
+    def stop(self) -> None:
+        """Listen no more."""
+        here, session = self._thread, self._database.session()
+        if not here.listens:
+            return
+        here.listens = False
+        with contextlib.suppress(BackendUnavailable), session:
+            if session.cursor.connection is here.connection:
+                session.cursor.execute(f"UNLISTEN {self._channel}")

@@ -1,0 +1,58 @@
+"""Look: asks in one statement when the next message of some queues is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.schema import NEVER
+from qframe.drivers.database.sql import Statement, param
+from qframe.drivers.database.statements import lease_end
+
+
+class Look:
+    """When there is something to take. `retry_after` is what PHP's reservations last.
+
+    Each queue is asked for by itself, so that its first row in an index is the answer.
+    """
+
+    def __init__(self, database: Database, retry_after: int) -> None:
+        self._database = database
+        self._jobs = database.schema.jobs
+        self._end = lease_end(self._jobs, retry_after)
+        self._statement = cache(self._made)
+
+    def seconds(self, session: Session, queues: Sequence[str], *, leases: bool = True) -> float:
+        """Give in how many seconds a message is due, no more than 0 where one is ready.
+
+        With `leases`, or the lease of one ends. The shortest lasts a second, so not every look has
+        to ask for them.
+        """
+        values: dict[str, Any] = {f"queue{number}": queue for number, queue in enumerate(queues)}
+        values |= session.at
+        now, *moments = session.run(self._statement(len(queues), leases), **values).fetchone()
+        first = min((moment for moment in moments if moment is not None), default=NEVER)
+        return float(first - now) / 1_000_000
+
+    def _made(self, queues: int, leases: bool) -> Statement:
+        parts = [self._database.clock()]
+        for number in range(queues):
+            queue = param(f"queue{number}")
+            parts.append(self._first_due(queue))
+            if leases:
+                parts.append(self._first_end(queue))
+        return self._database.statement(select(*parts))
+
+    def _first_due(self, queue: ColumnElement[str]) -> ColumnElement[Any]:
+        c = self._jobs.c
+        waits = select(c.due_at).where(c.queue == queue, c.reserved_at.is_(None))
+        return waits.order_by(c.due_at).limit(1).scalar_subquery()
+
+    def _first_end(self, queue: ColumnElement[str]) -> ColumnElement[Any]:
+        c = self._jobs.c
+        reserved = select(func.min(self._end)).where(c.queue == queue, c.reserved_at.is_not(None))
+        return reserved.scalar_subquery()

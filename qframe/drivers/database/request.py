@@ -1,0 +1,123 @@
+"""Request: one call of `apply` or `reserve`, said again where it has to be, and done once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from qframe.contracts.step import APPLIED, Delete, Push, Renew, Reservation, Result, Start, Step
+from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
+from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.errors import ConnectionLost, TryAgain
+
+T = TypeVar("T")
+
+_PATIENCE = 10.0
+"""Seconds for which a transaction is tried that the database undoes for the sake of others."""
+_PAUSE = 0.02
+"""Seconds between two tries, at most."""
+_REPEATABLE = {Start, Renew, Delete}
+"""What does no harm when it is done twice, by its fence."""
+
+
+def pause() -> None:
+    """Wait a moment, so that two that are in each other's way do not meet again."""
+    time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 (to be apart)
+
+
+def insisting(act: Callable[[], T]) -> T:
+    """Do what the database undoes for the sake of others again, for a while."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return act()
+        except TryAgain:
+            if time.monotonic() > end:
+                raise
+            pause()
+
+
+class Request:
+    """Steps, and queues to reserve from behind them; `sent` is when, by `Backend.clock`."""
+
+    def __init__(
+        self, tables: Tables, steps: Sequence[Step], queues: Sequence[str], limit: int, sent: float
+    ) -> None:
+        self._tables = tables
+        self._steps = steps
+        self._queues = queues
+        self._limit = limit
+        self._sent = sent
+        self._again = False
+        kinds = {type(each) for step in steps for each in step.operations}
+        single = all(len(step.operations) == 1 for step in steps)
+        self._only_pushes = kinds == {Push} and single
+        self._needs_mark = bool(steps) and not (kinds <= _REPEATABLE and single)
+        self.exchange: DatabaseSteps
+        self.jobs: Sequence[Reservation] = ()
+        self.results: list[Result] = []
+
+    def done(self, database: Database, *, lazy: bool) -> None:
+        """Do it, in one transaction where it takes several statements."""
+        end = time.monotonic() + _PATIENCE
+        # Before anything can fail: else the number would be that of one that is done.
+        database.session().mark.number += 1
+        while True:
+            try:
+                with database.session() as session:
+                    session.lazy = lazy and all(step.reservation for step in self._steps)
+                    self._do(session, database)
+                    self.exchange.note(self._sent)
+            except TryAgain:
+                if time.monotonic() > end or not database.commits:
+                    raise
+                pause()
+            except ConnectionLost:
+                if self._again or not database.commits:
+                    raise
+                self._again = True
+            else:
+                return
+
+    def _do(self, session: Session, database: Database) -> None:
+        messages = self._tables.messages
+        marks = self._tables.marks if database.has_marks and self._needs_mark else None
+        alone = self._is_alone(database) and not (self._again and marks)
+        if self._queues and not messages.claims_at_once:
+            alone = False
+        if not alone:
+            session.begin()
+            if self._again and marks is not None and marks.is_done(session):
+                session.commit()
+                return
+        self.exchange = DatabaseSteps(self._tables, session, marked=alone and marks is not None)
+        self.results = [APPLIED] * len(self._steps)  # as it is, where no answer comes
+        self.results = self._heard(self.exchange.apply(self._steps))
+        if self._queues:
+            self.jobs = messages.reserve(session, self._queues, self._limit, self._sent)
+        if not alone:
+            if marks is not None:
+                marks.write(session)
+            session.commit()
+
+    def _is_alone(self, database: Database) -> bool:
+        """Whether each of its statements is a transaction by itself."""
+        if self._only_pushes and database.is_postgresql:
+            return True
+        if database.has_marks and self._needs_mark:
+            return self._only_pushes and len(self._steps) == 1
+        return not needs_transaction(self._steps)
+
+    def _heard(self, results: list[Result]) -> list[Result]:
+        """Take the job that a request said again finds gone for deleted by it."""
+        if not self._again or self._needs_mark:
+            return results
+        pairs = zip(self._steps, results, strict=True)
+        return [APPLIED if result.lost and _deletes(step) else result for step, result in pairs]
+
+
+def _deletes(step: Step) -> bool:
+    operation: Any = step.operations[0]
+    return type(operation) is Delete

@@ -1,0 +1,51 @@
+"""Told: the start of a job, and the deletion of the one before, sent without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qframe.contracts.step import APPLIED, LOST, Delete, Outcome, Result, Start, Step
+from qframe.drivers.database.messages import DatabaseJob
+
+Heard = Callable[[list[Result]], None]
+
+
+class ToldStart:
+    """One start, maybe with the deletion of the job done before, until it is answered.
+
+    `again` applies steps and waits.
+    """
+
+    __slots__ = ("_again", "_heard", "_steps", "done", "job", "start")
+
+    def __init__(
+        self, steps: Sequence[Step], again: Callable[..., list[Result]], heard: Heard
+    ) -> None:
+        self._steps = steps
+        self._again = again
+        self._heard = heard
+        self.job, self.start = _parts(steps[-1])
+        self.done = _parts(steps[0])[0] if len(steps) > 1 else None
+
+    def hear(self, first: bool, second: bool) -> None:
+        """Hear whether one was deleted, and whether one was started."""
+        results = [] if self.done is None else [APPLIED if first else LOST]
+        self._heard([*results, APPLIED if second else LOST])
+
+    def say_again(self) -> None:
+        """Say it again where no answer came: who finds the done job gone has deleted it before."""
+        results = self._again(*self._steps)
+        self.hear(first=True, second=results[-1].outcome is Outcome.APPLIED)
+
+
+def can_be_told(steps: Sequence[Step]) -> bool:
+    """Whether steps are what most jobs take: a start, and a deletion at most."""
+    kinds = [type(step.operations[0]) for step in steps if len(step.operations) == 1]
+    return len(kinds) == len(steps) and kinds in ([Start], [Delete, Start])
+
+
+def _parts(step: Step) -> tuple[DatabaseJob, Any]:
+    job = step.reservation
+    assert isinstance(job, DatabaseJob), job  # noqa: S101 (a start of this backend's)
+    return job, step.operations[0]

@@ -1,0 +1,207 @@
+"""Handing: the rows of one claim on their way to the connection they are for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from qframe.connection import Connection
+from qframe.contracts.outbox import Waiting
+from qframe.contracts.step import (
+    APPLIED,
+    Arrive,
+    Close,
+    Expect,
+    Operation,
+    Push,
+    Result,
+    Set,
+    Step,
+)
+from qframe.exceptions import BackendUnavailable
+from qframe.features import chain
+from qframe.features.base import Plan, Pushing
+from qframe.features.batch import BatchMember
+from qframe.features.context import Prepared, check
+from qframe.outbox.text import decoded
+from qframe.payload import tracebacks
+
+log = logging.getLogger("qframe")
+
+KEPT = 7 * 86400.0
+"""Seconds a receiver knows the mark of a step: so long the outbox may be away before it is told
+that the step was applied."""
+KEPT_REMOVED = 600.0
+"""The same once the row is gone: for a relay that was stopped, with the row in hand."""
+STALE = 30.0
+"""Seconds after which a relay does not trust a claim: another may have it by now."""
+TRIES = 5
+"""How often a receiver is given a step that it cannot take, before that is set aside."""
+_LONGEST_ERROR = 500
+_SAID_AGAIN = (Push, Arrive, Close)
+"""What of a step, where that is parts in order, is done again as nobody knows whether it was."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a relay has done."""
+
+    handed_on: int = 0
+    """Steps that were applied, now or by a relay that died."""
+    duplicates: int = 0
+    """Those for which another unique job was there."""
+    set_aside: int = 0
+
+
+class Refused(NamedTuple):
+    """A row that the receiver cannot take."""
+
+    row: Waiting
+    error: str
+    aside: bool
+    """Whether that was the last try."""
+
+
+class Handing:
+    """Hands on rows, in order. `done` and `refused` say which, also where `hand_on` raises.
+
+    `removed` are the marks of rows that are gone. A receiver whose step is one thing keeps a mark
+    with each step, and so applies it once. Elsewhere facts are marked, and written once; messages
+    are pushed after them, and again where the relay died in between.
+    """
+
+    def __init__(
+        self,
+        receiver: Connection,
+        rows: Sequence[Waiting],
+        since: float,
+        removed: Sequence[str],
+        totals: Totals,
+    ) -> None:
+        self.done: list[Waiting] = []
+        self.refused: list[Refused] = []
+        self.marks: list[str] = []
+        """Of `done`: the receiver keeps them for long, until it is told that the rows are gone."""
+        self._removed = removed
+        self._context = receiver.context
+        self._backend = receiver.context.backend
+        self._rows = rows
+        self._since = since
+        self._totals = totals
+
+    def hand_on(self) -> None:
+        """Hand on all rows in one exchange, or one by one where there is one that cannot be.
+
+        None follows one that is tried again. Raises `BackendUnavailable`.
+        """
+        try:
+            self._apply(self._rows)
+        except BackendUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 (what a step does to a receiver: anything)
+            log.debug("handed on one by one: %s", tracebacks.brief(error))
+            self._one_by_one()
+
+    def _one_by_one(self) -> None:
+        for row in self._rows[len(self.done) :]:
+            try:
+                self._apply([row])
+            except BackendUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 (as above)
+                said = tracebacks.brief(error, _LONGEST_ERROR)
+                aside = row.tries + 1 >= TRIES
+                self.refused.append(Refused(row, said, aside))
+                if not aside:
+                    return
+                self._totals.set_aside += 1
+                log.error(  # noqa: TRY400 (its words are enough)
+                    "a dispatch for the connection %r was set aside in the outbox (row %d): %s",
+                    self._context.connection, row.id, said,
+                )  # fmt: skip
+
+    def _apply(self, rows: Sequence[Waiting]) -> None:
+        """Apply the steps of rows, unless others may have the rows by now."""
+        read = [(row, _operations(row)) for row in rows]
+        steps = [Step(None, *self._marked(row, operations)) for row, operations in read]
+        if self._backend.clock() - self._since > STALE:
+            return
+        removed, self._removed = self._removed, ()
+        if removed:
+            steps.append(Step(None, *(Set(mark, "", KEPT_REMOVED) for mark in removed)))
+        results = self._backend.apply(*steps)
+        for (row, operations), result in zip(read, results, strict=False):
+            self._hear(row, operations, result)
+
+    def _marked(self, row: Waiting, operations: Sequence[Operation]) -> Sequence[Operation]:
+        """Give what is applied: once, where there is more to it than messages."""
+        if not self._context.joint and all(type(each) is Push for each in operations):
+            return operations
+        mark = _mark(row)
+        return [Expect(mark, None), *operations, Set(mark, "", KEPT)]
+
+    def _hear(self, row: Waiting, operations: Sequence[Operation], result: Result) -> None:
+        """Do what follows a step."""
+        if result.applied:
+            self._totals.handed_on += 1
+        elif result.key == _mark(row):
+            self._totals.handed_on += 1
+            if not self._context.joint:
+                again = (each for each in operations if isinstance(each, _SAID_AGAIN))
+                self._backend.apply(Step(None, *again))
+        else:
+            self._pass_over(row, operations, result)
+            self._totals.duplicates += 1
+        self.done.append(row)
+        if self._context.joint:
+            self.marks.append(_mark(row))
+
+    def _pass_over(self, row: Waiting, operations: Sequence[Operation], refused: Result) -> None:
+        """Do without a job whose lock another has: its chain begins behind it, its batch counts it.
+
+        Raises `QframeError` where the step was refused for another reason.
+        """
+        if all(type(each) is not Push for each in operations):
+            check(refused)
+        context, pushing = self._context, self._pushing(operations)
+        holder = context.holder(pushing, refused)
+        log.info("%s was dispatched in vain: %s has its lock", pushing.uuid, holder)
+        context.tell_pushed(pushing, holder)
+        plan = chain.planned(operations, pushing)
+        left = plan._replace(links=plan.links[1:], jobs=plan.jobs[1:])
+        if chain.push_first(context, left, lambda plan: self._apply_once(row, plan)):
+            return
+        member = BatchMember.of(pushing.message)
+        if member is not None:
+            self._apply_once(row, Plan(None, member.arrives("", failed=False)))
+
+    def _pushing(self, operations: Sequence[Operation]) -> Pushing:
+        push = next(each for each in operations if type(each) is Push)
+        pushing = self._context.pushing(Prepared("", push.raw, push.queue, push.delay))
+        return replace(pushing, uuid=str(pushing.message.get("uuid", "")))
+
+    def _apply_once(self, row: Waiting, plan: Plan) -> Result:
+        """Apply a plan in the place of a row's step."""
+        (result,) = self._backend.apply(Step(None, *self._marked(row, plan.operations)))
+        if result.key == _mark(row):
+            return APPLIED
+        if result.applied:
+            plan.applied()
+        return result
+
+
+def _operations(row: Waiting) -> Sequence[Operation]:
+    """Read the step of a row, its delays counted from the dispatch; raises `ValueError`."""
+    return [
+        replace(each, delay=max(0.0, each.delay - row.age))
+        if type(each) is Push and each.delay
+        else each
+        for each in decoded(row.text)
+    ]
+
+
+def _mark(row: Waiting) -> str:
+    """Give the key by which the receiver knows that it has applied the row's step."""
+    return f"relayed:{row.mark}"

@@ -1,0 +1,102 @@
+"""OutboxBackend: what a dispatch within a transaction does for a backend that is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from qframe.contracts.backend import Backend, Capability, Health, Latch
+from qframe.contracts.outbox import Outbox
+from qframe.contracts.step import APPLIED, Operation, Push, Reservation, Result, Step
+from qframe.drivers.memory.backend import MemoryBackend
+from qframe.exceptions import Unsupported
+from qframe.outbox.text import encoded
+
+_TOGETHER = 100
+"""Messages of a step that only pushes, in one row."""
+_MOST_BYTES = 262_144
+
+
+class OutboxBackend(Backend):
+    """Keeps steps in the caller's transaction, for the backend of a connection.
+
+    That one need not answer: what a dispatch reads are only facts of its own steps. These are
+    applied to a copy in memory, too, which knows nothing else; what the backend has is judged when
+    a relay hands the step on.
+    """
+
+    def __init__(self, outbox: Outbox, connection: str, receiver: Backend) -> None:
+        self._outbox = outbox
+        self._connection = connection
+        self._receiver = receiver
+        self.timing = receiver.timing
+        self.look_every = receiver.look_every
+        self.capabilities = receiver.capabilities | Capability.FACTS | Capability.JOINT
+
+    @cached_property
+    def _own(self) -> Backend:
+        """The facts of the steps so far."""
+        return MemoryBackend()
+
+    def apply(self, *steps: Step) -> list[Result]:
+        results, texts = [], list[str]()
+        for step in steps:
+            result = self._noted(step)
+            results.append(result)
+            if result.applied:
+                texts += map(encoded, _parts(step))
+        if texts:
+            self._outbox.add(self._connection, texts)
+        return results
+
+    def _noted(self, step: Step) -> Result:
+        facts = [each for each in step.operations if type(each) is not Push]
+        if not facts:
+            return APPLIED
+        (result,) = self._own.apply(Step(None, *facts))
+        return result
+
+    def read(self, *keys: str) -> list[str | None]:
+        return self._own.read(*keys)
+
+    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+        return self._own.scan(prefix, limit, after)
+
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        return self._own.latch(key, labels)
+
+    def check_queue(self, name: str) -> None:
+        self._receiver.check_queue(name)
+
+    def reserve(
+        self,
+        queues: Sequence[str],  # noqa: ARG002 (the contract's)
+        limit: int = 1,  # noqa: ARG002
+        *,
+        first: Sequence[Step] = (),  # noqa: ARG002
+    ) -> tuple[list[Reservation], list[Result]]:
+        raise Unsupported(f"nothing can be reserved in an outbox ({self.described()})")
+
+    def described(self) -> str:
+        return self._outbox.described()
+
+    def check(self) -> Health:
+        return self._receiver.check()
+
+
+def _parts(step: Step) -> Iterator[Step]:
+    """Give a step that only pushes in parts: they are committed together all the same."""
+    part: list[Operation] = []
+    size = 0
+    if any(type(each) is not Push for each in step.operations):
+        yield step
+        return
+    for push in step.operations:
+        more = len(push.raw) if type(push) is Push else 0
+        if part and (len(part) >= _TOGETHER or size + more > _MOST_BYTES):
+            yield Step(None, *part)
+            part, size = [], 0
+        part.append(push)
+        size += more
+    if part:
+        yield Step(None, *part)

@@ -1,0 +1,85 @@
+"""Steps as text: what is kept of one in an outbox, for a relay of this or a later version."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+from qframe.contracts import step as op
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import History
+from qframe.contracts.step import Operation, Step
+
+VERSION = 1
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (op.Push, *get_args(op.OfFact), *get_args(op.OfLatch), *get_args(op.OfFailed))
+}
+"""What a step about no reservation may have."""
+_BYTES = "base64"
+"""Marks bytes that are no UTF-8."""
+
+
+def encoded(step: Step) -> str:
+    """Give a step as text; raises `ValueError` for one that is about a reservation."""
+    if step.reservation is not None:
+        raise ValueError("a step about a reservation cannot be kept in an outbox")
+    return _json({"version": VERSION, "operations": [_fields(each) for each in step.operations]})
+
+
+def decoded(text: str) -> Sequence[Operation]:
+    """Give the operations of a step; raises `ValueError` for what this version does not know."""
+    try:
+        said = json.loads(text)
+        if said["version"] != VERSION:
+            raise ValueError(
+                f"the row was written by a later version of qframe (format {said['version']}): "
+                "upgrade the relay"
+            )
+        return [_operation(fields) for fields in said["operations"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the row holds no step: {error!r}") from None
+
+
+def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 (an operation, or what one holds)
+    kind = type(value).__name__
+    return {"is": kind} | {
+        field.name: _plain(getattr(value, field.name))
+        for field in dataclasses.fields(value)
+        if getattr(value, field.name) != field.default
+    }
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 (a field)
+    if isinstance(value, bytes):
+        try:
+            return {"is": "bytes", "text": value.decode()}
+        except UnicodeDecodeError:
+            return {"is": "bytes", _BYTES: base64.b64encode(value).decode()}
+    if isinstance(value, History):
+        return {"is": "History", "text": value.to_json()}
+    return _fields(value) if dataclasses.is_dataclass(value) else value
+
+
+def _operation(fields: Mapping[str, Any]) -> Operation:
+    if fields["is"] not in _KINDS:
+        raise ValueError(f"the row holds an operation that is unknown here: {fields['is']!r}")
+    made: Operation = _value(fields)
+    return made
+
+
+def _value(said: Any) -> Any:  # noqa: ANN401 (a field)
+    if not isinstance(said, dict):
+        return said
+    rest = {name: _value(each) for name, each in said.items() if name != "is"}
+    if said["is"] == "bytes":
+        return base64.b64decode(rest[_BYTES]) if _BYTES in rest else rest["text"].encode()
+    if said["is"] == "History":
+        return History.from_json(rest["text"])
+    return (FailedJob if said["is"] == "FailedJob" else _KINDS[said["is"]])(**rest)
+
+
+_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

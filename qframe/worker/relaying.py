@@ -1,0 +1,52 @@
+"""Relaying: the thread in which a worker hands on what is in the outbox."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from qframe.drivers.heartbeat import start_thread
+from qframe.manager import QueueManager
+from qframe.outbox.relay import Relay
+from qframe.worker.wakeup import WakeUp
+
+log = logging.getLogger("qframe")
+
+_PATIENCE = 1.0
+"""Seconds a worker that ends waits for the exchange that the relay is in. None is lost by it."""
+_PAUSE = 1.0
+
+
+@contextlib.contextmanager
+def relaying(queues: QueueManager, *, threaded: bool) -> Iterator[None]:
+    """Relay the outbox meanwhile, where one is configured, and the worker may have threads.
+
+    Raises `ConfigurationError` for an outbox that is configured wrong.
+    """
+    outbox = queues.outbox()
+    if outbox is None or not threaded:
+        yield
+        return
+    over = False
+    relay = Relay(queues, outbox)
+
+    def work() -> None:
+        while not over:
+            try:
+                relay.run(wake.fileno(), lambda: over)
+            except Exception:  # a driver with a bug of its own: tried again, as the loop does
+                log.exception("the relay failed")
+                wake.wait(_PAUSE)
+        queues.close()
+
+    wake = WakeUp()
+    thread = start_thread("qframe relay", work)
+    try:
+        yield
+    finally:
+        over = True
+        wake.tell()
+        thread.join(_PATIENCE)
+        if not thread.is_alive():
+            wake.__exit__()

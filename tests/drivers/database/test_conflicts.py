@@ -1,0 +1,161 @@
+"""What the database undoes for the sake of others is done again, and what it refuses is named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pymysql
+import pytest
+import sqlalchemy as sa
+
+from qframe.config import DatabaseSettings
+from qframe.contracts.step import Push, Set, Step
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.errors import ConnectionLost, translated
+from qframe.exceptions import BackendUnavailable, BackendUnusable
+from tests.support.postgres_server import PostgresServer
+from tests.support.sql_server import SqlServer, wait_until
+
+_FIRST, _SECOND = "a", "b"
+_WAITING = {
+    "PostgreSQL": "select count(*) from pg_locks where not granted",
+    "MariaDB": "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'",
+}
+
+
+@pytest.fixture(params=["postgres_running", "mariadb_running"])
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    found: SqlServer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def backend(server: SqlServer) -> Iterator[DatabaseBackend]:
+    made = DatabaseBackend("here", DatabaseSettings(url=server.database()))
+    made.migrate()
+    made.apply(Step(None, Set(_FIRST, "0"), Set(_SECOND, "0")))
+    yield made
+    made.close()
+
+
+def changed(backend: DatabaseBackend, key: str) -> sa.TextClause:
+    facts = backend.database.schema.facts.name
+    quoted = backend.database.engine.dialect.identifier_preparer.quote("key")
+    return sa.text(f"update {facts} set value = 'theirs' where {quoted} = '{key}'")
+
+
+def is_waiting(server: SqlServer) -> bool:
+    return bool(server.sql(_WAITING[server.name])[0][0])
+
+
+def test_a_deadlock_with_others_is_heard_of_by_nobody(
+    server: SqlServer, backend: DatabaseBackend
+) -> None:
+    undone = 0
+    for turn in range(3):
+        push = Push("q", b"%d" % turn)
+        mine = Step(None, Set(_FIRST, "ours"), push, Set(_SECOND, "ours"))
+        said = threading.Thread(target=backend.apply, args=(mine,))
+        engine = sa.create_engine(backend.database.url, poolclass=sa.NullPool)
+        with engine.connect() as theirs:
+            theirs.execute(changed(backend, _SECOND))
+            said.start()
+            wait_until(lambda: is_waiting(server), "our step to wait")
+            try:
+                theirs.execute(changed(backend, _FIRST))
+                theirs.commit()
+            except sa.exc.DBAPIError:
+                undone += 1
+                theirs.rollback()
+        said.join()
+    jobs, _ = backend.reserve(["q"], 10)
+    assert undone < 3  # of those that were undone, some were ours
+    assert [job.raw_body for job in jobs] == [b"0", b"1", b"2"]
+    assert backend.read(_FIRST, _SECOND) == ["ours", "ours"]
+
+
+def test_a_session_that_was_serializable_by_default_is_tried_again(
+    postgres_running: PostgresServer,
+) -> None:
+    url = postgres_running.database()
+    name = sa.make_url(url).database
+    backend = DatabaseBackend("here", DatabaseSettings(url=url))
+    backend.migrate()
+    isolation = "default_transaction_isolation = 'serializable'"
+    postgres_running.sql(f'alter database "{name}" set {isolation}')
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        mine = DatabaseBackend("here", DatabaseSettings(url=url))
+        try:
+            for turn in range(10):
+                step = Step(None, Set("n", str(turn)), Push("q", b"%d" % number))
+                mine.apply(step)
+        except BaseException as error:  # noqa: BLE001 (told by the test)
+            errors.append(error)
+        mine.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert backend.sizes("q").ready == 20
+    backend.close()
+
+
+def _mysql(number: int) -> BaseException:
+    return pymysql.err.OperationalError(number, "some 'words'")
+
+
+def _postgres(code: str) -> BaseException:
+    return psycopg.errors.lookup(code)("some words")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (_postgres("57P01"), ConnectionLost, "shutting down"),
+        (_postgres("53300"), BackendUnavailable, "no connection left"),
+        (_mysql(1040), BackendUnavailable, "no connection left"),
+        (_postgres("25006"), BackendUnavailable, "takes no writes"),
+        (_mysql(1290), BackendUnavailable, "takes no writes"),
+        (_postgres("53100"), BackendUnavailable, "disk is full"),
+        (_mysql(1021), BackendUnavailable, "disk is full"),
+        (_mysql(1205), BackendUnavailable, "is in use by"),
+        (_postgres("57014"), BackendUnavailable, "time limit"),
+        (_postgres("42501"), BackendUnusable, "does not let its user"),
+        (_mysql(1142), BackendUnusable, "does not let its user"),
+        (_postgres("42P01"), BackendUnusable, "qframe migrate"),
+        (_mysql(1146), BackendUnusable, "no table words: run `qframe migrate`"),
+        (_mysql(2013), ConnectionLost, "does not answer"),
+    ],
+    ids=str,
+)
+def test_errors_are_known_by_their_codes(
+    error: BaseException, kind: type[BackendUnavailable], words: str
+) -> None:
+    told = translated(error, "here")
+    assert type(told) is kind
+    assert words in str(told)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda url: url.set(username="nobody", password="wrong"), "refuses its user"),
+        (lambda url: url.set(database="qframe_none"), "is not there"),
+    ],
+    ids=["user", "database"],
+)
+def test_who_cannot_connect_is_told_why(
+    server: SqlServer, change: Callable[[sa.URL], sa.URL], words: str
+) -> None:
+    url = change(sa.make_url(server.url)).render_as_string(hide_password=False)
+    backend = DatabaseBackend("here", DatabaseSettings(url=url))
+    with closing(backend), pytest.raises(BackendUnusable, match=words):
+        backend.sizes("q")

@@ -1,0 +1,320 @@
+"""Jobs that are completed within a transaction of their own: done with its rows, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from qframe import Queueable, batch, chain, dispatch, events, job_status
+from qframe.connection import Connection
+from qframe.contracts.status import State
+from qframe.exceptions import InvalidTransaction, JobAlreadySettled
+from qframe.testing import drain, run
+from tests.support.shop import Shop
+
+PLACE: dict[str, Any] = {}
+"""Where the jobs of this module find the database, and what they are to do."""
+
+
+def engine() -> Engine:
+    return shop().engine
+
+
+def shop() -> Shop:
+    made: Shop = PLACE["shop"]
+    return made
+
+
+def insert(session: Session, name: str) -> None:
+    shop().order(session, name)
+
+
+def rows() -> list[str]:
+    return shop().orders()
+
+
+class Book(Queueable):
+    """Adds a row, and is done with it."""
+
+    name: str = "a"
+    tries: ClassVar[int | None] = 3
+    backoff: ClassVar[Any] = 0
+
+    def handle(self) -> None:
+        with Session(engine()) as session, session.begin():
+            insert(session, self.name)
+            self.job.complete(within=session)
+
+    def succeeded(self) -> None:
+        PLACE.setdefault("succeeded", []).append(self.name)
+
+
+class Once(Book):
+    """There is but one at a time."""
+
+    unique: ClassVar[Any] = True
+
+
+class Acts(Book):
+    """Does what a test says, once; then as `Book`."""
+
+    def handle(self) -> None:
+        acts: list[Callable[[Acts], None]] = PLACE["acts"]
+        if acts:
+            acts.pop(0)(self)
+        else:
+            super().handle()
+
+
+@pytest.fixture(autouse=True)
+def connection(shop: Shop) -> Connection:
+    PLACE.clear()
+    PLACE.update(shop=shop, acts=[])
+    return shop.queue
+
+
+@pytest.fixture
+def processed() -> list[events.JobProcessed]:
+    heard: list[events.JobProcessed] = []
+    events.listen(events.JobProcessed)(heard.append)
+    return heard
+
+
+def acts(*what: Callable[[Acts], None]) -> None:
+    PLACE["acts"] = list(what)
+    dispatch(Acts()).send()
+
+
+def test_the_job_is_gone_with_its_rows(processed: list[events.JobProcessed]) -> None:
+    dispatch(Book(name="a")).send()
+    dispatch(Book(name="b")).send()
+    drained = drain()
+    assert rows() == ["a", "b"]
+    assert len(processed) == 2
+    assert PLACE["succeeded"] == ["a", "b"]
+    assert drained.done == 2
+
+
+def test_where_it_is_not_committed_the_job_has_failed_and_says_so(connection: Connection) -> None:
+    def forgets(job: Acts) -> None:
+        with Session(engine()) as session:
+            insert(session, "forgotten")
+            job.job.complete(within=session)
+
+    acts(forgets, forgets, forgets)
+    drain()
+    (failed,) = connection.failed.page(9)
+    assert "was completed within a transaction that did not commit" in failed.exception
+    assert failed.attempts == 3
+    assert rows() == []
+
+
+def test_after_a_failure_it_runs_again() -> None:
+    def raises(job: Acts) -> None:
+        with Session(engine()) as session, session.begin():
+            insert(session, "undone")
+            job.job.complete(within=session)
+            raise RuntimeError("before the commit")
+
+    acts(raises)
+    drain()
+    assert rows() == ["a"]
+
+
+def test_what_raises_after_the_commit_is_done(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raises(job: Acts) -> None:
+        with Session(engine()) as session, session.begin():
+            insert(session, "done")
+            job.job.complete(within=session)
+        raise RuntimeError("after the commit")
+
+    acts(raises)
+    drain()
+    assert rows() == ["done"]
+    assert connection.size() == 0
+    assert connection.failed.page(9) == []
+    assert "had settled itself and then raised" in caplog.text
+
+
+def test_a_transaction_that_is_tried_again(connection: Connection) -> None:
+    def tries_twice(job: Acts) -> None:
+        for attempt in range(2):
+            with Session(engine()) as session:
+                insert(session, f"attempt {attempt}")
+                job.job.complete(within=session)
+                with pytest.raises(JobAlreadySettled):
+                    job.job.release()
+                if attempt:
+                    session.commit()
+
+    acts(tries_twice)
+    drain()
+    assert rows() == ["attempt 1"]
+    assert connection.size() == 0
+
+
+def test_it_can_be_settled_otherwise_after_a_rollback_only_by_the_worker() -> None:
+    def settles(job: Acts) -> None:
+        with Session(engine()) as session:
+            job.job.complete(within=session)
+            session.rollback()
+        with pytest.raises(JobAlreadySettled):
+            job.job.delete()
+
+    acts(settles)
+    drain()
+    assert rows() == ["a"]
+
+
+def test_a_lease_that_was_lost(
+    connection: Connection, processed: list[events.JobProcessed]
+) -> None:
+    lost: list[events.LeaseLost] = []
+    events.listen(events.LeaseLost)(lost.append)
+
+    def is_late(job: Acts) -> None:
+        with engine().begin() as theirs:
+            theirs.execute(text("UPDATE jobs SET lease = 'another', reserved_at = leased_at"))
+        with Session(engine()) as session, session.begin():
+            insert(session, "twice")
+            job.job.complete(within=session)
+
+    acts(is_late)
+    drain()
+    assert rows() == []
+    assert len(lost) == 1
+    assert processed == []
+    assert connection.size() == 1
+
+
+def test_the_next_link_comes_with_the_commit() -> None:
+    def fails_once(job: Acts) -> None:
+        with Session(engine()) as session, session.begin():
+            job.job.complete(within=session)
+            raise RuntimeError("not yet")
+
+    PLACE["acts"] = [fails_once]
+    chain([Acts(name="a"), Book(name="b"), Book(name="c")]).dispatch()
+    drain()
+    assert rows() == ["a", "b", "c"]
+
+
+def test_a_batch_counts_with_the_commit() -> None:
+    made = batch([Book(name="a"), [Book(name="b"), Book(name="c")]]).then(Book(name="then"))
+    found = made.dispatch()
+    drain()
+    assert rows() == ["a", "b", "c", "then"]
+    assert found.fresh().is_finished
+
+
+def test_a_status_and_a_lock() -> None:
+    sent = dispatch(Once()).track()
+    identity = sent.send()
+    drain()
+    found = job_status(identity)
+    assert found is not None
+    assert found.state is State.COMPLETE
+    assert dispatch(Once()).send() != identity  # the lock is free
+
+
+def test_without_a_transaction_it_is_done_at_once(connection: Connection) -> None:
+    def completes(job: Acts) -> None:
+        job.job.complete()
+        assert connection.size() == 0
+        with pytest.raises(JobAlreadySettled):
+            job.job.complete(within=engine().connect())
+
+    acts(completes)
+    drain()
+    gc.collect()
+    assert connection.failed.page(9) == []
+
+
+def test_no_transaction_is_an_error_of_the_job(connection: Connection) -> None:
+    def mistakes(job: Acts) -> None:
+        with pytest.raises(InvalidTransaction, match="not object"):
+            job.job.complete(within=object())
+        assert not job.job.is_settled
+
+    acts(mistakes)
+    drain()
+    assert connection.size() == 0
+
+
+def test_an_asynchronous_session() -> None:
+    if shop().async_engine() is None:
+        pytest.skip("no asynchronous driver is installed")
+
+    async def main(job: Acts) -> None:
+        made = shop().async_engine()
+        assert made is not None
+        async with AsyncSession(made) as session, session.begin():
+            await session.execute(text("INSERT INTO orders VALUES ('async')"))
+            await job.job.complete(within=session)
+        await made.dispose()
+
+    acts(lambda job: asyncio.run(main(job)))
+    drain()
+    assert rows() == ["async"]
+
+
+def test_no_renewal_waits_for_the_transaction_and_one_that_was_rolled_back_is_renewed() -> None:
+    def takes_long(job: Acts) -> None:
+        reserved: Any = job.job
+        with Session(engine()) as session:
+            job.job.complete(within=session)
+            began = time.monotonic()
+            reserved.renew()
+            assert time.monotonic() - began < 1
+            session.rollback()
+        before = reserved.reservation.sure_until
+        reserved.renew()
+        assert reserved.reservation.sure_until > before
+        with Session(engine()) as session, session.begin():
+            insert(session, "long")
+            job.job.complete(within=session)
+
+    acts(takes_long)
+    drain()
+    assert rows() == ["long"]
+
+
+def test_a_transaction_that_is_left_open_is_not_waited_for_longer_than_a_moment(
+    connection: Connection,
+) -> None:
+    if shop().kind == "sqlite":
+        pytest.skip("its one writer keeps everybody waiting")
+
+    def leaves(job: Acts) -> None:
+        session = PLACE["open"] = Session(engine())
+        insert(session, "open")
+        job.job.complete(within=session)
+
+    acts(leaves)
+    try:
+        drain()
+    finally:
+        PLACE["open"].commit()
+        PLACE["open"].close()
+    assert rows() == ["open"]
+    assert connection.size() == 0
+
+
+def test_where_the_jobs_are_elsewhere() -> None:
+    ran = run(Book())  # memory has no transactions
+    ran.assert_done()
+
+
+def test_the_sync_connection_runs_and_completes_at_once() -> None:
+    dispatch(Book(name="sync")).on_connection("sync").send()
+    assert rows() == ["sync"]

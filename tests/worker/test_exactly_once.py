@@ -1,0 +1,107 @@
+"""Rows and jobs in one transaction, and processes that are killed: neither without the other."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from qframe import bulk
+from tests.support.process import Process, Project, wait_for
+from tests.support.shop import Shop
+from tests.worker.booking import Act, Book
+
+_MANY = int(os.environ.get("EXACTLY_ONCE", "200"))
+"""So many jobs in the long run: 10,000 take an hour."""
+_WORKERS = 3
+_EVERY = 0.2
+"""Seconds a worker has before it is killed."""
+_FEW = 10
+"""So many kills may all miss."""
+
+
+@pytest.fixture
+def project(shop: Shop, tmp_path: Path) -> Iterator[Project]:
+    with Project(tmp_path / "app", 'jobs = ["booking"]', url=shop.url, retry_after=1) as made:
+        shutil.copy(Path(__file__).with_name("booking.py"), made.root)
+        yield made
+
+
+def start(project: Project, shop: Shop) -> Process:
+    return project.start("work", environment={"SHOP": shop.url})
+
+
+def _works(worker: Process) -> bool:
+    return bool(worker.out)
+
+
+def _has_more(shop: Shop, than: int) -> bool:
+    return len(shop.orders()) > than
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("jobs", "most_kills"),
+    [(100, 4), pytest.param(_MANY, _MANY // 5, marks=[pytest.mark.slow, pytest.mark.long])],
+)
+def test_each_job_adds_its_row_once_whoever_is_killed(
+    shop: Shop, project: Project, jobs: int, most_kills: int
+) -> None:
+    bulk(Book(number=number) for number in range(jobs))
+    workers = [start(project, shop) for _ in range(_WORKERS)]
+    for _ in range(most_kills):
+        oldest = workers.pop(0)
+        wait_for(partial(_works, oldest), "a worker that works", 60)
+        time.sleep(_EVERY)
+        if shop.waiting() == 0:
+            workers.append(oldest)
+            break
+        oldest.signal(signal.SIGKILL)
+        oldest.wait()
+        workers.append(start(project, shop))
+    wait_for(lambda: shop.waiting() == 0, "the end of the jobs", 600)
+    assert shop.orders() == sorted(map(str, range(jobs)))
+    assert project.failed() == []
+    if most_kills > _FEW:
+        assert len(project.notes("start")) > jobs  # some were broken off, and ran again
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.long])])
+def test_each_row_has_its_job_whenever_the_program_is_killed(
+    shop: Shop, project: Project, kills: int
+) -> None:
+    for _ in range(kills):
+        program = project.run([sys.executable, "booking.py"], environment={"SHOP": shop.url})
+        wait_for(partial(_has_more, shop, len(shop.orders())), "a row")
+        time.sleep(random.uniform(0, 0.1))
+        program.signal(signal.SIGKILL)
+        program.wait()
+        wait_for(lambda: shop.waiting() == len(shop.orders()), "a job for each row", 5)
+    assert shop.waiting() > kills
+
+
+@pytest.mark.parametrize("isolate", [False, True], ids=["in the worker", "isolated"])
+def test_however_a_job_ends_it_is_done_once(shop: Shop, project: Project, isolate: bool) -> None:
+    """Its transaction may last longer than a lease, with another worker in wait for the job."""
+    ways = {"commits": 1, "forgets": 2, "raises after": 1, "takes long": 1}
+    if isolate:
+        ways |= {"dies before": 2, "dies after": 1}
+    bulk(Act(how=how) for how in ways)
+    words = ["--isolate"] if isolate else []
+    environment = {"SHOP": shop.url}
+    workers = [project.start("work", *words, environment=environment) for _ in range(2)]
+    wait_for(lambda: shop.waiting() == 0, "the end of the jobs", 60)
+    assert shop.orders() == sorted(ways)
+    assert all(worker.alive() for worker in workers)
+    assert project.failed() == []
+    starts = Counter(" ".join(words) for _, *words in project.notes("start"))
+    assert starts == ways
