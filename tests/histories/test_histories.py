@@ -26,6 +26,7 @@ FEW = int(os.environ.get("SQL_HISTORIES", "10"))
 KINDS: dict[str, type[Bench]] = {**BACKENDS, "redis that loses answers": LossyRedisBench}
 
 
+@pytest.mark.timeout(900)  # 200 on a Cluster take two minutes
 @pytest.mark.parametrize(
     "kind",
     [

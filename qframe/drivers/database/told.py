@@ -30,7 +30,12 @@ class ToldStart:
 
     def hear(self, first: bool, second: bool) -> None:
         """Hear whether one was deleted, and whether one was started."""
-        results = [] if self.done is None else [APPLIED if first else LOST]
+        results = []
+        if self.done is not None:
+            results.append(APPLIED if first else LOST)
+            self.done.sure_until = 0.0  # deleted, or another worker's
+        if not second:
+            self.job.sure_until = 0.0
         self._heard([*results, APPLIED if second else LOST])
 
     def say_again(self) -> None:

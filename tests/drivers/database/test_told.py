@@ -80,6 +80,7 @@ def test_one_that_is_done_is_deleted_with_it(backend: DatabaseBackend) -> None:
     heard = _tell(backend, Step(done, Delete()), Step(job, Start(60)))
     assert _rows(backend) == [(2, 1)]
     assert heard == [APPLIED, APPLIED]
+    assert (done.sure_until, job.sure_until > backend.clock()) == (0.0, True)
 
 
 def test_what_is_another_s_is_heard_as_lost(backend: DatabaseBackend) -> None:
@@ -89,6 +90,7 @@ def test_what_is_another_s_is_heard_as_lost(backend: DatabaseBackend) -> None:
     heard = _tell(backend, Step(done, Delete()), Step(job, Start(60)))
     assert _rows(backend) == [(1, 0), (2, 0)]
     assert heard == [LOST, LOST]
+    assert (done.sure_until, job.sure_until) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("when", ["before the server has it", "after the server did it"])
