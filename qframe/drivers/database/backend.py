@@ -24,8 +24,9 @@ from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.database.apply import Tables
+from qframe.drivers.database.checks import health
 from qframe.drivers.database.connection import Database
-from qframe.drivers.database.engine import shown, version_of, warnings_of
+from qframe.drivers.database.engine import shown
 from qframe.drivers.database.errors import ConnectionLost
 from qframe.drivers.database.listen import Notifier
 from qframe.drivers.database.messages import DatabaseJob
@@ -218,10 +219,10 @@ class DatabaseBackend(Backend):
         with database.session() as session:
             for table in database.schema.tables:
                 session.run(database.statement(select(table).limit(0)))
-            version = version_of(database.engine)
+            found = health(database, session, self.settings)
         if database.missing():
             due = ["its tables are to be upgraded: run `qframe migrate`; --sql shows what it does"]
-        return Health(version, (*warnings_of(database.url, self.settings), *due))
+        return Health(found.version, (*found.warnings, *due))
 
     def migrate(self) -> list[Change]:
         return self.database.migrate()

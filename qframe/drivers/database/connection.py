@@ -43,6 +43,8 @@ _LAZY = "SET LOCAL synchronous_commit = off"
 _sessions = itertools.count()
 _LONG = 500_000
 """Characters after which a statement of many rows ends; a packet may have 16 MB by default."""
+_PREPARED_AFTER = 5
+"""So often psycopg has a statement planned before it is prepared; its own default."""
 _STEP_BACK = 1_000_000
 """Microseconds the clock may seem to go back; more, and it was set."""
 
@@ -454,8 +456,8 @@ class Session:
         self.cursor.execute("SELECT pg_backend_pid()")
         is_server = self.cursor.fetchone()[0] == driver.info.backend_pid
         self.is_whole = is_server or self._database.pools_sessions
-        if not self.is_whole:
-            driver.prepare_threshold = None
+        if self.is_whole:
+            driver.prepare_threshold = _PREPARED_AFTER
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

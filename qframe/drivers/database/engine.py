@@ -80,6 +80,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments = {"timeout": settings.busy_timeout, "check_same_thread": False}
     elif kind == "postgresql" and url.get_driver_name() in {"psycopg", "psycopg2"}:
         arguments = {name: value for name, value in _LIBPQ.items() if name not in url.query}
+        # A pooler may be between, until a session has found out.
+        arguments["prepare_threshold"] = None
     try:
         engine = create_engine(
             url.set(drivername=f"{kind}+{client}"),
@@ -147,27 +149,3 @@ def check_version(engine: Engine) -> None:
     if version < _OLDEST[dialect.name]:
         said, wanted = (".".join(map(str, each)) for each in (version, _OLDEST[dialect.name]))
         raise BackendUnusable(f"the database {name} is too old ({said}): {wanted} is needed")
-
-
-def version_of(engine: Engine) -> str:
-    """Name the database and its version."""
-    if engine.dialect.name == "sqlite":
-        return f"SQLite {engine.dialect.loaded_dbapi.sqlite_version}, {shown(engine.url)}"
-    return f"{engine.dialect.name}, {shown(engine.url)}"
-
-
-def warnings_of(url: URL, settings: DatabaseSettings) -> list[str]:
-    """Say what is unsafe about the database."""
-    found = []
-    if url.get_backend_name() == "sqlite":
-        path = Path(str(url.database))
-        if path.exists() and path.stat().st_mode & 0o002:
-            found.append(f"{path.name} can be written by every user: chmod o-w it")
-        if settings.synchronous == "normal":
-            found.append(
-                'synchronous = "normal" survives the death of any process, but the last '
-                'jobs before a power loss can be gone; "full" keeps them, slower'
-            )
-    elif not url.password and url.host not in {None, "localhost", "127.0.0.1", "::1"}:
-        found.append(f"{shown(url)} is used without a password")
-    return found

@@ -71,6 +71,18 @@ def test_a_pooler_is_noticed(
     assert found == [True, False, True]
 
 
+def test_tables_are_made_through_a_pooler(postgres_running: PostgresServer, tmp_path: Path) -> None:
+    with PgbouncerServer(tmp_path, postgres_running) as bouncer:
+        backend = DatabaseBackend(
+            "here", through(postgres_running.database(), postgres_running, bouncer)
+        )
+        made = [backend.migrate() for _ in range(TIMES)]
+        backend.check()
+        backend.close()
+    assert made[0]
+    assert made[1:] == [[]] * (TIMES - 1)
+
+
 def _is_whole(settings: DatabaseSettings) -> bool:
     backend = DatabaseBackend("here", settings)
     with backend.database.session() as session:
