@@ -72,9 +72,8 @@ class Messages:
 
     def row(self, session: Session, push: Push) -> dict[str, Any]:
         """Give the row of a message that is pushed now."""
-        row = after(push.delay) | session.at
-        row["queue"], row["payload"] = push.queue, self._stored(push.raw)
-        return row
+        message = {"queue": push.queue, "payload": self._stored(push.raw)}
+        return {**message, **after(push.delay), **session.at}
 
     def insert(
         self, session: Session, rows: Sequence[dict[str, Any]], *, marked: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from qframe.contracts.step import APPLIED, Delete, Push, Renew, Reservation, Result, Start, Step
@@ -51,13 +52,24 @@ class Request:
         self._limit = limit
         self._sent = sent
         self._again = False
-        kinds = {type(each) for step in steps for each in step.operations}
-        single = all(len(step.operations) == 1 for step in steps)
-        self._only_pushes = kinds == {Push} and single
-        self._needs_mark = bool(steps) and not (kinds <= _REPEATABLE and single)
         self.exchange: DatabaseSteps
         self.jobs: Sequence[Reservation] = ()
         self.results: list[Result] = []
+
+    @cached_property
+    def _only_pushes(self) -> bool:
+        """Whether each step is one push."""
+        return self._are_single({Push})
+
+    @cached_property
+    def _needs_mark(self) -> bool:
+        """Whether it does more when it is done twice."""
+        return bool(self._steps) and not self._are_single(_REPEATABLE)
+
+    def _are_single(self, kinds: set[type]) -> bool:
+        return all(
+            len(step.operations) == 1 and type(step.operations[0]) in kinds for step in self._steps
+        )
 
     def done(self, database: Database, *, lazy: bool) -> None:
         """Do it, in one transaction where it takes several statements."""
@@ -104,7 +116,7 @@ class Request:
 
     def _is_alone(self, database: Database) -> bool:
         """Whether each of its statements is a transaction by itself."""
-        if self._only_pushes and database.is_postgresql:
+        if database.is_postgresql and self._only_pushes:
             return True
         if database.has_marks and self._needs_mark:
             return self._only_pushes and len(self._steps) == 1
