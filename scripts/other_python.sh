@@ -23,6 +23,6 @@ fi
 echo "On $("$found" --version):"
 sh scripts/venv.sh "$found" .venv-other
 .venv-other/bin/python -m pip install -qq --disable-pip-version-check \
-    -c constraints.txt -e '.[dev]'
+    -c constraints.txt -e '.[dev,postgres,mariadb]'
 .venv-other/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow" \
     tests/features tests/histories tests/testing tests/test_*.py

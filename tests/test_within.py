@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from qframe import (
     InvalidJob,
@@ -151,7 +152,7 @@ def test_what_goes_wrong_is_raised_and_nothing_is_pushed_behind_it(
 ) -> None:
     with pytest.raises(InvalidTransaction, match="not str"):
         dispatch(Ship()).within("session")
-    with create_engine("sqlite://").connect() as elsewhere:
+    with create_engine("sqlite://", poolclass=NullPool).connect() as elsewhere:
         pending = dispatch(Ship())
         with pytest.raises(InvalidTransaction, match="the transaction is one of"):
             pending.within(elsewhere)
