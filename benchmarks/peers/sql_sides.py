@@ -31,8 +31,8 @@ class SqlPeer:
     """One peer, set up as its documentation says is fastest with what it promises of its acks.
 
     `jobs` is about what it drains in a second, or less where that would take long to dispatch;
-    `many` what a worker has at once. `first` of a family stands for its dispatch, latency and
-    memory. One without an `environment` is Debian's.
+    `many` what a worker has at once, `ahead` what it takes besides. `first` of a family stands for
+    its dispatch, latency and memory. One without an `environment` is Debian's.
     """
 
     name: str
@@ -42,6 +42,7 @@ class SqlPeer:
     worker: tuple[str, ...]
     prepare: tuple[str, ...]
     many: int = 1
+    ahead: int = 0
     environment: str = ""
     python: bool = True
     first: bool = True
@@ -106,7 +107,7 @@ PEERS: tuple[SqlPeer, ...] = (
     _node("pgboss", "pg-boss, 10 at once", EACH, 300, many=10),
     _node("pgboss", "pg-boss, batches of 100", TOGETHER, 750, many=100, first=False),
     _node("graphile", "graphile-worker, 10 at once", EACH, 750, many=10),
-    _node("graphile", "graphile-worker, batches", TOGETHER, 1500, many=24, first=False),
+    _node("graphile", "graphile-worker, batches", TOGETHER, 1500, many=24, ahead=500, first=False),
     SqlPeer(
         "Laravel 8, PHP", EACH, 500, _php("produce"), _php("work"), _php("tables"),
         python=False, servers=_BOTH,

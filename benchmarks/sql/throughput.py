@@ -70,7 +70,7 @@ def _measure_us(bench: Bench, us: _Rates) -> None:
 
 def _measure(bench: Bench, peer: SqlPeer, rates: _Rates) -> None:
     # So many that each of four finds some, though the others have taken all they can.
-    jobs = max(20, 2 * _WORKERS * peer.many, int(peer.jobs * bench.plan.sql_seconds))
+    jobs = max(20, 2 * _WORKERS * (peer.many + peer.ahead), int(peer.jobs * bench.plan.sql_seconds))
     for workers in (1, _WORKERS):
         with bench.place(bench.sides[peer]) as place:
             sent = place.produce("many", jobs)
