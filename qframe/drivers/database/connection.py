@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -240,6 +241,7 @@ class Session:
         self._connection: Connection | None = None
         self._line: Line | None = None
         self._told: Told | None = None
+        self._uses: Counter[Statement] = Counter()
         self.mark = Mark()
         self.is_whole = False
         """Whether it is one session of PostgreSQL, with what is prepared or listened to in it.
@@ -350,6 +352,22 @@ class Session:
         self.cursor.execute(statement.sql, values)
         return self.cursor
 
+    def change(self, statement: Statement, values: Mapping[str, Any]) -> int:
+        """Run a statement for what it does; gives how many rows it did that to.
+
+        It is for those that are run again and again.
+        """
+        if not (self.is_whole and self._is_usual(statement)):
+            return int(self.run(statement, **values).rowcount)
+        line = self._prepared_line()
+        line.send(statement, values)
+        return line.changed()
+
+    def _is_usual(self, statement: Statement) -> bool:
+        """Whether this connection has run it often enough to have it prepared."""
+        self._uses[statement] += 1
+        return self._uses[statement] > _PREPARED_AFTER
+
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
         """Run a statement once per row; on MariaDB many rows are inserted by one.
 
@@ -403,14 +421,15 @@ class Session:
 
     def tell(self, told: Told, statement: Statement, values: Mapping[str, Any]) -> None:
         """Send what is heard before the next use; PostgreSQL only."""
+        self._prepared_line().send(statement, values)
+        self._told = told
+
+    def _prepared_line(self) -> Line:
         from qframe.drivers.database.line import Line  # noqa: PLC0415 (imports PostgreSQL's client)
 
-        assert self._connection is not None  # noqa: S101 (entered)
         if self._line is None:
-            driver: Any = self._connection.connection.driver_connection
-            self._line = Line(driver, statement)
-        self._line.send(values)
-        self._told = told
+            self._line = Line(self.cursor.connection)
+        return self._line
 
     def _hear(self, told: Told) -> None:
         """Hear the answer, or say it again on another connection."""
@@ -438,6 +457,7 @@ class Session:
             self._connection = self._line = self._told = None
         if not self.mark.key.startswith(process.token()):
             self.mark = Mark()  # the other is the parent's
+        self._uses.clear()
         self._connection = self._database.open(self)
         driver: Any = self._connection.connection.driver_connection
         self.cursor = driver.cursor()

@@ -73,7 +73,7 @@ class Notifier:
         """Tell of queues when the session's transaction is committed."""
         if self._is_on:
             for queue in queues:
-                session.run(self._statement, queue=queue)
+                session.change(self._statement, {"queue": queue})
 
 
 class _Thread(threading.local):

@@ -82,7 +82,7 @@ class Messages:
         mark = self._marks.values(session) if marked else {}
         if len(rows) == 1:
             statement = self._sql.insert_marked if marked else self._sql.insert
-            session.run(statement, **(rows[0] | mark))
+            session.change(statement, rows[0] | mark)
         elif self._database.is_postgresql:
             columns = {f"{name}s": [row[name] for row in rows] for name in rows[0]}
             statement = self._sql.insert_all_marked if marked else self._sql.insert_all
@@ -277,7 +277,7 @@ class Messages:
         self, session: Session, statement: Statement, job: DatabaseJob, **values: object
     ) -> bool:
         fence = {"id": job.row, "lease": job.token}
-        return bool(session.run(statement, **fence, **values, **session.at).rowcount)
+        return session.change(statement, {**fence, **values, **session.at}) > 0
 
 
 def after(delay: float) -> dict[str, Any]:

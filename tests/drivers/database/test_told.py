@@ -108,6 +108,22 @@ def test_it_is_said_again_where_no_answer_came(
     assert heard == [APPLIED, APPLIED]
 
 
+@pytest.mark.parametrize("mode", [Mode.CUT_REQUEST, Mode.CUT_AFTER_REQUEST])
+def test_a_push_that_is_prepared_counts_once_where_no_answer_came(
+    backend: DatabaseBackend, proxy: Proxy, mode: Mode
+) -> None:
+    often = 8  # more than it takes to be prepared
+    for n in range(often):
+        backend.apply(Step(None, Push(QUEUE, b"%d" % n)))
+    with backend.database.session() as session:
+        session.cursor.execute("SELECT name FROM pg_prepared_statements")
+        assert ("qframe_0",) in session.cursor.fetchall()
+    proxy.switch(mode, times=1)
+    assert backend.apply(Step(None, Push(QUEUE, "größer".encode()))) == [APPLIED]
+    jobs, _ = backend.reserve([QUEUE], 100)
+    assert [job.raw_body.decode() for job in jobs] == [*map(str, range(often)), "größer"]
+
+
 def test_it_is_said_when_the_server_is_back(own_postgres: PostgresServer) -> None:
     backend = DatabaseBackend("here", DatabaseSettings(url=own_postgres.url))
     backend.migrate()
