@@ -134,7 +134,8 @@ class Statements:
         """Hold what is first, in one statement: what ran out, then what is due.
 
         The rows are found, and locked, in common table expressions: under a LIMIT in a subquery
-        the planner may look again, and update more than it gave.
+        the planner may look again, and update more than it gave. Each LIMIT is the parameter as it
+        is: of any other, the planner takes a tenth of the table for granted, and sorts it.
         """
         c, limit = self._c, number("limit")
         size = func.octet_length(c.payload).label("size")
@@ -142,14 +143,16 @@ class Statements:
         first = first.where(late).order_by(self._end, c.id).limit(limit)
         gone = first.with_for_update(skip_locked=True).cte("late")
         next_ = select(c.id, literal_column("1").label("kind"), self._due.label("place"), size)
-        left = limit - select(func.count()).select_from(gone).scalar_subquery()
-        next_ = next_.where(due).order_by(self._due, c.id).limit(left)
+        next_ = next_.where(due).order_by(self._due, c.id).limit(limit)
         ready = next_.with_for_update(skip_locked=True).cte("ready")
         both = union_all(select(gone), select(ready)).subquery("both")
         order = (both.c.kind, both.c.place, both.c.id)
         before = func.sum(both.c.size).over(order_by=order) - both.c.size
-        found = select(both.c.id, both.c.kind, both.c.place, before.label("before")).cte("found")
-        taken = and_(c.id == found.c.id, found.c.before < number("most_bytes"))
+        rank = func.row_number().over(order_by=order)
+        ranked = (before.label("before"), rank.label("rank"))
+        found = select(both.c.id, both.c.kind, both.c.place, *ranked).cte("found")
+        few = and_(found.c.before < number("most_bytes"), found.c.rank <= limit)
+        taken = and_(c.id == found.c.id, few)
         claim = self._jobs.update().values(held).where(taken)
         return claim.returning(*self._message, found.c.kind, found.c.place, _lazily())
 
