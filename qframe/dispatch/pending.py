@@ -15,7 +15,7 @@ from typing import Any, Self, overload
 from qframe import events, manager
 from qframe.connection import Connection, push_together, substitute
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import pusher
+from qframe.dispatch import pusher, sender
 from qframe.dispatch.after_commit import when_committed
 from qframe.dispatch.sync import SyncConnection
 from qframe.dispatch.within import joined
@@ -262,7 +262,7 @@ class PendingDispatch:
         _unsent.pop(draft, None)
         if draft.transaction is not None and not draft.id:
             return run_in(draft.transaction, draft.send_within).__await__()
-        return asyncio.to_thread(self.send).__await__()
+        return draft.sending().__await__()
 
     def __repr__(self) -> str:
         state = "sent" if self._draft.id else "pending"
@@ -329,6 +329,26 @@ class _Draft:
                 )
             self._push(self.connection)
         return self.id
+
+    async def sending(self) -> str:
+        """Push without blocking the loop, with what others await just now."""
+        connection = self.connection
+        runs_here = connection.context.at_once or substitute(connection, self.job) is not None
+        if runs_here or self.waits or self.id or self.pid != process.pid():
+            return await asyncio.to_thread(self.send)
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        delay = seconds_until(self.delay)
+        sender.send(
+            sender.Parcel(
+                connection, self.job, self.envelope, self.queue, delay, self.context,
+                self.sent, future,
+            )
+        )  # fmt: skip
+        return await future
+
+    def sent(self, uuid: str) -> None:
+        """Note the id it was pushed with."""
+        self.id = uuid
 
     def send_within(self, transaction: object) -> str:
         """Push in a transaction, which is not waited for."""
