@@ -160,6 +160,13 @@ class Backend(ABC):
     needs_facts: ClassVar[bool] = False
     """Whether its constructor takes, as third argument, what gives the backend of its facts."""
 
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 (any base's)
+        """Take away what it has no methods for: who says "all but" cannot know what comes later."""
+        super().__init_subclass__(**options)
+        for capability, methods in _METHODS.items():
+            if any(getattr(cls, name) is getattr(Backend, name) for name in methods):
+                cls.capabilities &= ~capability
+
     @abstractmethod
     def apply(self, *steps: Step) -> list[Result]:
         """Apply steps in order, each by itself, in one exchange; gives a result for each."""
@@ -319,6 +326,20 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027 (there may be nothing to close)
         """Close this thread's connections; the next call opens others."""
+
+
+_METHODS = {
+    Capability.ADOPT: ["adopt"],
+    Capability.WAIT: ["wait"],
+    Capability.LIST: ["queues"],
+    Capability.SIZE: ["sizes"],
+    Capability.PURGE: ["purge"],
+    Capability.SEARCH: ["search", "take"],
+    Capability.FACTS: ["read", "scan", "latch", "find_failed", "list_failed", "count_failed"],
+    Capability.WITHIN: ["within"],
+    Capability.OUTBOX: ["outbox"],
+}
+"""What a class has to have of its own to have a capability."""
 
 
 _clock: Callable[[], float] = time.monotonic

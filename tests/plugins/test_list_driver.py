@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 
 from qframe import Queueable, QueueManager, State, batch, chain, job_status, manager
+from qframe.contracts.backend import Backend, Capability
 from qframe.exceptions import ConfigurationError, Unsupported
 from qframe.failed.retry import retry
 from qframe.jobs import project
@@ -45,6 +46,35 @@ class Note(Queueable):
         if self.fails:
             raise ValueError("no")
         return self.word
+
+
+class AllBut(ListBackend):
+    capabilities = ~(Capability.DURABLE | Capability.SEARCH)
+
+
+class Within(AllBut):
+    capabilities = ~Capability.DURABLE
+
+    def within(self, transaction: object) -> Backend:
+        return self
+
+
+class TestCapabilities:
+    def test_all_but_some_never_promises_what_the_class_has_no_methods_for(self) -> None:
+        assert Capability.RESERVE in AllBut.capabilities
+        for each in (Capability.WITHIN, Capability.OUTBOX, Capability.ADOPT, Capability.FACTS):
+            assert each not in AllBut.capabilities
+
+    def test_a_class_with_the_method_has_the_capability(self) -> None:
+        assert Capability.WITHIN in Within.capabilities
+        assert Capability.OUTBOX not in Within.capabilities
+
+    def test_such_a_connection_is_no_outbox_and_says_so_in_one_line(self) -> None:
+        queues = QueueManager({**SETTINGS, "outbox": {"connection": "mine"}})
+        queues.extend("list", AllBut)
+        with pytest.raises(ConfigurationError, match="'mine' is no SQL database") as caught:
+            queues.outbox()
+        assert "\n" not in str(caught.value)
 
 
 class TestExtend:
