@@ -53,8 +53,9 @@ class Connections:
                 done.append((connection, act(connection)))
             except BackendUnavailable as error:
                 silent.append(error)
-        for each in silent if done else silent[:-1]:
-            say_error(str(each), 0)
+        lines = dict.fromkeys(map(str, silent))  # connections may share a store
+        for line in lines if done else [*lines][:-1]:
+            say_error(line, 0)
         if silent and not done:
             raise silent[-1]
         return done
