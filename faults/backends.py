@@ -157,6 +157,10 @@ class SqlBackend(ServerBackend):
     def cut_off(self) -> None:
         """End all sessions of the jobs' database, as an administrator does."""
 
+    @abstractmethod
+    def raise_isolation(self) -> None:
+        """Isolate the transactions of new sessions as far as the server can."""
+
 
 class PostgresBackend(SqlBackend):
     """A PostgreSQL."""
@@ -174,6 +178,11 @@ class PostgresBackend(SqlBackend):
             "where usename = %s and pid <> pg_backend_pid()", USER,
         )  # fmt: skip
 
+    def raise_isolation(self) -> None:
+        """Have them serializable by default."""
+        isolation = "default_transaction_isolation = 'serializable'"
+        self.server.sql(f"alter database {USER} set {isolation}")
+
 
 class MariadbBackend(SqlBackend):
     """A MariaDB."""
@@ -187,6 +196,10 @@ class MariadbBackend(SqlBackend):
     def cut_off(self) -> None:
         """End them by KILL."""
         self.server.sql(f"kill hard user '{USER}'")
+
+    def raise_isolation(self) -> None:
+        """Refuse to change a record that has changed since the transaction's snapshot."""
+        self.server.sql("set global innodb_snapshot_isolation = on")
 
 
 class Failover(Backend):

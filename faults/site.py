@@ -420,10 +420,11 @@ class Site(Project):
         return took
 
     def terminate_twice(self, worker: Process) -> float:
-        """Tell a worker twice to stop, which gives its job back at once."""
-        worker.signal(signal.SIGTERM)
-        time.sleep(self.chance.uniform(0, 0.02))
-        return self.terminate(worker)
+        """Tell a worker twice to stop, which gives its job back at once, be it at its last line."""
+        with self.fault("told twice", worker.pid):
+            worker.signal(signal.SIGTERM)
+            time.sleep(self.chance.uniform(0, 0.02))
+            return self.terminate(worker)
 
     def _replace(self, worker: Process) -> None:
         if worker in self.workers:

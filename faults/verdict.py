@@ -114,11 +114,14 @@ def _repeated(site: Site, account: Account) -> set[str]:
         return set()
     # A start is not waited for: a server that dies with it on its way has not counted it, nor has
     # one that hears of it when the hold has ended.
+    # Who stood still with a start behind it, and before the first line, is seen too late.
     deaths = [fault for fault in site.faults if fault.kind in _DEATHS]
+    stalls = [*site.faults, *account.starved]
     return {
         name
         for name, runs in account.runs.items()
         for first, second in pairwise(runs)
         if second.attempt <= first.attempt
         and not any(fault.hit(first, second.begun) for fault in deaths)
+        and not any(fault.delayed(second) for fault in stalls)
     } - account.pushed_again()

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -149,16 +150,30 @@ def own_mariadb(tmp_path: Path) -> Iterator[MariadbServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
+_SNAPSHOT = "mariadb with innodb_snapshot_isolation"
+"""As it is by default from 11.6.2 on."""
+_SHOPS = [
+    "sqlite",
+    "postgres",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mariadb", _SNAPSHOT)),
+]
+
+
+@pytest.fixture(params=_SHOPS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     """Give a program whose rows and jobs are in one database, empty."""
-    url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
-    if request.param != "sqlite":
-        server = request.getfixturevalue(f"{request.param}_running")
-        server.empty()
-        url = server.url_at()
-    with opened(url) as made:
-        yield made
+    kind = request.param.partition(" ")[0]
+    if kind == "sqlite":
+        with opened(f"sqlite:///{tmp_path / 'shop.sqlite3'}") as made:
+            yield made
+        return
+    server: SqlServer = request.getfixturevalue(f"{kind}_running")
+    server.empty()
+    with ExitStack() as stack:
+        if request.param == _SNAPSHOT:
+            server.sql("set global innodb_snapshot_isolation = on")
+            stack.callback(server.sql, "set global innodb_snapshot_isolation = off")
+        yield stack.enter_context(opened(server.url_at()))
 
 
 _OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "redis cluster")]

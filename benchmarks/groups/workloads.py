@@ -38,6 +38,10 @@ class _Found:
     cpu: list[float] = field(default_factory=list)
 
 
+PARTS = ("redis", "database", "beanstalkd")
+"""The connections, each of which can be measured alone."""
+
+
 def facts() -> dict[str, str]:
     """Name the versions compared."""
     return versions("Redis", "beanstalkd")
@@ -49,6 +53,8 @@ def rows(plan: Plan) -> list[Row]:
     with contextlib.ExitStack() as stack:
         bench = Bench.of(plan, stack.enter_context(RedisServer()), stack)
         for driver in bench.connections:
+            if plan.parts and driver not in plan.parts:
+                continue
             began = time.monotonic()
             for kind in KINDS:
                 found += _measured(bench, driver, kind)

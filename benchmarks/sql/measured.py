@@ -14,11 +14,11 @@ from benchmarks.sql.backlog import backlog, dead_rows
 from benchmarks.sql.bench import Bench
 from benchmarks.sql.rest import at_rest, latency
 from benchmarks.sql.server import SqlServer, disk
-from benchmarks.sql.throughput import bulk, throughput, work_per_job
+from benchmarks.sql.throughput import bulk, processes, throughput, work_per_job
 
 PARTS = {
     part.__name__: part
-    for part in (throughput, bulk, work_per_job, latency, at_rest, backlog, dead_rows)
+    for part in (throughput, processes, bulk, work_per_job, latency, at_rest, backlog, dead_rows)
 }
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.peers.sql_sides import EACH, SqlPeer
-from benchmarks.rows import Row, compared, each_job, microseconds, noted, per_second
+from benchmarks.rows import Row, alternated, compared, each_job, microseconds, noted, per_second
 from benchmarks.sql.bench import Bench
 from benchmarks.sql.server import Work
 
 _WORKERS = 4
+_PROCESSES = (1, 2, 4, 8)
 _SETTLED = 1.2
 """Seconds after which a server has added up what its connections did."""
 _BULK = 30_000
@@ -127,7 +128,6 @@ def _drain_rows(bench: Bench, found: _Found, bare: _Rates, us: _Rates) -> list[R
         *(row(peer, four, "drain by four") for peer in everybody),
         noted(f"drain by four, {ceiling}: four clients", bare.our_by_four, per_second,
               peer=bare.by_four),
-        noted("drain by four, and by one", us.by_four, per_second, peer=us.drained),
         noted("drain, processor time per job", us.cpu, microseconds),
     ]  # fmt: skip
 
@@ -164,6 +164,19 @@ def _ratio(row: Row) -> float:
 
 
 # -- ours alone -----------------------------------------------------------------------------------
+
+
+def processes(bench: Bench) -> list[Row]:
+    """Drain one queue with ever more worker processes."""
+    rates = defaultdict[int, list[float]](list)
+    for number in alternated(_PROCESSES, bench.rounds):
+        with bench.place(bench.ours) as place:
+            place.produce("bulk", bench.plan.sql_jobs)
+            rates[number].append(place.drain_by(number, bench.plan.sql_jobs))
+    return [
+        noted(f"drain by {number}, and by one", rates[number], per_second, peer=rates[1])
+        for number in _PROCESSES[1:]
+    ]
 
 
 def bulk(bench: Bench) -> list[Row]:

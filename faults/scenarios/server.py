@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from faults import jobs
 from faults.scenario import scenario
 from faults.site import Producer, Site
 from qframe.exceptions import QframeError
@@ -252,3 +253,18 @@ def restart_server(site: Site) -> None:
     site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
     site.remark(f"resumed in {slowest:.2f} s")
     site.finish()
+
+
+@scenario("F36", "transactions that the server undoes for each other", "sql")
+def raise_isolation(site: Site) -> None:
+    """Raise the isolation of all sessions: nobody hears of what is undone, and done again."""
+    site.sql.raise_isolation()
+    with _under_load(site) as producer:
+        for _ in range(site.count(600, 80)):
+            site.send(jobs.OnlyOne, seconds=site.chance.uniform(0, 0.01))
+    site.finish()
+    site.check(not producer.refused, f"{producer.refused} pushes were refused")
+    heard = [each.pid for each in site.processes if " gone: " in each.out or "WARNING" in each.out]
+    site.check(not heard, f"workers {heard} complained")
+    late = [line for line in site.ledger.read_text().splitlines() if " lost " in line]
+    site.check(not late, f"lost without a cause: {late[:3]}")

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -74,8 +74,10 @@ def main() -> None:
 
     Exit codes: 2 wrong usage or configuration, 69 the backend does not answer, 1 otherwise.
     """
+    words = sys.argv[1:] or ["--help"]
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        _check_words(words)
+        code = app(words, standalone_mode=False)
     except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:
@@ -96,3 +98,14 @@ def main() -> None:
             raise
         code = say_error(error.format_message(), USAGE)
     sys.exit(code)
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse an empty word: a shell's variable that is not set would mean the default, or all."""
+    before = ""
+    for number, word in enumerate(words, 1):
+        if not word or (word.startswith("--") and word.endswith("=")):
+            option = word.rstrip("=") or (before if before.startswith("-") else "")
+            name = option or f"argument {number}"
+            raise ConfigurationError(f"{name} is empty: give it a value, or leave it out")
+        before = word

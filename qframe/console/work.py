@@ -56,7 +56,11 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     workers: Annotated[
-        int | None, typer.Option(help="So many at once, kept running.", show_default=False)
+        int | None,
+        typer.Option(
+            help="So many; each takes two connections of SQL servers.",
+            show_default=False,
+        ),
     ] = None,
     stop_timeout: Annotated[float, typer.Option(help="Seconds jobs have when --workers ends.")] = 0,
     watch: Annotated[

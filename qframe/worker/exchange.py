@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from qframe.connection import Connection
@@ -92,6 +93,19 @@ class Exchange:
             self._unanswered.pop(job, None)
             self._put_back(ended)
             raise
+        return not job.is_lost and self._is_in_time(job)
+
+    def _is_in_time(self, job: ReservedJob) -> bool:
+        """Whether a job that was started is still ours, where this process stood still meanwhile.
+
+        0 is said by a backend that never knows for how long.
+        """
+        if not 0 < job.reservation.sure_until <= self._backend.clock():
+            return True
+        self._backend.hear()
+        if not job.is_lost and job.reservation.sure_until <= self._backend.clock():
+            with suppress(SettleError):
+                job.renew()
         return not job.is_lost
 
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:

@@ -40,7 +40,7 @@ log = logging.getLogger("qframe")
 
 _MEMORY_EVERY = 0.1
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 2.0
 
 
 class Loop:
@@ -220,7 +220,12 @@ class Loop:
 
     def _run(self, job: ReservedJob) -> Attempt:
         self._idle = False
-        attempt = self.runner.run(job)
+        try:
+            attempt = self.runner.run(job)
+        except BackendUnavailable:
+            if not (job.has_started() or job.is_settled):
+                self._held.appendleft(job)  # its lease may last longer than the backend is away
+            raise
         self._prefetch.ran(time.monotonic() - attempt.began)
         self._ended_by = attempt.ended_by
         if attempt.outcome is not Outcome.LOST:
@@ -333,7 +338,6 @@ class Loop:
     def _backend_lost(self, error: BackendUnavailable) -> None:
         """Say so once, then try again with growing, jittered pauses."""
         self._rest()
-        self._held.clear()
         if not self._lost_since:
             self._lost_since = time.monotonic()
             self._lost_pause = _FIRST_PAUSE

@@ -340,7 +340,8 @@ class Attempt:
             self.ended_by = signals.fired
             if not self._handled:
                 error = signals.fired  # also where the job swallowed it
-        self._learn_completion(error)
+        if self.job.is_completing:
+            self._learn_completion(error)
         return Report(error, result)
 
     def _learn_completion(self, error: BaseException | None) -> None:
@@ -367,7 +368,7 @@ class Attempt:
             self.instance = self._made()
             result = self.handle(self.instance)
             pusher.wait()  # what its threads have dispatched and dropped comes before its end
-            completed = self.job.learn_completion(gc.collect)
+            completed = self.job.is_completing and self.job.learn_completion(gc.collect)
             self._handled = signals.fired is None  # a job that swallowed its end was not done
             if self._handled and (completed or not self.job.is_settled):
                 execution.tell(self.instance, "succeeded")

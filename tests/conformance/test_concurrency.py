@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from qframe.contracts.step import (
     Set,
     Start,
     Step,
+    Unset,
 )
 from tests.conformance.backends import Bench
 from tests.conformance.steps import (
@@ -218,3 +220,39 @@ def test_a_failed_job_is_forgotten_by_one(backend: Backend) -> None:
         assert drained(backend) == [b"again"]
     else:
         assert drained(backend)
+
+
+@pytest.mark.parametrize("before", ["expired", "refused", "removed"])
+def test_one_takes_what_nobody_holds_any_more(backend: Backend, before: str) -> None:
+    """As locks are taken: where one has run out, was asked for in vain, or is just let go."""
+    needs(backend, Capability.FACTS)
+    for turn in range(20):
+        key = f"lock{turn}"
+        if before == "expired":
+            backend.apply(Step(None, Set(key, "old", ttl=0.01)))
+            while backend.read(key) != [None]:
+                time.sleep(0.01)
+        elif before == "refused":
+            (result,) = backend.apply(Step(None, Expect(key, "mine"), Set(key, "never")))
+            assert result.outcome is Outcome.REFUSED
+        else:
+            backend.apply(Step(None, Set(key, "old")))
+
+        def take(number: int, key: str = key) -> bool:
+            try:
+                if before == "removed" and not number:
+                    backend.apply(Step(None, Unset(key, "old")))
+                    return False
+                me = str(number)
+                for _ in range(50 if before == "removed" else 1):
+                    (result,) = backend.apply(Step(None, Expect(key, None), Set(key, me)))
+                    if result.applied or result.holds != "old":
+                        return result.applied
+                return False
+            finally:
+                backend.close()
+
+        took = [number for number, ours in enumerate(at_once(take)) if ours]
+        assert len(took) == 1 or (before == "removed" and not took)
+        if took:
+            assert backend.read(key) == [str(took[0])]

@@ -87,6 +87,10 @@ def test_a_configuration_file_may_be_named_by_option_or_variable(
         (["work", "--queue", "a b"], "'a b' is not a queue name"),
         (["work", "nowhere"], "unknown connection 'nowhere'"),
         (["--nonsense"], "No such option: --nonsense"),
+        (["clear", ""], "argument 2 is empty: give it a value, or leave it out"),
+        (["pause", ""], "argument 2 is empty"),
+        (["size", "--queue", ""], "--queue is empty"),
+        (["size", "--queue="], "--queue is empty"),
         (["failed", "--connection", "\x1b[31m"], r"unknown connection"),
         (["monitor", "--max", "-1"], "--max must not be negative, got -1"),
         *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.support.projects import BeanstalkdProject, RedisProject, ServerProjec
 from tests.support.sql_server import SqlServer
 
 Host = Callable[[str], ServerProject]
+_LINKS = 200
 _DISPATCH = """
 from qframe import batch, chain, dispatch
 from jobs import Flaky, Note, Steps
@@ -82,3 +84,34 @@ def test_hosts_share_what_the_store_keeps(host: Host) -> None:
     assert here.qframe("retry", "all").code == 0
     there.drain()
     assert len(there.failed()) == 2, "they failed again, as they do at each first attempt"
+
+
+def test_a_worker_killed_in_a_chain_is_replaced_by_one_on_another_host(host: Host) -> None:
+    here, there = host("here"), host("there")
+    assert here.qframe("migrate").code == 0
+    said = here.python(
+        "from qframe import chain\nfrom jobs import Kill, Note\n"
+        'chain([Note(word="before"), Kill(times=1), Note(word="after")]).dispatch()\n'
+    )
+    assert said.code == 0, said.err
+    assert here.work("--tries", 2).wait() == -signal.SIGKILL
+    there.work("--tries", 2)
+    there.wait_for_note("note", "after")
+    assert there.notes("end") == [["end", "kill", "2"]]
+
+
+def test_the_store_is_killed_in_a_chain(host: Host, store: SqlServer) -> None:
+    here = host("here")
+    assert here.qframe("migrate").code == 0
+    said = here.python(
+        "from qframe import chain\nfrom jobs import Note\n"
+        f'chain([Note(word=f"n{{i}}") for i in range({_LINKS})]).dispatch()\n'
+    )
+    assert said.code == 0, said.err
+    worker = here.work("--tries", 1)
+    here.wait_for_note("note", "n20")
+    store.restart(kill=True)
+    here.wait_for_note("note", f"n{_LINKS - 1}", seconds=60)
+    assert worker.stop() == 0
+    assert list(dict.fromkeys(here.done())) == [f"n{i}" for i in range(_LINKS)]
+    assert "Traceback" not in worker.out + worker.err

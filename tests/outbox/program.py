@@ -26,6 +26,8 @@ POINTS = ["claimed", "applied", "removed", "committed"]
 
 class Order(Queueable):
     name: str
+
+    job_name = "orders.Order"
     queue = "orders"
 
     def handle(self) -> None:

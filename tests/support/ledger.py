@@ -74,6 +74,15 @@ class Fault:
             until = min(until, run.done + _SETTLING)
         return self.pid in (None, run.pid) and self.begin <= until and self.end >= run.begun
 
+    def delayed(self, run: Run) -> bool:
+        """Whether a run's worker stood still between the start of the job and its first line."""
+        return self.pid == run.pid and self.begin < run.begun <= self.end + _SETTLING
+
+
+def _kinds(faults: Iterable[Fault], first: Run, second: Run) -> list[str]:
+    """Name the faults by which a job ran again."""
+    return [each.kind for each in faults if each.hit(first, second.begun) or each.delayed(second)]
+
 
 ENDS = frozenset({"deleted", "failed"})
 """How a job leaves its queue for good."""
@@ -208,7 +217,7 @@ class Account:
         again = self.pushed_again()
         for name, runs in self.runs.items():
             for first, second in pairwise(run for run in runs if run.done):
-                kinds = [fault.kind for fault in faults if fault.hit(first, second.begun)]
+                kinds = _kinds(faults, first, second)
                 if name in again:
                     kinds.append("pushed again")
                 if kinds:
@@ -229,7 +238,7 @@ class Account:
             for first, second in pairwise(runs):
                 if second.begun >= first.done:
                     continue
-                kinds = [fault.kind for fault in faults if fault.hit(first, second.begun)]
+                kinds = _kinds(faults, first, second)
                 if kinds:
                     causes[kinds[0]] += 1
                 else:

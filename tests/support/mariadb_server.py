@@ -47,7 +47,9 @@ def _template() -> Path:
     options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
     settings = [f"--{each}" for each in _FAST if each.startswith("innodb")]
     install = binary("mariadb-install-db")
-    run([install, "--no-defaults", f"--datadir={data}", *_owner(), *options, *settings])
+    # A server that starts removes the temporary tables of others from a folder they share.
+    folders = [f"--datadir={data}", f"--tmpdir={data.parent}"]
+    run([install, "--no-defaults", *folders, *_owner(), *options, *settings])
     return data
 
 
@@ -74,6 +76,7 @@ class MariadbServer(SqlServer):
 
     def command(self) -> list[str]:
         words = [self._program, "--no-defaults", f"--datadir={self.data}", *_owner()]
+        words += [f"--tmpdir={self.data.parent}"]
         words += ["--bind-address=127.0.0.1", f"--port={self.port}", f"--socket={self._socket}"]
         words += ["--skip-name-resolve", "--skip-log-bin", f"--init-file={self.folder}/start.sql"]
         return [*words, *(f"--{each}" for each in (*_FAST, *self.config))]

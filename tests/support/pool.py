@@ -42,7 +42,14 @@ def children(process: Process) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether all have ended."""
-    return not any(each.is_running() and each.status() != "zombie" for each in processes)
+    return not any(_is_alive(each) for each in processes)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for_workers(project: Project, process: Process, count: int = 2) -> list[int]:

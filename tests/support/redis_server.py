@@ -435,7 +435,8 @@ class SentinelGroup:
             watcher.watch(self.service, master, 2, self._down_after)
             watcher.start()
         for watcher in self.watchers:
-            wait_until(partial(self._knows_all, watcher), "a Sentinel to know all")
+            # It asks for the replicas every ten seconds.
+            wait_until(partial(self._knows_all, watcher), "a Sentinel to know all", 3 * PATIENCE)
 
     def _knows_all(self, watcher: RedisServer) -> bool:
         raw = watcher.command("SENTINEL", "MASTER", self.service)

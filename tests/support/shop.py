@@ -15,7 +15,11 @@ from qframe import QueueManager, events, manager
 from qframe.connection import Connection
 from qframe.exceptions import BackendUnusable
 
-_ASYNC = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg_async"}
+_ASYNC = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+psycopg_async",
+    "mariadb": "mariadb+aiomysql",
+}
 
 
 class Shop:
@@ -47,12 +51,10 @@ class Shop:
         """Count the jobs that are committed."""
         return self.queue.size() + self.queue.size("x")
 
-    def async_engine(self) -> AsyncEngine | None:
-        """Give an asynchronous engine, where a driver is installed."""
-        driver = _ASYNC.get(self.kind)
-        if driver is None:
-            return None
-        return create_async_engine(make_url(self.url).set(drivername=driver), poolclass=NullPool)
+    def async_engine(self) -> AsyncEngine:
+        """Give an asynchronous engine."""
+        url = make_url(self.url).set(drivername=_ASYNC[self.kind])
+        return create_async_engine(url, poolclass=NullPool)
 
 
 @contextmanager

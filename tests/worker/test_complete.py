@@ -252,12 +252,8 @@ def test_no_transaction_is_an_error_of_the_job(connection: Connection) -> None:
 
 
 def test_an_asynchronous_session() -> None:
-    if shop().async_engine() is None:
-        pytest.skip("no asynchronous driver is installed")
-
     async def main(job: Acts) -> None:
         made = shop().async_engine()
-        assert made is not None
         async with AsyncSession(made) as session, session.begin():
             await session.execute(text("INSERT INTO orders VALUES ('async')"))
             await job.job.complete(within=session)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from qframe import bulk
+from qframe import batch, bulk
 from tests.support.process import Process, Project, wait_for
 from tests.support.shop import Shop
-from tests.worker.booking import Act, Book
+from tests.worker.booking import Act, Book, Booked
 
 _MANY = int(os.environ.get("EXACTLY_ONCE", "200"))
-"""So many jobs in the long run: 10,000 take an hour."""
+"""So many jobs in the long run: 10,000 take some five minutes."""
 _WORKERS = 3
 _EVERY = 0.2
 """Seconds a worker has before it is killed."""
@@ -48,15 +48,8 @@ def _has_more(shop: Shop, than: int) -> bool:
     return len(shop.orders()) > than
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("jobs", "most_kills"),
-    [(100, 4), pytest.param(_MANY, _MANY // 5, marks=[pytest.mark.slow, pytest.mark.long])],
-)
-def test_each_job_adds_its_row_once_whoever_is_killed(
-    shop: Shop, project: Project, jobs: int, most_kills: int
-) -> None:
-    bulk(Book(number=number) for number in range(jobs))
+def kill_until_done(project: Project, shop: Shop, most_kills: int) -> None:
+    """Let workers do all jobs, one of which is killed whenever it has had its time."""
     workers = [start(project, shop) for _ in range(_WORKERS)]
     for _ in range(most_kills):
         oldest = workers.pop(0)
@@ -69,10 +62,38 @@ def test_each_job_adds_its_row_once_whoever_is_killed(
         oldest.wait()
         workers.append(start(project, shop))
     wait_for(lambda: shop.waiting() == 0, "the end of the jobs", 600)
-    assert shop.orders() == sorted(map(str, range(jobs)))
     assert project.failed() == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("jobs", "most_kills"),
+    [(150, 8), pytest.param(_MANY, _MANY // 5, marks=[pytest.mark.slow, pytest.mark.long])],
+)
+def test_each_job_adds_its_row_once_whoever_is_killed(
+    shop: Shop, project: Project, jobs: int, most_kills: int
+) -> None:
+    bulk(Book(number=number) for number in range(jobs))
+    kill_until_done(project, shop, most_kills)
+    assert shop.orders() == sorted(map(str, range(jobs)))
     if most_kills > _FEW:
         assert len(project.notes("start")) > jobs  # some were broken off, and ran again
+
+
+@pytest.mark.slow
+def test_each_link_and_member_adds_its_row_once_whoever_is_killed(
+    shop: Shop, project: Project
+) -> None:
+    chains = [[Book(number=number + link) for link in range(4)] for number in range(0, 80, 4)]
+    made = batch([*chains, *(Book(number=number) for number in range(80, 120))]).then(Booked())
+    found = made.dispatch()
+    kill_until_done(project, shop, 12)
+    assert shop.orders() == sorted([*map(str, range(120)), "booked"])
+    assert found.fresh().is_finished
+    first = list(dict.fromkeys(int(number) for _, number in project.notes("start")))
+    for links in chains:
+        numbers = [job.number for job in links]
+        assert [number for number in first if number in numbers] == numbers
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.long])])

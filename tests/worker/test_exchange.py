@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from qframe.contracts.status import State
+from qframe.contracts.step import Result, Step
 from qframe.exceptions import BackendUnavailable, JobAlreadySettled, LeaseLost
 from qframe.features import chain
 from qframe.features.all import FEATURES
@@ -107,6 +108,28 @@ def test_a_late_job_that_nobody_has_taken_is_started(talk: Talk) -> None:
     (a,) = talk.held("A")
     talk.backend.timing.skew += 100
     assert talk.exchange.start(a)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("answered", [True, False])
+def test_where_the_worker_stood_still_at_its_start_nobody_else_may_have_the_job(
+    talk: Talk, answered: bool, taken: bool
+) -> None:
+    (a,) = talk.held("A")
+    tell = talk.backend.tell
+
+    def slow(steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+        if answered:
+            heard(talk.backend.apply(*steps))
+        else:
+            tell(steps, heard)
+        talk.backend.timing.skew += 100
+        if taken:
+            talk.backend.lose(a)
+
+    talk.backend.tell = slow  # type: ignore[method-assign]
+    assert talk.exchange.start(a) is not taken
+    assert a.is_lost is taken
 
 
 def test_a_start_that_was_lost_after_all_is_found_later(talk: Talk) -> None:

@@ -93,6 +93,10 @@ class DatabaseSteps:
             else:
                 job.sure_until = 0.0
 
+    def deleted(self) -> list[DatabaseJob]:
+        """Give the reservations whose messages were deleted so far."""
+        return [job for job, operation in self._moved if type(operation) is op.Delete]
+
     def _apply(self, step: Step) -> Result:
         job, tables, session = step.reservation, self._tables, self._session
         if job is not None and not isinstance(job, DatabaseJob):

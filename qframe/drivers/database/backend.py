@@ -23,6 +23,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
+from qframe.drivers.database import direct
 from qframe.drivers.database.apply import Tables
 from qframe.drivers.database.checks import health
 from qframe.drivers.database.connection import Database
@@ -58,6 +59,7 @@ class DatabaseBackend(Backend):
         self._lazy = self.database.is_postgresql and settings.synchronous == "normal"
         """Whether what becomes of a reservation may be lost where the server itself breaks down:
         the message is there then, and runs again."""
+        self._is_direct = self.database.is_sqlite
 
     def hear(self) -> None:
         session = self.database.session()
@@ -68,6 +70,7 @@ class DatabaseBackend(Backend):
     def within(self, transaction: object) -> Backend:
         view = copy.copy(self)
         view.database = CallerDatabase(self.database, transaction)
+        view._is_direct = False  # noqa: SLF001 (of this class)
         return view
 
     def standing(self, reservation: Reservation) -> Standing:
@@ -86,12 +89,18 @@ class DatabaseBackend(Backend):
     # -- steps and reservations -------------------------------------------------------------------
 
     def apply(self, *steps: Step) -> list[Result]:
-        return self._exchange(steps)[1]
+        push = direct.pushed(steps) if self._is_direct else None
+        if push is None:
+            return self._exchange(steps)[1]
+        with self.database.session() as session:
+            return direct.push(self._tables.messages, session, push)
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
-        sent = self.clock()
+        if self._is_direct and can_be_told(steps):
+            return heard(self._started(steps))
         if not (self._lazy and self.database.session().is_whole and can_be_told(steps)):
             return heard(self.apply(*steps))
+        sent = self.clock()
         told = ToldStart(steps, self.apply, heard)
         if sent >= told.job.sure_until:
             return heard(self.apply(*steps))
@@ -105,6 +114,11 @@ class DatabaseBackend(Backend):
         told.job.begin(told.start, sent)
         return None
 
+    def _started(self, steps: Sequence[Step]) -> list[Result]:
+        sent = self.clock()
+        with self.database.session() as session:
+            return direct.start(self._tables.messages, session, steps, sent)
+
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
@@ -117,17 +131,26 @@ class DatabaseBackend(Backend):
         self, steps: Sequence[Step], queues: Sequence[str] = (), limit: int = 0
     ) -> tuple[list[Reservation], list[Result]]:
         """Apply steps and hold messages."""
-        request = Request(self._tables, steps, queues, limit, self.clock())
+        sent = self.clock()
+        if self._is_direct or not self.database.commits:
+            return self._exchange_once(steps, queues, limit, sent)
+        request = Request(self._tables, steps, queues, limit, sent)
         request.done(self.database, lazy=self._lazy)
-        filled = request.exchange.filled
-        if self.database.commits:
-            self._notifier.tell(filled)
-        elif filled:
-            with self.database.session() as session:
-                self._notifier.tell_with(session, filled)
-        if not self.database.commits and any(result.lost for result in request.results):
-            self.database.session().spoil()
+        if request.exchange.filled:
+            self._notifier.tell(request.exchange.filled)
         return list(request.jobs), request.results
+
+    def _exchange_once(
+        self, steps: Sequence[Step], queues: Sequence[str], limit: int, sent: float
+    ) -> tuple[list[Reservation], list[Result]]:
+        """Do it where nothing is ever said again, maybe in the caller's transaction."""
+        with self.database.session() as session:
+            done, jobs, results = direct.exchange(self._tables, session, steps, queues, limit, sent)
+            if done.filled:
+                self._notifier.tell_with(session, done.filled)
+        if not self.database.commits and any(result.lost for result in results):
+            self.database.session().spoil()
+        return jobs, results
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         self._watch.wait(queues, timeout, wake)

@@ -8,6 +8,7 @@ back or closed here.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -189,7 +190,13 @@ def caller_connection(transaction: object) -> CallerConnection:
     if name is None:
         raise InvalidTransaction(f"{_AN_OPEN_ONE}, not {_shown(transaction)}")
     # A cursor names its connection.
-    return _ByDriver(getattr(transaction, "connection", None) or transaction, name)
+    raw: Any = getattr(transaction, "connection", None) or transaction
+    if inspect.iscoroutinefunction(raw.commit):
+        raise InvalidTransaction(
+            f"{_AN_OPEN_ONE}, not {_shown(transaction)}; an asynchronous transaction is given as "
+            "SQLAlchemy's AsyncSession or AsyncConnection"
+        )
+    return _ByDriver(raw, name)
 
 
 def _shown(given: object) -> str:

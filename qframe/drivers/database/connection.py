@@ -80,11 +80,6 @@ class Database:
         self._last = 0
         self._ask_time = self.statement(select(self.clock()))
 
-    @property
-    def has_marks(self) -> bool:
-        """Whether an answer can be lost, so that exchanges are marked."""
-        return self.commits and not self.is_sqlite
-
     def session(self) -> Session:
         """Give this thread's session, to be entered for a call."""
         return self._thread.session
@@ -358,7 +353,8 @@ class Session:
         It is for those that are run again and again.
         """
         if not (self.is_whole and self._is_usual(statement)):
-            return int(self.run(statement, **values).rowcount)
+            self.cursor.execute(statement.sql, values)
+            return int(self.cursor.rowcount)
         line = self._prepared_line()
         line.send(statement, values)
         return line.changed()
@@ -392,6 +388,10 @@ class Session:
         if not self._now:
             self._now = self._database.now(self.cursor)
         return self._now
+
+    def ask_time(self) -> int:
+        """Give the database's time in microseconds, of this moment."""
+        return self._database.now(self.cursor)
 
     @property
     def at(self) -> dict[str, Any]:

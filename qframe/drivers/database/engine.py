@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from qframe.config import DatabaseSettings
+from qframe.drivers.sockets import notice_gone
 from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.jobs import project
 from qframe.payload.text import one_line
@@ -20,13 +21,14 @@ _SETUP_PATIENCE = 30.0
 _PATIENCE = 20
 """Seconds after which a server whose system acknowledges nothing is taken for gone."""
 _LIBPQ: dict[str, Any] = {
+    "fallback_application_name": "qframe",
     "connect_timeout": 10,
     "keepalives_idle": _PATIENCE // 2,
     "keepalives_interval": 5,
     "keepalives_count": 2,
     "tcp_user_timeout": _PATIENCE * 1000,
 }
-"""What libpq would wait for by itself: two hours for an answer, a quarter of one for a way."""
+"""libpq has its own words for what `notice_gone` does."""
 _OLDEST = {"sqlite": (3, 35), "postgresql": (12,), "mysql": (10, 6), "mariadb": (10, 6)}
 """Versions that have what the statements use: RETURNING, generated columns, SKIP LOCKED."""
 _CLIENTS = {
@@ -133,6 +135,9 @@ def _set_up_sqlite(raw: Any, engine: Engine, synchronous: str) -> None:  # noqa:
 
 def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
     """Lock the rows that are found, not the gaps between them; and have no hour twice a year."""
+    line = getattr(raw, "_sock", None)  # PyMySQL has no setting for it
+    if line is not None:
+        notice_gone(line, _PATIENCE)
     with raw.cursor() as cursor:
         cursor.execute("SET SESSION time_zone = '+00:00'")
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

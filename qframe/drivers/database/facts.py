@@ -24,16 +24,17 @@ class Facts:
         key, changed = params("key"), params("value", "expires_at")
         ranked = params("value", "rank", "expires_at")
         read = select(c.value).where(this, alive)
+        whole = select(c.value, c.expires_at).where(this)
         higher = or_(func.coalesce(c.rank, 0) <= param("rank"), c.expires_at <= now)
         raised = {name: case((higher, new), else_=c[name]) for name, new in ranked.items()}
         total = cast(cast(c.value, BigInteger) + param("number"), Text)
         added = {**changed, "value": case((alive, total), else_=param("value"))}
         within = and_(c.key >= param("prefix"), c.key < param("upto"), c.key > param("after"))
         scanned = select(c.key, c.value).where(within, alive).order_by(c.key)
-        self._stays_absent = database.is_sqlite
+        self._has_one_writer = database.is_sqlite
         self._stored, self._text = database.stored_text, database.read_text
         self._read = make(read)
-        self._locked = make(read.with_for_update())
+        self._locked = make(whole.with_for_update())
         self._placeholder = make(upsert(facts, key | changed))
         self._set = make(upsert(facts, key | changed, changed))
         self._raise = make(upsert(facts, key | ranked, raised))
@@ -46,11 +47,24 @@ class Facts:
     def expect(self, session: Session, operation: Expect) -> Result | None:
         """Say what a key holds that was to hold something else; nobody changes it meanwhile."""
         key = operation.key
-        if not self._stays_absent:  # a row that can be locked
-            session.run(self._placeholder, key=key, value="", expires_at=0)
-        row = session.run(self._locked, key=key, now=session.now).fetchone()
-        holds = None if row is None else self._text(row[0])
+        holds = (
+            self.value(session, key) if self._has_one_writer else self._locked_value(session, key)
+        )
         return None if holds == operation.value else Result(Outcome.REFUSED, key, holds)
+
+    def _locked_value(self, session: Session, key: str) -> str | None:
+        """Give what a key holds, its row locked, and made where there is none.
+
+        Also the row of a fact that has expired: else two would find nothing, and both write. One
+        that somebody removes while it is waited for was not locked.
+        """
+        while True:
+            row = session.run(self._locked, key=key).fetchone()
+            if row is not None:
+                value, end = row
+                return self._text(value) if end is None or end > session.now else None
+            if session.run(self._placeholder, key=key, value="", expires_at=0).rowcount:
+                return None
 
     def unset(self, session: Session, operation: Unset) -> None:
         """Remove a fact."""

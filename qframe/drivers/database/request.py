@@ -1,4 +1,4 @@
-"""Request: one call of `apply` or `reserve`, said again where it has to be, and done once."""
+"""Request: one call of `apply` or `reserve` to a server, said again where needed, and done once."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ class Request:
         self._limit = limit
         self._sent = sent
         self._again = False
+        """Whether an answer did not come: what was said may have been done."""
+        self._deleted: list[Reservation] = []
+        """What was deleted by itself, before a statement behind it was undone."""
+        self._alone = False
         self.exchange: DatabaseSteps
         self.jobs: Sequence[Reservation] = ()
         self.results: list[Result] = []
@@ -83,11 +87,13 @@ class Request:
                     self._do(session, database)
                     self.exchange.note(self._sent)
             except TryAgain:
-                if time.monotonic() > end or not database.commits:
+                if time.monotonic() > end:
                     raise
+                if self._alone:
+                    self._deleted += self.exchange.deleted()
                 pause()
             except ConnectionLost:
-                if self._again or not database.commits:
+                if self._again:
                     raise
                 self._again = True
             else:
@@ -95,10 +101,11 @@ class Request:
 
     def _do(self, session: Session, database: Database) -> None:
         messages = self._tables.messages
-        marks = self._tables.marks if database.has_marks and self._needs_mark else None
+        marks = self._tables.marks if self._needs_mark else None
         alone = self._is_alone(database) and not (self._again and marks)
         if self._queues and not messages.claims_at_once:
             alone = False
+        self._alone = alone
         if not alone:
             session.begin()
             if self._again and marks is not None and marks.is_done(session):
@@ -106,7 +113,8 @@ class Request:
                 return
         self.exchange = DatabaseSteps(self._tables, session, marked=alone and marks is not None)
         self.results = [APPLIED] * len(self._steps)  # as it is, where no answer comes
-        self.results = self._heard(self.exchange.apply(self._steps))
+        results = self.exchange.apply(self._steps)
+        self.results = self._heard_again(results) if self._again or self._deleted else results
         if self._queues:
             self.jobs = messages.reserve(session, self._queues, self._limit, self._sent)
         if not alone:
@@ -116,20 +124,20 @@ class Request:
 
     def _is_alone(self, database: Database) -> bool:
         """Whether each of its statements is a transaction by itself."""
-        if database.is_postgresql and self._only_pushes:
-            return True
-        if database.has_marks and self._needs_mark:
-            return self._only_pushes and len(self._steps) == 1
+        if self._needs_mark:
+            one = database.is_postgresql or len(self._steps) == 1
+            return one and self._only_pushes and not self._queues
         return not needs_transaction(self._steps)
 
-    def _heard(self, results: list[Result]) -> list[Result]:
+    def _heard_again(self, results: list[Result]) -> list[Result]:
         """Take the job that a request said again finds gone for deleted by it."""
-        if not self._again or self._needs_mark:
+        if self._needs_mark:
             return results
         pairs = zip(self._steps, results, strict=True)
-        return [APPLIED if result.lost and _deletes(step) else result for step, result in pairs]
+        return [
+            APPLIED if result.lost and self._deletes(step) else result for step, result in pairs
+        ]
 
-
-def _deletes(step: Step) -> bool:
-    operation: Any = step.operations[0]
-    return type(operation) is Delete
+    def _deletes(self, step: Step) -> bool:
+        operation: Any = step.operations[0]
+        return type(operation) is Delete and (self._again or step.reservation in self._deleted)

@@ -29,7 +29,7 @@ from qframe.drivers.database.connection import Database
 from qframe.drivers.database.schema import LATEST, NEVER
 from qframe.drivers.database.sql import MARK, Statement, number, param, params
 
-_SECOND = 1_000_000
+SECOND = 1_000_000
 _ENCODED = f"'^{MARK}([A-Za-z0-9+/]{{4}})*([A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$'"
 """What a text that stands for other bytes looks like; what else begins so cannot be decoded."""
 
@@ -64,11 +64,13 @@ class Statements:
     def _push(self) -> None:
         c, jobs = self._c, self._jobs
         pushed = self._times(number("after"), number("rounding"), number("at"))
-        pushed |= {"created_at": self._now // _SECOND, "attempts": literal_column("0")}
+        pushed |= {"created_at": self._now // SECOND, "attempts": literal_column("0")}
         insert = jobs.insert().inline().values(**params("queue", "payload"), **pushed)
         self.insert = self._make(insert)
         if self._database.is_mysql:
             self.insert_marked = self._database.block(insert, self._mark)
+            timed = params("queue", "payload", "attempts", "due", "available_at", "created_at")
+            self.insert_timed = self._make(jobs.insert().inline().values(**timed))
         if self._database.is_postgresql:
             whole = dict.fromkeys(("after", "rounding", "at"), BigInteger)
             kinds = {"queue": String, "payload": Text, **whole}
@@ -92,7 +94,7 @@ class Statements:
         That is so long after now, or after `at`: the parts of a step have an order of their own.
         """
         due = (self._now if self._database.is_sqlite else func.coalesce(at, self._now)) + after
-        seconds = (due + rounding) // _SECOND
+        seconds = (due + rounding) // SECOND
         return {"due": due, "available_at": case((seconds < LATEST, seconds), else_=LATEST)}
 
     def _leased(self, more: ColumnElement[Any] | None = None) -> dict[str, ColumnElement[Any]]:
@@ -100,24 +102,25 @@ class Statements:
         end = self._now + number("lasts")
         if more is not None:
             end += more
-        second = (end + (_SECOND - 1)) // _SECOND - self._retry_after
+        second = (end + (SECOND - 1)) // SECOND - self._retry_after
         return {"lease_end": end, "reserved_at": second, "leased_at": second}
 
     def _reserve(self) -> None:
         c, make, jobs, limit = self._c, self._make, self._jobs, number("limit")
         # What follows from the end of a lease, and is what the index finds it by.
-        second = (self._now + (_SECOND - 1)) // _SECOND - self._retry_after
+        second = (self._now + (SECOND - 1)) // SECOND - self._retry_after
         late = and_(self._of_queue, c.reserved_at <= second, self._end <= self._now)
         due = and_(self._waits, self._due <= self._now)
         held = {"lease": param("lease"), "started": null()}
         size = _whole(func.octet_length(c.payload))
         # As long as the message takes on a slow line.
-        by_size = held | self._leased(size * _SECOND // number("bytes_a_second"))
+        by_size = held | self._leased(size * SECOND // number("bytes_a_second"))
         if self._database.is_postgresql:
             self.claim = make(self._claim(late, due, by_size))
         else:
             first = select(*self._message).where(late).order_by(self._end, c.id)
             self.late = make(first.limit(limit).with_for_update(skip_locked=True))
+            self.any_late = make(first.limit(1))
             ready = select(*self._message).where(due).order_by(self._due, c.id)
             self.ready = make(ready.limit(limit).with_for_update(skip_locked=True))
         if self._database.is_mysql:
@@ -247,13 +250,13 @@ class Statements:
 
 def lease_end(jobs: Table, retry_after: int) -> ColumnElement[Any]:
     """Give when the reservation of a row ends: ours when its lease does, PHP's after a while."""
-    by_php = _microseconds(jobs.c.reserved_at) + retry_after * _SECOND
+    by_php = _microseconds(jobs.c.reserved_at) + retry_after * SECOND
     return case((jobs.c.reserved_at == jobs.c.leased_at, jobs.c.lease_end), else_=by_php)
 
 
 def _microseconds(seconds: Column[Any]) -> ColumnElement[Any]:
     """Read a column of Laravel's in the unit of ours."""
-    return cast(seconds, BigInteger) * _SECOND
+    return cast(seconds, BigInteger) * SECOND
 
 
 def _lazily() -> ColumnElement[Any]:

@@ -25,8 +25,8 @@ class ToldStart:
         self._steps = steps
         self._again = again
         self._heard = heard
-        self.job, self.start = _parts(steps[-1])
-        self.done = _parts(steps[0])[0] if len(steps) > 1 else None
+        self.job, self.start = parts(steps[-1])
+        self.done = parts(steps[0])[0] if len(steps) > 1 else None
 
     def hear(self, first: bool, second: bool) -> None:
         """Hear whether one was deleted, and whether one was started."""
@@ -50,7 +50,8 @@ def can_be_told(steps: Sequence[Step]) -> bool:
     return len(kinds) == len(steps) and kinds in ([Start], [Delete, Start])
 
 
-def _parts(step: Step) -> tuple[DatabaseJob, Any]:
+def parts(step: Step) -> tuple[DatabaseJob, Any]:
+    """Give the reservation of such a step, and what becomes of it."""
     job = step.reservation
     assert isinstance(job, DatabaseJob), job  # noqa: S101 (a start of this backend's)
     return job, step.operations[0]

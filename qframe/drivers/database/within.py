@@ -6,7 +6,7 @@ with the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -127,6 +127,9 @@ class CallerSession(Session):
 
     def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a cursor)
         return self._caller.run(statement.element, values)
+
+    def change(self, statement: Statement, values: Mapping[str, Any]) -> int:
+        return int(self.run(statement, **values).rowcount)
 
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
         self._caller.run_many(statement.element, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pymysql
@@ -12,9 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from qframe.config import DatabaseSettings
-from qframe.contracts.step import Push, Set, Step
+from qframe.contracts.step import APPLIED, LOST, Push, Set, Step
 from qframe.drivers.database.backend import DatabaseBackend
-from qframe.drivers.database.errors import ConnectionLost, translated
+from qframe.drivers.database.errors import ConnectionLost, TryAgain, translated
+from qframe.drivers.database.messages import Messages
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.support.postgres_server import PostgresServer
 from tests.support.sql_server import SqlServer, wait_until
@@ -107,6 +109,30 @@ def test_a_session_that_was_serializable_by_default_is_tried_again(
         thread.join()
     assert not errors
     assert backend.sizes("q").ready == 20
+    backend.close()
+
+
+def test_a_deletion_before_a_claim_that_is_undone_is_heard_as_done(
+    postgres_running: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a transaction by itself there; when a claim is undone no test can decide."""
+    backend = DatabaseBackend("here", DatabaseSettings(url=postgres_running.prepared()))
+    backend.apply(Step(None, Push("q", b"1")), Step(None, Push("q", b"2")))
+    (first,), _ = backend.reserve(["q"])
+    claim, undone = Messages._claim, ["once"]
+
+    def claimed(self: Messages, *given: Any) -> Any:
+        if undone and undone.pop():
+            raise TryAgain("the server undid it")
+        return claim(self, *given)
+
+    monkeypatch.setattr(Messages, "_claim", claimed)
+    (second,), results = backend.reserve(["q"], first=[first.delete()])
+    assert results == [APPLIED]
+    assert second.raw_body == b"2"
+    undone.append("once")
+    _, results = backend.reserve(["q"], first=[first.delete()])
+    assert results == [LOST], "that it was gone before is heard"
     backend.close()
 
 

@@ -19,6 +19,7 @@ from qframe.contracts.step import Bury, Delete, Push, Release, Start, Step
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.listen import Notifier, channel_of
 from qframe.drivers.database.wait import ServerWatch
+from tests.support.mariadb_server import MariadbServer
 from tests.support.pgbouncer_server import PgbouncerServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Mode, Proxy
@@ -351,6 +352,17 @@ def test_a_server_that_vanished_is_noticed_by_the_system(
         assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == seconds * 1000
+    backend.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_a_mariadb_that_vanished_is_noticed_by_the_system(mariadb_running: MariadbServer) -> None:
+    backend = DatabaseBackend("here", DatabaseSettings(url=mariadb_running.prepared()))
+    with backend.database.session() as session:
+        line = session.cursor.connection._sock
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
     backend.close()
 
 

@@ -301,12 +301,17 @@ def test_a_step_that_failed_on_its_way_is_not_taken_for_done_when_it_is_said_aga
 # -- replicas -------------------------------------------------------------------------------------
 
 
+def _is_followed(server: RedisServer) -> bool:
+    follower = server.info("replication").get("slave0")
+    return follower is not None and follower["state"] == "online"
+
+
 @pytest.fixture
 def replica(own_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
     made = RedisServer(tmp_path / "replica")
     made.follow(own_server)
     with made:
-        wait_until(lambda: own_server.info("replication")["slave0"]["state"] == "online", "it")
+        wait_until(lambda: _is_followed(own_server), "a replica that follows")
         yield made
         made.resume()
 

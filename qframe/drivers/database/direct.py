@@ -1,0 +1,78 @@
+"""Direct: exchanges where nothing is ever said again, with little around their statements.
+
+So it is on SQLite, where no answer is lost and nobody undoes a transaction, and in a transaction of
+the caller's own, which only the caller can begin again. The two exchanges of most jobs, a push and
+a start, have a way of their own: a drained job takes an eighth less of the worker's processor time,
+and so does a push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Start, Step
+from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
+from qframe.drivers.database.connection import Session
+from qframe.drivers.database.messages import DatabaseJob, Messages
+from qframe.drivers.database.told import parts
+
+
+def exchange(
+    tables: Tables,
+    session: Session,
+    steps: Sequence[Step],
+    queues: Sequence[str],
+    limit: int,
+    sent: float,
+) -> tuple[DatabaseSteps, list[Reservation], list[Result]]:
+    """Apply steps, and reserve from queues behind them, in one transaction.
+
+    `sent` is when that was asked for, by `Backend.clock`.
+    """
+    jobs: list[Reservation] = []
+    done = DatabaseSteps(tables, session)
+    alone = not queues and not needs_transaction(steps)
+    if not alone:
+        session.begin()
+    results = done.apply(steps)
+    if queues:
+        jobs += tables.messages.reserve(session, queues, limit, sent)
+    if not alone:
+        session.commit()
+    done.note(sent)
+    return done, jobs, results
+
+
+def pushed(steps: Sequence[Step]) -> Push | None:
+    """Give the push that steps are, where they are one."""
+    if len(steps) != 1 or len(steps[0].operations) != 1:
+        return None
+    operation = steps[0].operations[0]
+    return operation if type(operation) is Push else None
+
+
+def push(messages: Messages, session: Session, operation: Push) -> list[Result]:
+    """Add a message; one statement is a transaction by itself."""
+    messages.insert(session, [messages.row(session, operation)])
+    return [APPLIED]
+
+
+def start(messages: Messages, session: Session, steps: Sequence[Step], sent: float) -> list[Result]:
+    """Delete the job done before, if there is one, and start another, in one transaction."""
+    session.begin()
+    results: list[Result] = []
+    started: list[tuple[DatabaseJob, Start]] = []
+    for step in steps:
+        job, operation = parts(step)
+        starts = type(operation) is Start
+        act = messages.start if starts else messages.delete
+        done = act(session, job, operation)
+        results.append(APPLIED if done else LOST)
+        if done and starts:
+            started.append((job, operation))
+        else:
+            job.sure_until = 0.0
+    session.commit()
+    for job, operation in started:
+        job.begin(operation, sent)
+    return results
