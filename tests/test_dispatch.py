@@ -580,7 +580,7 @@ def test_a_job_is_settled_after_what_its_threads_have_dropped(fresh: Path) -> No
     queue.push(Spreads())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue, "push_envelope", slow)
-        Worker(manager.default(), WorkerOptions(stop_when_empty=True)).run()
+        Worker(manager.default(), WorkerOptions(stop_when_empty=True, memory=0)).run()
     assert happened == ["pushed", "processed"]
     assert numbers(queue, "made") == [1]
 

@@ -13,7 +13,8 @@ from qframe.contracts.step import Release
 from tests.conformance.backends import Bench
 from tests.conformance.steps import QUEUE, apply, needs, needs_time, push, reserve, started
 
-LONG = 5.0
+LONG = 20.0
+PROMPTLY = LONG / 2  # seconds
 SOON = 0.05
 
 
@@ -44,21 +45,21 @@ def soon(do: Callable[[], object]) -> Iterator[None]:
 
 def test_it_ends_after_its_time(backend: Backend) -> None:
     assert 0.08 <= waited(backend, 0.1) < 2
-    assert waited(backend, 0) < 1
-    assert waited(backend, -1) < 1
+    assert waited(backend, 0) < PROMPTLY
+    assert waited(backend, -1) < PROMPTLY
 
 
 def test_it_ends_at_once_where_a_message_is_ready(backend: Backend) -> None:
     needs(backend, Capability.WAIT)
     push(backend, b"1")
-    assert waited(backend) < 1
+    assert waited(backend) < PROMPTLY
     reserve(backend)
 
 
 def test_it_ends_when_a_message_is_pushed(backend: Backend, other: Backend) -> None:
     needs(backend, Capability.WAIT)
     with soon(lambda: push(other, b"1")):
-        assert SOON / 2 < waited_for_a_message(backend) < 1
+        assert SOON / 2 < waited_for_a_message(backend) < PROMPTLY
 
 
 def test_it_ends_when_a_message_is_released(backend: Backend, other: Backend) -> None:
@@ -70,7 +71,7 @@ def test_it_ends_when_a_message_is_released(backend: Backend, other: Backend) ->
         apply(backend, job, Release())
 
     with soon(release):
-        assert waited_for_a_message(other) < 1
+        assert waited_for_a_message(other) < PROMPTLY
 
 
 def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
@@ -78,7 +79,7 @@ def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
     needs_time(bench)
     push(backend, b"1", delay=10)
     bench.pass_time(9.9)
-    assert waited_for_a_message(backend) < 1
+    assert waited_for_a_message(backend) < PROMPTLY
 
 
 def test_it_ends_when_a_lease_does(bench: Bench, backend: Backend, other: Backend) -> None:
@@ -87,15 +88,15 @@ def test_it_ends_when_a_lease_does(bench: Bench, backend: Backend, other: Backen
     push(backend, b"1")
     started(backend, lease=60)
     bench.pass_time(59.9)
-    assert waited_for_a_message(other) < 1
+    assert waited_for_a_message(other) < PROMPTLY
 
 
 def test_it_ends_when_it_is_woken(backend: Backend) -> None:
     reader, writer = os.pipe()
     try:
         with soon(lambda: os.write(writer, b"x")):
-            assert waited(backend, wake=reader) < 1
-        assert waited(backend, wake=reader) < 1, "it is readable still"
+            assert waited(backend, wake=reader) < PROMPTLY
+        assert waited(backend, wake=reader) < PROMPTLY, "it is readable still"
         assert os.read(reader, 10) == b"x", "it is left to be read"
     finally:
         os.close(reader)
@@ -118,4 +119,4 @@ def test_of_several_that_wait_each_gets_one(backend: Backend, other: Backend) ->
         push(backend, b"%d" % number)
     for thread in threads:
         thread.join()
-    assert max(found) < 1
+    assert max(found) < PROMPTLY

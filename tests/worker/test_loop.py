@@ -100,16 +100,19 @@ class Place:
         self.connection.push_raw(json.dumps(message), queue)
 
     def work(self, **options: Any) -> Worker:
-        options = {"stop_when_empty": True, **options}
-        worker = Quiet(self.manager, WorkerOptions(**options))
+        worker = self._worker(stop_when_empty=True, **options)
         worker.run()
         return worker
 
     def start(self, **options: Any) -> tuple[Worker, threading.Thread]:
-        worker = Quiet(self.manager, WorkerOptions(**options))
+        worker = self._worker(**options)
         thread = threading.Thread(target=worker.run)
         thread.start()
         return worker, thread
+
+    def _worker(self, **options: Any) -> Worker:
+        options = {"memory": 0, **options}  # that of the tests' process is not its own
+        return Quiet(self.manager, WorkerOptions(**options))
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class TestScoreboard:
         self, project: Project, score: WorkerScore
     ) -> None:
         project.push("Note")
-        worker = Worker(project.manager, WorkerOptions(stop_when_empty=True))
+        worker = Worker(project.manager, WorkerOptions(stop_when_empty=True, memory=0))
         worker.member = PoolMember(score, os.getppid())
         worker.run()
         assert (score.last_job().state, score.last_job().number) == (JobState.DEFERRED, 1)
