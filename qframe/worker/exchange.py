@@ -93,20 +93,16 @@ class Exchange:
             self._unanswered.pop(job, None)
             self._put_back(ended)
             raise
-        return not job.is_lost and self._is_in_time(job)
+        if 0 < job.reservation.sure_until <= self._backend.clock():  # 0: it never knows how long
+            self._make_sure(job)
+        return not job.is_lost
 
-    def _is_in_time(self, job: ReservedJob) -> bool:
-        """Whether a job that was started is still ours, where this process stood still meanwhile.
-
-        0 is said by a backend that never knows for how long.
-        """
-        if not 0 < job.reservation.sure_until <= self._backend.clock():
-            return True
+    def _make_sure(self, job: ReservedJob) -> None:
+        """Find out whether a job is still ours: this process stood still while it was started."""
         self._backend.hear()
         if not job.is_lost and job.reservation.sure_until <= self._backend.clock():
             with suppress(SettleError):
                 job.renew()
-        return not job.is_lost
 
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:
         """Hold up to `limit` jobs."""

@@ -397,7 +397,7 @@ class Session:
     def at(self) -> dict[str, Any]:
         """What statements take that use `Database.clock` or `lazily`."""
         if self._database.is_sqlite:
-            return {"now": self.now}
+            return {"now": self._now or self.now}
         skew = int(self._database.timing.skew * 1_000_000)
         return {"skew": skew, "commit": "off" if self.lazy else None, "at": self._pinned}
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Start, Step
+from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Session
-from qframe.drivers.database.messages import DatabaseJob, Messages
+from qframe.drivers.database.messages import Messages
 from qframe.drivers.database.told import parts
 
 
@@ -58,21 +58,20 @@ def push(messages: Messages, session: Session, operation: Push) -> list[Result]:
 
 
 def start(messages: Messages, session: Session, steps: Sequence[Step], sent: float) -> list[Result]:
-    """Delete the job done before, if there is one, and start another, in one transaction."""
-    session.begin()
+    """Start a job, and delete the one done before, if there is one, in one transaction."""
     results: list[Result] = []
-    started: list[tuple[DatabaseJob, Start]] = []
-    for step in steps:
-        job, operation = parts(step)
-        starts = type(operation) is Start
-        act = messages.start if starts else messages.delete
-        done = act(session, job, operation)
-        results.append(APPLIED if done else LOST)
-        if done and starts:
-            started.append((job, operation))
-        else:
-            job.sure_until = 0.0
-    session.commit()
-    for job, operation in started:
+    job, operation = parts(steps[-1])
+    if len(steps) > 1:
+        session.begin()
+        done, delete = parts(steps[0])
+        results.append(APPLIED if messages.delete(session, done, delete) else LOST)
+        done.sure_until = 0.0
+    started = messages.start(session, job, operation)
+    results.append(APPLIED if started else LOST)
+    if len(steps) > 1:
+        session.commit()
+    if started:
         job.begin(operation, sent)
+    else:
+        job.sure_until = 0.0
     return results

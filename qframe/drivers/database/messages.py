@@ -246,8 +246,8 @@ class Messages:
 
     def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:
         """Take the full lease and count the attempt."""
-        notes = self._stored(operation.notes)
-        return self._settle(session, self._sql.start, job, notes=notes, **_lasts(operation.lease))
+        notes, lasts = self._stored(operation.notes), int(operation.lease * 1_000_000)
+        return self._settle(session, self._sql.start, job, notes=notes, lasts=lasts)
 
     def starting(
         self, session: Session, job: DatabaseJob, start: Start, done: DatabaseJob | None

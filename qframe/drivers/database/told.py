@@ -46,8 +46,14 @@ class ToldStart:
 
 def can_be_told(steps: Sequence[Step]) -> bool:
     """Whether steps are what most jobs take: a start, and a deletion at most."""
-    kinds = [type(step.operations[0]) for step in steps if len(step.operations) == 1]
-    return len(kinds) == len(steps) and kinds in ([Start], [Delete, Start])
+    if not _is_one(steps[-1], Start):
+        return False
+    return len(steps) == 1 or (len(steps[:-1]) == 1 and _is_one(steps[0], Delete))
+
+
+def _is_one(step: Step, kind: type) -> bool:
+    operations = step.operations
+    return len(operations) == 1 and type(operations[0]) is kind
 
 
 def parts(step: Step) -> tuple[DatabaseJob, Any]:
