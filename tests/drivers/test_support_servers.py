@@ -111,7 +111,7 @@ def test_a_cluster_serves_all_slots_and_outlives_a_master(tmp_path: Path) -> Non
         }
         node = cluster.node_of("a")
         node.command("SET", "a", "1")
-        node.command("WAIT", "1", "1000")
+        wait_for(lambda: node.command("WAIT", "1", "100") == 1, "the replica to have it")
         node.kill()
 
         def taken_over() -> bool:

@@ -25,6 +25,7 @@ from qframe.connection import Connection
 from qframe.contracts import FailedJob, Sizes
 from qframe.jobs import project
 from qframe.manager import QueueManager
+from qframe.worker import roster
 from tests.support import forking
 
 ZOO = Path(__file__).with_name("zoo.py")
@@ -305,6 +306,13 @@ class Project:
     ) -> Process:
         """Start `qframe work`; `limit` is ("file size", bytes) or ("no override", "")."""
         return self.start("work", *arguments, limit=limit, environment=environment)
+
+    def stop(self, workers: Sequence[Process]) -> list[int]:
+        """Ask workers to stop once each has begun, and give their exit codes."""
+        pids = {worker.pid for worker in workers}
+        store = self.queue.store
+        wait_for(lambda: pids <= {entry.pid for entry in roster.listed(store)}, "the workers")
+        return [worker.stop() for worker in workers]
 
     def idle(self, *arguments: object, toml: str = "", **connection: object) -> Process:
         """Start a worker and wait until it says by a listener that it has nothing to do."""

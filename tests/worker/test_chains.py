@@ -74,7 +74,7 @@ def test_two_workers_run_a_chain_with_a_batch_in_it(project: Project) -> None:
     workers = [project.work() for _ in range(2)]
     wait_for(lambda: {"then", "z"} <= {line[2] for line in project.notes("D")}, "the end")
     wait_for(project.empty, "nothing to be left")
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert project.stop(workers) == [0, 0]
     words = [line[2] for line in project.notes("S")]
     assert sorted(words) == ["a", "m1", "m2", "m3", "then", "z"]
     assert words[0] == "a"

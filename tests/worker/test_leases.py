@@ -20,7 +20,7 @@ def test_a_long_job_runs_once_though_its_lease_is_short(project: Project) -> Non
     workers = [project.work(), project.work()]
     project.wait_for_note("end")
     time.sleep(0.3)
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert project.stop(workers) == [0, 0]
     assert len(project.notes("start")) == 1
     assert len(project.notes("end")) == 1
     assert project.empty()

@@ -97,7 +97,7 @@ def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
     _push(project, 100)
     workers = [project.work("--tries", 1) for _ in range(2)]
     wait_for(lambda: len(_done(project)) == 100, "all jobs", 60)
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert project.stop(workers) == [0, 0]
     found = _alone(project)
     assert len(found) == 100
     assert len({run.pid for run in found}) == 2, "one worker had all the jobs"
@@ -110,7 +110,7 @@ def test_the_lock_is_renewed_beyond_its_lease(project: Project) -> None:
     _push(project, 2, seconds=3)
     workers = [project.work("--tries", 1) for _ in range(2)]
     wait_for(lambda: len(_done(project)) == 2, "both jobs", 60)
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert project.stop(workers) == [0, 0]
     _alone(project)
 
 

@@ -64,7 +64,7 @@ def test_eight_workers_on_one_queue(server: SqlServer, project: DatabaseProject)
     assert sent.code == 0, sent.err
     wait_for(project.empty, "the end of the jobs", 60)
     assert _count(server, _SESSIONS) <= _EACH * _WORKERS + 1  # ours, that looks whether it is empty
-    assert [worker.stop() for worker in workers] == [0] * _WORKERS
+    assert project.stop(workers) == [0] * _WORKERS
     assert Counter(project.done()) == Counter(map(str, range(_JOBS)))
     assert len(project.notes("end")) == 100
     for worker in workers:
