@@ -224,6 +224,13 @@ class LeaseLost(JobEvent):
     """A job this worker ran or held had passed to another; what it tried was not applied."""
 
 
+class LoopBlocked(JobEvent):
+    """A job has blocked the event loop it shares, for `seconds`; `stack` is where."""
+
+    seconds: float
+    stack: str = field(repr=False)
+
+
 class JobRetryRequested(Event):
     """A failed job is about to be queued again by `qframe retry`."""
 

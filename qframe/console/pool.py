@@ -92,8 +92,9 @@ class _Report:
             what += f", exit {exit_.code}"
         if exit_.late:
             what += ", its job had reached its hard timeout"
-        elif exit_.left is not None and exit_.left.state is not JobState.DEFERRED:
-            what += ", in a job"
+        else:
+            jobs = sum(each.state is not JobState.DEFERRED for each in exit_.left)
+            what += f", in {jobs} jobs" if jobs > 1 else ", in a job" * jobs
         if delay:
             times = "" if exit_.attempt == 1 else f" {exit_.attempt} times in a row"
             what += f", after {duration(exit_.lived)}{times}: replaced in {delay:g} s"

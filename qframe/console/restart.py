@@ -103,7 +103,8 @@ def _await(asked: list[_Asked], limit: float) -> int:
             break
         time.sleep(min(_LOOK, left))
     for each in asked:
-        job = each.entry.job
-        doing = f"running {job.name} for {lasting(time.time() - job.since)}" if job else None
-        say(f"{called(each.entry)} has not exited: {doing or each.entry.state}")
+        now = time.time()
+        jobs = [f"{job.name} for {lasting(now - job.since)}" for job in each.entry.jobs]
+        doing = f"running {', '.join(jobs)}" if jobs else each.entry.state
+        say(f"{called(each.entry)} has not exited: {doing}")
     return int(bool(asked))

@@ -35,7 +35,9 @@ def show(worker: Worker) -> None:
 
 def said(entry: Entry) -> str:
     """Say what a worker is doing."""
-    if entry.job is None:
+    if not entry.jobs:
         return f"{entry.connection}:{','.join(entry.queues)} {entry.state}"
-    since = time.strftime("%H:%M:%S", time.localtime(entry.job.since))
-    return f"{entry.connection}:{entry.job.queue} running {entry.job.name} since {since}"
+    job, *others = entry.jobs
+    since = time.strftime("%H:%M:%S", time.localtime(job.since))
+    more = f" and {len(others)} more" if others else ""
+    return f"{entry.connection}:{job.queue} running {job.name} since {since}{more}"

@@ -44,6 +44,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         bool, typer.Option("--stop-when-empty", help="Stop when nothing is ready.")
     ] = False,
     grace: Annotated[float, typer.Option(help="Seconds a timed-out job has to end.")] = 5,
+    concurrency: Annotated[int, typer.Option(help="Jobs that run at once in one worker.")] = 1,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run each job in a process of its own.")
     ] = False,
@@ -71,9 +72,8 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     """Work the queues of a connection until told to stop.
 
       qframe work                                   the default connection and queue
-      qframe work database --queue high,default     strictly high first
-      qframe work --queue 'high,mail-*,!mail-slow'  by pattern (* ? [abc]); ! skips
-      qframe work --tries 5 --backoff 1,5,10 --workers 4
+      qframe work --queue 'high,mail-*,!mail-slow'  strictly high first; by pattern; ! skips
+      qframe work redis --tries 5 --backoff 1,5,10 --workers 4 --concurrency 50
 
     \b
     Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
@@ -98,6 +98,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         once=once,
         stop_when_empty=stop_when_empty,
         force=force,
+        concurrency=concurrency,
         isolate=isolate,
         preload=preload,
     )

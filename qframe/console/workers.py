@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from qframe.worker import roster
 from qframe.worker.counters import Counted
 from qframe.worker.roster import Entry
 
-_COLUMNS = ("worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen")
+_COLUMNS = ("worker", "queues", "state", "slots", "job", "for", "processed", "failed", "MB", "seen")
 _NONE = "no worker is registered"
 _EVERY = 2.0
 _MINUTE = 60
@@ -50,7 +51,8 @@ def workers(
     if watch:
         _watch(connections)
     else:
-        rows = [_described(each) if as_json else _row(each) for each in _listed(connections)]
+        found = _listed(connections)
+        rows = [_described(each) for each in found] if as_json else _rows(found)
         say_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
 
 
@@ -58,7 +60,7 @@ def _watch(connections: Connections) -> None:
     from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
 
     def shown() -> Any:  # noqa: ANN401 (what rich can show)
-        rows = [_row(entry) for entry in _listed(connections)]
+        rows = _rows(_listed(connections))
         return table(rows, _COLUMNS) if rows else _NONE
 
     with suppress(KeyboardInterrupt), Live(shown(), console=screen(), auto_refresh=False) as live:
@@ -75,14 +77,24 @@ def _listed(connections: Connections) -> list[Entry]:
     return [each for each in entries.values() if connections.only in {None, each.connection}]
 
 
-def _row(entry: Entry) -> dict[str, Any]:
-    now, job = time.time(), entry.job
+def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Give a row for each worker, with its oldest job, and one for each other job that runs."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        now = time.time()
+        told = [{"job": job.name, "for": lasting(now - job.since)} for job in entry.jobs]
+        first, *others = told or [{"job": "", "for": ""}]
+        rows.append(_row(entry, now) | first)
+        rows += [dict.fromkeys(_COLUMNS, "") | each for each in others]
+    return rows
+
+
+def _row(entry: Entry, now: float) -> dict[str, Any]:
     return {
         "worker": called(entry),
         "queues": f"{entry.connection}:{','.join(entry.queues)}",
         "state": "gone" if entry.is_gone else entry.state,
-        "job": "" if job is None else job.name,
-        "for": "" if job is None else lasting(now - job.since),
+        "slots": f"{len(entry.jobs)}/{entry.concurrency}",
         "processed": entry.counts.get("processed", 0),
         "failed": entry.counts.get("failed", 0),
         "MB": round(entry.memory),
@@ -98,8 +110,8 @@ def _described(entry: Entry) -> dict[str, Any]:
         "started_at": iso(entry.started_at),
         "seen_at": iso(entry.beat_at),
     }
-    if entry.job is not None:
-        told["job"]["since"] = iso(entry.job.since)
+    for job, shown in zip(entry.jobs, told["jobs"], strict=True):
+        shown["since"] = iso(job.since)
     return told | {_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()}
 
 

@@ -8,6 +8,7 @@ its own.
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import logging
 import os
@@ -50,6 +51,9 @@ class _Pusher:
         self.tasks.put(task)
         if not self._started:
             self._start()
+
+    def is_open(self) -> bool:
+        return bool(self._open)
 
     def may_wait(self) -> bool:
         return self._thread != threading.get_ident() and not on_a_running_loop()
@@ -135,6 +139,20 @@ def wait() -> bool:
     False where that takes too long, on the thread of a running loop, and on the pusher's own.
     """
     return _own.wait()
+
+
+async def wait_on_loop() -> None:
+    """Wait until what was put is done, on the thread of a running loop, without blocking it."""
+    if _own.is_open():
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        _own.put(lambda: loop.call_soon_threadsafe(_end, done))
+        await done
+
+
+def _end(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def make_room() -> None:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 _MOMENT = 0.001
 
@@ -81,6 +82,11 @@ def defer(error: BaseException) -> None:
     _thread.interruption = error
     if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 2 * _MOMENT:
         signal.setitimer(signal.ITIMER_REAL, _MOMENT)
+
+
+def here() -> dict[str, Any]:
+    """Give what this thread is in the middle of: `depth` and `interruption`, for other threads."""
+    return _thread.__dict__
 
 
 def _finalizing(frame: FrameType | None) -> bool:

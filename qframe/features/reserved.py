@@ -386,7 +386,9 @@ class ReservedJob(Job):
             if self._state:
                 raise self._unsettleable()
             plan = self.plan(end)
-            self._state = "deleted"
+            self._state = "deleted" if end.state is State.COMPLETE else _STATES[end.state]
+            if end.error is not None and end.state is State.FAILED:
+                self.failed_with = end.error if isinstance(end.error, BaseException) else None
             self._unsaid = True
         return plan
 

@@ -7,9 +7,9 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, Protocol
 
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
@@ -17,7 +17,8 @@ from qframe.jobs.options import check_option
 
 log = logging.getLogger("qframe")
 
-_HOOKS = ("set_up", "handle", "tear_down")
+_AROUND = ("set_up", "tear_down")
+_HOOKS = ("handle", *_AROUND)
 
 
 def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
@@ -42,14 +43,23 @@ def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False
 
 def tell(job: JobDefinition, hook: str, *args: object) -> None:
     """Call `succeeded` or `failed`; what they raise is logged."""
-    if getattr(type(job), hook) is getattr(JobDefinition, hook):
-        return
+    if _has_own(type(job), hook):
+        with _logged(job, hook):
+            _finish(getattr(job, hook)(*args))
+
+
+@contextlib.contextmanager
+def _logged(job: JobDefinition, hook: str) -> Iterator[None]:
     try:
-        _finish(getattr(job, hook)(*args))
+        yield
     except Interruption:
         raise
     except BaseException:
         log.exception("%s.%s raised", type(job).__name__, hook)
+
+
+def _has_own(kind: type[JobDefinition], hook: str) -> bool:
+    return getattr(kind, hook) is not getattr(JobDefinition, hook)
 
 
 # -- middleware -----------------------------------------------------------------------------------
@@ -66,7 +76,13 @@ class _Passage:
 
     def go(self) -> Any:  # noqa: ANN401 (what the job gave)
         """Run, and give what came out; raises `DontHandle` where nobody ran or settled the job."""
-        result = self._step(0)
+        return self._checked(self._step(0))
+
+    async def go_on_loop(self) -> Any:  # noqa: ANN401 (what the job gave)
+        """Do so on the event loop of this thread."""
+        return self._checked(await self._step_on_loop(0))
+
+    def _checked(self, result: Any) -> Any:  # noqa: ANN401 (what the job gave)
         reserved = self._job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
         if self._deepest < len(self._middleware) and not (reserved and reserved.is_settled):
             name = _name_of(self._middleware[self._deepest])
@@ -142,26 +158,92 @@ def _name_of(middleware: object) -> str:
 
 # -- what is async --------------------------------------------------------------------------------
 
-_kept = threading.local()
+
+class _Thread(threading.local):
+    """What finishes the `async` hooks of a thread's jobs; None where each has a loop of its own."""
+
+    finisher: Finisher | None = None
+
+
+class Finisher(Protocol):
+    """Runs what an `async def` gave."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
+        """Give what it gives, when it has; raises what it raises."""
+
+
+_thread = _Thread()
+
+
+class _KeptLoop:
+    """One event loop for all."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
+        try:
+            return self._runner.run(coroutine)
+        except Interruption:
+            # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
+            runner, self._runner = self._runner, asyncio.Runner()
+            runner.close()
+            raise
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 @contextlib.contextmanager
 def kept_event_loop() -> Iterator[None]:
     """Run the `async` jobs of this thread on one event loop instead of a new one each."""
-    _kept.runner = asyncio.Runner()
+    kept = _KeptLoop()
+    finish_by(kept)
     try:
         yield
     finally:
-        runner, _kept.runner = _kept.runner, None
-        runner.close()
+        finish_by(None)
+        kept.close()
+
+
+def finish_by(finisher: Finisher | None) -> None:
+    """Have what this thread's jobs leave to be awaited run by this; None: on a loop each."""
+    _thread.finisher = finisher
+
+
+def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bool:
+    """Whether nothing of a job has to be called in a thread: all of it is `async`."""
+    handle: Any = getattr(job_class, "handle", None)
+    own: Any = job_class.middleware
+    if callable(own) or not inspect.iscoroutinefunction(handle):
+        return False
+    around = (getattr(job_class, hook) for hook in _AROUND if _has_own(job_class, hook))
+    return all(map(_is_async, (*outer, *own, *around)))
+
+
+async def perform_on_loop(job: JobDefinition, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
+    """Do what `perform` does on the event loop of this thread, for a job that is for it."""
+    if outer or type(job).middleware:
+        return await _Passage(job, (*outer, *_own(job))).go_on_loop()
+    return await _perform_on_loop(job)
+
+
+async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
+    """Do what `tell` does on the event loop of this thread."""
+    if _has_own(type(job), hook):
+        with _logged(job, hook):
+            await _awaited(getattr(job, hook)(*args))
 
 
 async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (what the job returns)
+    kind = type(job)
     try:
-        await _awaited(job.set_up())
+        if kind.set_up is not JobDefinition.set_up:
+            await _awaited(job.set_up())
         return await _awaited(job.handle())
     finally:
-        await _awaited(job.tear_down())
+        if kind.tear_down is not JobDefinition.tear_down:
+            await _awaited(job.tear_down())
 
 
 def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
@@ -171,16 +253,8 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
         return thread.submit(asyncio.run, _awaited(result)).result()
-    runner: asyncio.Runner | None = getattr(_kept, "runner", None)
-    if runner is None:
-        return asyncio.run(_awaited(result))
-    try:
-        return runner.run(_awaited(result))
-    except Interruption:
-        # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
-        _kept.runner = asyncio.Runner()
-        runner.close()
-        raise
+    finisher = _thread.finisher
+    return (asyncio if finisher is None else finisher).run(_awaited(result))
 
 
 async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)

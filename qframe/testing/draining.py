@@ -84,6 +84,7 @@ def drain(
             max_jobs=at_most,
             max_time=0,
             memory=0,
+            concurrency=1,
             isolate=False,
             preload=False,
         ),

@@ -22,7 +22,7 @@ from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 
 
-class _Ended:
+class Ended:
     """A job that is done, and the plan of the step that says so."""
 
     said = 0
@@ -33,10 +33,14 @@ class _Ended:
     """Whether it may have been applied, unheard."""
     heard = False
 
-    def __init__(self, job: ReservedJob, end: End, plan: Plan) -> None:
+    def __init__(
+        self, job: ReservedJob, end: End, plan: Plan, told: Callable[[bool], None] | None = None
+    ) -> None:
         self.job = job
         self.end = end
         self.plan = plan
+        self.told = told
+        """Hears whether it was still ours; None: the job counts as done already."""
 
 
 class _Started:
@@ -44,7 +48,7 @@ class _Started:
 
     __slots__ = ("ended", "job", "plan", "steps")
 
-    def __init__(self, job: ReservedJob, ended: list[_Ended]) -> None:
+    def __init__(self, job: ReservedJob, ended: list[Ended]) -> None:
         self.job = job
         self.ended = ended
         self.plan = job.start_plan()
@@ -62,15 +66,15 @@ class Exchange:
         self._connection = connection
         self._backend = connection.backend
         self._lost = lost
-        self._ended: list[_Ended] = []
-        self._refused: list[_Ended] = []
+        self._ended: list[Ended] = []
+        self._refused: list[Ended] = []
         """Those to be settled anew: something had changed when their steps came."""
         self._unanswered: dict[ReservedJob, _Started] = {}
         self._hearing = threading.Lock()
 
     def defer(self, job: ReservedJob, end: End) -> None:
         """End a job with the next exchange; raises `SettleError` or `BackendUnavailable`."""
-        self._ended.append(_Ended(job, end, job.defer(end)))
+        self._ended.append(Ended(job, end, job.defer(end)))
 
     def defers(self, job: ReservedJob) -> bool:
         """Whether the end of a job is still to be said."""
@@ -133,12 +137,13 @@ class Exchange:
     def _settle_refused(self) -> None:
         while self._refused:
             each = self._refused[-1]
+            ours = True
             try:
                 each.job.settle(each.end)
             except SettleError:
-                if not each.in_doubt:
-                    self._lost(each.job)
+                ours = each.in_doubt
             self._refused.pop()
+            self._tell(each, ours=ours)
 
     def confirm(self, job: ReservedJob) -> bool:
         """Say a start again that was not answered; from another thread, so by another connection.
@@ -166,14 +171,14 @@ class Exchange:
 
     # -- what is heard ----------------------------------------------------------------------------
 
-    def _take(self) -> list[_Ended]:
+    def _take(self) -> list[Ended]:
         ended, self._ended = self._ended, []
         for each in ended:
             each.said += 1
             each.job.saying()
         return ended
 
-    def _put_back(self, ended: list[_Ended]) -> None:
+    def _put_back(self, ended: list[Ended]) -> None:
         """Say these again with the next exchange: nobody knows whether they were heard."""
         for each in ended:
             each.in_doubt = True
@@ -189,7 +194,7 @@ class Exchange:
         elif not started.job.is_settled:
             started.job.mark_lost()
 
-    def _hear_ends(self, ended: Sequence[_Ended], results: Sequence[Result]) -> None:
+    def _hear_ends(self, ended: Sequence[Ended], results: Sequence[Result]) -> None:
         """Hear what became of them; the result of a start may come behind."""
         for each, result in zip(ended, results, strict=False):
             lost = result.outcome is Outcome.LOST
@@ -199,6 +204,14 @@ class Exchange:
                     continue  # the other answer says, or has said, what came of it
                 each.heard = True
             if not each.job.heard(each.plan, APPLIED if lost and each.in_doubt else result):
-                self._lost(each.job)
+                self._tell(each, ours=False)
             elif not each.job.is_settled:
                 self._refused.append(each)
+            elif each.told is not None:
+                each.told(True)
+
+    def _tell(self, each: Ended, *, ours: bool) -> None:
+        if each.told is not None:
+            each.told(ours)
+        elif not ours:
+            self._lost(each.job)

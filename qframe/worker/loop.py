@@ -31,7 +31,7 @@ from qframe.worker.control import EVERY, Control
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.outcome import Outcome
 from qframe.worker.prefetch import Prefetch
-from qframe.worker.presence import Presence, Sight
+from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.queues import Queues
 from qframe.worker.runner import Attempt, Runner
 from qframe.worker.signals import Signals
@@ -77,13 +77,13 @@ class Loop:
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         self._presence = Presence(
             connection.store,
-            roster.introduced(options.name, connection.name, self._given),
+            roster.introduced(options, connection.name, self._given),
             runner.counts,
             self._seen,
             told,
         )
         self._held: deque[ReservedJob] = deque()
-        self._prefetch = Prefetch()
+        self._prefetch = Prefetch(options.concurrency)
         self._ended_by: Interruption | None = None
         self._idle = False
         self._paused = False
@@ -133,14 +133,18 @@ class Loop:
     def end(self) -> None:
         """Leave nothing behind: the last job deleted, those held given back at once."""
         self.runner.at_rest()
+        self._let_go()
+        self.runner.close()
+        heartbeat.use(None)
+        self._beats.end(self._presence.leave, presence.PARTING)
+
+    def _let_go(self) -> None:
+        """Say what is still to be said, and give back what is held."""
         try:
             self.runner.exchange.flush()
             self._give_back_held()
         except BackendUnavailable as error:
             log.warning("what is held comes back when its lease ends: %s", error)
-        self.runner.close()
-        heartbeat.use(None)
-        self._beats.end(self._presence.leave, presence.PARTING)
 
     def _give_back_held(self) -> None:
         if self._answered:
@@ -271,10 +275,8 @@ class Loop:
 
     def _seen(self) -> Sight:
         """Say what the worker does; from another thread."""
-        attempt = next(iter(self.runner.running.copy().values()), None)
-        if attempt is None:
-            return Sight(None, 0.0, self._paused)
-        return Sight(attempt.job, attempt.began, self._paused)
+        attempts = [*self.runner.running.copy().values()]
+        return Sight(tuple(Doing(each.job, each.began) for each in attempts), self._paused)
 
     # -- reasons to stop --------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class WorkerOptions:
     - `max_jobs`, `max_time`: after which it ends; 0 is no limit.
     - `once`: one job, then it ends. `stop_when_empty`: it ends when nothing is ready.
     - `force`: it works although the whole connection is paused.
+    - `concurrency`: so many jobs run at once: those that are `async` on one event loop, others in a
+      thread each. Timeouts, signals and leases are those of each job by itself.
     - `isolate`: each job runs in a process of its own, forked for it. `preload`: what this process
       imports before, so that each child has it: True is the modules of `jobs`, or names.
     """
@@ -82,6 +84,7 @@ class WorkerOptions:
     once: bool = False
     stop_when_empty: bool = False
     force: bool = False
+    concurrency: int = 1
     isolate: bool = False
     preload: bool | tuple[str, ...] = False
 
@@ -89,12 +92,17 @@ class WorkerOptions:
         """Check every value."""
         for option in ("timeout", "grace", "sleep", "rest", "memory", "max_time"):
             _not_negative(option, getattr(self, option))
-        for option in ("tries", "max_jobs"):
+        for option in ("tries", "max_jobs", "concurrency"):
             value = getattr(self, option)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigurationError(
                     f"{option} must be a whole number, 0 or more, not {value!r}"
                 )
+        if self.concurrency < 1:
+            raise ConfigurationError("concurrency must be 1 or more, not 0")
+        if self.concurrency > 1 and (self.isolate or self.rest):
+            other = "isolate" if self.isolate else "rest"
+            raise ConfigurationError(f"{other} is for one job at a time: leave out concurrency")
         if not self.backoff:
             raise ConfigurationError("backoff needs at least one number of seconds")
         for value in self.backoff:

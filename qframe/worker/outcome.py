@@ -73,6 +73,7 @@ def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)
 
 
 _DONE = Verdict(Outcome.DONE, End(State.COMPLETE))
+LOST = Verdict(Outcome.LOST, End(State.WAITING))
 
 
 def decide(

@@ -8,9 +8,13 @@ _WEIGHT = 0.2
 
 
 class Prefetch:
-    """One while jobs are slow or unknown, more while they are short; never a hoard."""
+    """One while jobs are slow or unknown, more while they are short; never a hoard.
 
-    def __init__(self) -> None:
+    `slots` is how many run at once.
+    """
+
+    def __init__(self, slots: int = 1) -> None:
+        self._slots = slots
         self._seconds = _SPAN
 
     def ran(self, seconds: float) -> None:
@@ -23,4 +27,4 @@ class Prefetch:
 
     def limit(self) -> int:
         """Give how many to reserve."""
-        return max(1, min(_MOST, int(_SPAN / max(self._seconds, 1e-6))))
+        return max(1, min(_MOST, int(self._slots * _SPAN / max(self._seconds, 1e-6))))

@@ -30,11 +30,17 @@ PARTING = 2.0
 """Seconds a worker waits at its end for its last counts to be written."""
 
 
-class Sight(NamedTuple):
-    """What a worker is doing: the job that runs, since when (monotonic), and whether it pauses."""
+class Doing(NamedTuple):
+    """A job that runs, and since when by the monotonic clock."""
 
-    job: Job | None
+    job: Job
     since: float
+
+
+class Sight(NamedTuple):
+    """What a worker is doing: the jobs that run, and whether it pauses."""
+
+    jobs: tuple[Doing, ...]
     paused: bool
 
 
@@ -58,7 +64,8 @@ class Presence:
         self._ended = ended
         self._look = look
         self._told = told
-        self._job: Job | None = None
+        self._told_of: dict[Job, Running] = {}
+        """What is said of the jobs that run."""
         self._written = 0.0
         self._counted: dict[Ended, int] = {}
         self._unheard_since = 0.0
@@ -99,21 +106,22 @@ class Presence:
         sight = self._look()
         before = self.entry
         counts = self._ended.by_outcome()
-        if sight.job is not None:
+        if sight.jobs:
             state = "running"
         elif sight.paused:
             state = "paused"
         else:  # it may be between two jobs
             state = "idle" if counts == before.counts else "running"
-        running = before.job if sight.job is self._job else _running(sight)
-        self._job = sight.job
-        changed = (state, running, counts) != (before.state, before.job, before.counts)
+        known = self._told_of
+        self._told_of = {each.job: known.get(each.job) or _running(each) for each in sight.jobs}
+        running = tuple(sorted(self._told_of.values(), key=lambda job: job.since))
+        changed = (state, running, counts) != (before.state, before.jobs, before.counts)
         if changed or not self._written or time.monotonic() - self._written >= BEAT:
             self._written = 0.0
             self.entry = before.model_copy(
                 update={
                     "state": state,
-                    "job": running,
+                    "jobs": running,
                     "counts": counts,
                     "memory": round(memory.resident(), 1),
                     "beat_at": round(time.time(), 3),
@@ -137,14 +145,12 @@ class Presence:
         self._counted = now
 
 
-def _running(sight: Sight) -> Running | None:
-    job = sight.job
-    if job is None:
-        return None
+def _running(doing: Doing) -> Running:
+    job = doing.job
     return Running(
         uuid=one_line(job.uuid, 80),
         name=one_line(job.name, 200),
         queue=job.queue,
         attempt=job.attempts(),
-        since=round(time.time() - (time.monotonic() - sight.since), 3),
+        since=round(time.time() - (time.monotonic() - doing.since), 3),
     )

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qframe.drivers import process
 from qframe.drivers.store import Store
+from qframe.worker.options import WorkerOptions
 
 PREFIX = "worker:"
 BEAT = 10.0
@@ -57,8 +58,10 @@ class Entry(BaseModel):
     python: str = ""
     state: str = "idle"
     """`idle`, `running` or `paused`."""
-    job: Running | None = None
-    """The job that runs; None also between two jobs in quick succession."""
+    concurrency: int = 1
+    """How many jobs it runs at once."""
+    jobs: tuple[Running, ...] = ()
+    """The jobs that run, the oldest first; none also between two jobs in quick succession."""
     counts: dict[str, int] = {}
     """How often its jobs came to which outcome, since it began."""
     memory: float = 0.0
@@ -88,11 +91,12 @@ class Entry(BaseModel):
         return False
 
 
-def introduced(name: str, connection: str, queues: tuple[str, ...]) -> Entry:
+def introduced(options: WorkerOptions, connection: str, queues: tuple[str, ...]) -> Entry:
     """Give the first entry of a worker in this process."""
     return Entry(
         id=secrets.token_hex(8),
-        name=name,
+        name=options.name,
+        concurrency=options.concurrency,
         host=process.NAME,
         pid=process.pid(),
         place=process.place(),

@@ -27,6 +27,7 @@ from qframe.exceptions import (
     Interruption,
     InvalidArguments,
     InvalidPayload,
+    JobCancelled,
     JobInterrupted,
     JobTimedOut,
     NotCommitted,
@@ -47,6 +48,7 @@ from qframe.worker.leases import LeaseKeeper
 from qframe.worker.limits import Facts, Limits
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Exhausted, Expired, Outcome, Unrunnable, Verdict
+from qframe.worker.pool.scoreboard import JobScore, WorkerScore
 from qframe.worker.signals import Signals
 from qframe.worker.watchdog import Watchdog
 
@@ -62,17 +64,20 @@ FORKED = 70
 """Exit code of a fork of the worker that came back from its job."""
 
 
-class Scoreboard(Protocol):
-    """Where the pool a worker belongs to reads what runs; each is called by the worker's thread."""
+class Interrupts(Protocol):
+    """What may end an attempt from outside, while its handler runs."""
 
-    def running(self, fence: bytes, limit: float) -> None:
-        """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
+    fired: Interruption | None
+    """What has, also when the job swallowed it."""
 
-    def settling(self) -> None:
-        """Say that the handler has ended: nothing is late any more."""
+    def running(self, timeout: float) -> None:
+        """Say that the handler runs: it may be ended, after `timeout` seconds at the latest."""
 
-    def settled(self, *, deferred: bool) -> None:
-        """Say that the job is settled; `deferred`: it is done, and deleted with what comes next."""
+    def change_timeout(self, timeout: float, passed: float) -> None:
+        """Give it another timeout, of which `passed` seconds are over."""
+
+    def not_running(self) -> None:
+        """Say that it has ended: nothing is raised any more."""
 
 
 class Report(NamedTuple):
@@ -101,7 +106,7 @@ class Runner:
         unknown_delays: Sequence[float] = (),
         *,
         heartbeat: Heartbeat | None = None,
-        scoreboard: Scoreboard | None = None,
+        scoreboard: WorkerScore | None = None,
     ) -> None:
         self.connection = connection
         self.registry = registry
@@ -109,14 +114,15 @@ class Runner:
         self.signals = signals
         self.unknown_delays = unknown_delays
         """Seconds after which a job that is unknown here is tried again."""
-        self.scoreboard = scoreboard
+        self.scores: Sequence[JobScore] = () if scoreboard is None else scoreboard.jobs
+        """Where the pool reads what runs in each slot."""
         self.pid = process.pid()
         self.no_limits = Limits(None, {}, options)
         self.middleware = connection.middleware()
         self.counts = Counts()
         self.running: dict[ReservedJob, Attempt] = {}
         """The attempts whose handlers run."""
-        self.exchange = Exchange(connection, self._ran_twice)
+        self.exchange = self._exchange()
         self.cancellation = Cancellation(connection.backend, self._cancel)
         self.leases = LeaseKeeper(
             connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
@@ -127,6 +133,9 @@ class Runner:
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)
         self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self.connection, self._ran_twice)
 
     def run(self, job: ReservedJob) -> Attempt:
         """Bring a held job to its outcome, and give the attempt that did.
@@ -210,11 +219,14 @@ class Runner:
         attempt = self.running.get(job)
         self.lost(job, "" if attempt is None else attempt.name)
         if getattr(self.connection.settings, "on_lost_connection", "") == "interrupt":
-            error = JobInterrupted("its lease was lost, with the connection that held it")
-            self.signals.end(error, lambda: job in self.running)
+            self._end(job, JobInterrupted("its lease was lost, with the connection that held it"))
 
     def _cancel(self, job: ReservedJob) -> None:
-        self.signals.cancel(lambda: job in self.running)
+        self._end(job, JobCancelled("cancelled while it ran"))
+
+    def _end(self, job: ReservedJob, error: Interruption) -> None:
+        """End a job, from any thread, if it still runs."""
+        self.signals.end(error, lambda: job in self.running)
 
 
 class Attempt:
@@ -239,6 +251,8 @@ class Attempt:
         self.job = job
         self.job_class = job_class
         self.limits = runner.no_limits
+        self.interrupts: Interrupts = runner.signals
+        self.scoreboard = runner.scores[0] if runner.scores else None
         self.began = time.monotonic()
 
     def run(self) -> Outcome:
@@ -281,7 +295,7 @@ class Attempt:
         reason = job.needless() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
-        if job.reservation.worker_died and self.runner.scoreboard is not None:
+        if job.reservation.worker_died and self.scoreboard is not None:
             self._learn_more()
         if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):
             return None
@@ -308,16 +322,17 @@ class Attempt:
         try:
             self.tell_processing()
             report = self.perform()
-            if runner.scoreboard is not None:
-                runner.scoreboard.settling()
-            outcome = self.conclude(report, time.monotonic() - self.began)
+            if self.scoreboard is not None:
+                self.scoreboard.settling()
+            seconds = time.monotonic() - self.began
+            outcome = self._settle(self.conclude(report), seconds)
             if outcome is Outcome.CANCELLED:
                 runner.cancellation.granted(job)
         finally:
             runner.running.pop(job, None)
             runner.cancellation.ended(job)
-            if runner.scoreboard is not None:
-                runner.scoreboard.settled(deferred=runner.exchange.defers(job))
+            if self.scoreboard is not None:
+                self.scoreboard.settled(deferred=runner.exchange.defers(job))
         events.fire(events.JobAttempted, job, report.error)
         return outcome
 
@@ -327,22 +342,27 @@ class Attempt:
 
     def perform(self) -> Report:
         """Run the handler, here, and say how it ended. It settles nothing."""
-        signals, result = self.runner.signals, None
+        result = None
         error: BaseException | None
         try:
             error, result = self._perform()
         except Interruption as late:  # it came while the attempt was ending
-            signals.not_running()
+            self.interrupts.not_running()
             error = None if self._handled else late
         if process.pid() != self.runner.pid:
             _end_fork(self.runner)
-        if signals.fired is not None:
-            self.ended_by = signals.fired
-            if not self._handled:
-                error = signals.fired  # also where the job swallowed it
+        if self.interrupts.fired is not None or self.job.is_completing:
+            error = self._ended_by(error)
+        return Report(error, result)
+
+    def _ended_by(self, error: BaseException | None) -> BaseException | None:
+        """Give what ended the handler, where it may not be what it raised."""
+        self.ended_by = self.interrupts.fired
+        if self.ended_by is not None and not self._handled:
+            error = self.ended_by  # also where the job swallowed it
         if self.job.is_completing:
             self._learn_completion(error)
-        return Report(error, result)
+        return error
 
     def _learn_completion(self, error: BaseException | None) -> None:
         """Learn whether a job that raised had been completed, and committed that, before.
@@ -361,22 +381,26 @@ class Attempt:
 
     def _perform(self) -> tuple[BaseException | None, Any]:
         """Run the handler under its timeout; gives what it raised, or what it gave."""
-        signals, result = self.runner.signals, None
+        interrupts, result = self.interrupts, None
         try:
             self.cover(self.limits.timeout)
-            signals.running(self.limits.timeout)
+            interrupts.running(self.limits.timeout)
             self.instance = self._made()
             result = self.handle(self.instance)
             pusher.wait()  # what its threads have dispatched and dropped comes before its end
-            completed = self.job.is_completing and self.job.learn_completion(gc.collect)
-            self._handled = signals.fired is None  # a job that swallowed its end was not done
-            if self._handled and (completed or not self.job.is_settled):
+            if self._has_succeeded():
                 execution.tell(self.instance, "succeeded")
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
             return (None if self._handled else error), result
         finally:
-            signals.not_running()
+            interrupts.not_running()
         return None, result
+
+    def _has_succeeded(self) -> bool:
+        """Take note that the handler has returned; says whether the job is to hear that it did."""
+        completed = self.job.is_completing and self.job.learn_completion(gc.collect)
+        self._handled = self.interrupts.fired is None  # a job that swallowed its end was not done
+        return self._handled and (completed or not self.job.is_settled)
 
     def handle(self, instance: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
         """Call the job."""
@@ -388,8 +412,8 @@ class Attempt:
         limit = timeout + runner.options.grace if timeout else 0
         runner.watchdog.cover(limit)
         runner.leases.keep(self.job, limit)
-        if runner.scoreboard is not None:
-            runner.scoreboard.running(self.job.reservation.fence, limit)
+        if self.scoreboard is not None:
+            self.scoreboard.running(self.job.reservation.fence, limit)
 
     def _made(self) -> JobDefinition:
         """Find the class, importing it if it must be, and make the job from its data."""
@@ -413,12 +437,12 @@ class Attempt:
         if self.limits.expired(before):
             raise Expired("it had expired")
         self.cover(self.limits.timeout)
-        self.runner.signals.change_timeout(self.limits.timeout, time.monotonic() - self.began)
+        self.interrupts.change_timeout(self.limits.timeout, time.monotonic() - self.began)
 
     # -- what becomes of it -----------------------------------------------------------------------
 
-    def conclude(self, report: Report, seconds: float) -> Outcome:
-        """Settle the job as its attempt ended, unless it has settled itself."""
+    def conclude(self, report: Report) -> Verdict:
+        """Say what is to become of the job, whose attempt has ended."""
         job, error = self.job, report.error
         self.report, self.error = report, error
         verdict = self.judge(report)
@@ -429,7 +453,7 @@ class Attempt:
             )
         elif error is not None and outcome in {Outcome.DONE, Outcome.RELEASED}:
             log.error("%s had settled itself and then raised", job.name, exc_info=error)
-        return self._settle(verdict, seconds)
+        return verdict
 
     def judge(self, report: Report) -> Verdict:
         """Tell the listeners what it raised, and say what is to become of the job."""
@@ -458,7 +482,7 @@ class Attempt:
         """Give the outcome that the job, or a listener, chose."""
         job = self.job
         if job.is_lost:
-            return Verdict(Outcome.LOST, End(State.WAITING))
+            return outcomes.LOST
         if job.failed_with is not None:
             return outcomes.failed(job.failed_with)
         if job.is_released:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Self
 
 from qframe.drivers import guard
-from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, JobInterrupted, JobTimedOut
+from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _EARLY = 0.01
@@ -69,10 +69,6 @@ class Signals(WakeUp):
         """Ask the worker, from any thread, to stop after its job."""
         self.quit = True
         self.tell()
-
-    def cancel(self, still: Callable[[], bool]) -> None:
-        """End the running job, from any thread, as one that was cancelled, if it `still` runs."""
-        self.end(JobCancelled("cancelled while it ran"), still)
 
     def end(self, error: Interruption, still: Callable[[], bool]) -> None:
         """End the running job, from any thread, by `error`, if it `still` runs."""

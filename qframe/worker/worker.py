@@ -97,8 +97,7 @@ class Worker:
         """Work, and give the exit code that says why it stopped."""
         manager.use(self.manager)
         self.load()
-        isolate = self.options.isolate
-        with Signals(raising=not isolate, heard=self.heeds_signals) as signals:
+        with self._signals_made() as signals:
             if self.heeds_signals and not signals.on_main_thread:
                 log.warning("the worker is not on the main thread: no signals, no timeouts")
             loop = self._loop = self._made(signals)
@@ -120,6 +119,13 @@ class Worker:
         events.fire(events.WorkerStopping, name, self.queues, reason, reason.exit_code, self.jobs)
         return reason.exit_code
 
+    def _signals_made(self) -> Signals:
+        if self.options.concurrency > 1:
+            from qframe.worker.slots.signals import SlotSignals  # noqa: PLC0415 (as in `load`)
+
+            return SlotSignals(heard=self.heeds_signals)
+        return Signals(raising=not self.options.isolate, heard=self.heeds_signals)
+
     def _made(self, signals: Signals) -> Loop:
         """Make what this run is made of."""
         self.manager.keyring.prepare()
@@ -129,27 +135,35 @@ class Worker:
             # A request that the network swallowed holds up no renewal until the lease is over.
             longest=self.connection.retry_after / 3,
         )
-        runner = self._runner(signals)(
+        kind, loop = self._kinds(signals)
+        score = None if self.member is None else self.member.scoreboard
+        runner = kind(
             self.connection,
             self.manager.registry,
             self.options,
             signals,
             self.manager.settings.unknown_job_delays,
             heartbeat=beats,
-            scoreboard=None if self.member is None else self.member.scoreboard,
+            scoreboard=score,
         )
-        return self.loop(
+        return loop(
             self.connection, self._selected(), self.options, signals, runner, beats, self.told
         )
 
-    def _runner(self, signals: Signals) -> type[Runner]:
+    def _kinds(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
+        """Give the classes that run jobs as the options say; rare ones are imported here."""
+        if self.options.concurrency > 1:
+            from qframe.worker.slots.feed import Feed  # noqa: PLC0415 (as in `load`)
+            from qframe.worker.slots.runner import SlotRunner  # noqa: PLC0415 (as in `load`)
+
+            return SlotRunner, Feed
         if not self.options.isolate:
-            return Runner
+            return Runner, self.loop
         if not signals.on_main_thread:
             raise ConfigurationError("isolate forks, which only the main thread may: run it there")
         from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
 
-        return IsolatingRunner
+        return IsolatingRunner, self.loop
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tell the pool that signals are heard; one for a pause may have come too early for it."""

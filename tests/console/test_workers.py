@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from qframe.drivers import process
-from qframe.worker import counters, roster
+from qframe.worker import WorkerOptions, counters, roster
 from tests.console.conftest import Shop
 from tests.console.test_queues import AWAY, TWO
 
 
 def register(shop: Shop, connection: str = "database", **over: Any) -> roster.Entry:
     """Put a worker, which is this process, into the store."""
-    entry = roster.introduced("default", connection, ("default",))
+    entry = roster.introduced(WorkerOptions(), connection, ("default",))
     entry = entry.model_copy(update={"beat_at": time.time(), **over})
     shop.manager.connection("database").store.set(entry.key, entry.model_dump_json())
     return entry
@@ -31,25 +31,27 @@ def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.Mo
     assert shop.run("workers").out == "no worker is registered\n"
     assert shop.run("workers", "--json").rows == []
     counts = {"processed": 7, "given back": 1}
-    register(shop, state="running", job=running("shop.Order", 125), counts=counts, memory=61.7)
+    register(shop, state="running", jobs=(running("shop.Order", 125),), counts=counts, memory=61.7)
     register(shop, name="mail", born="1", queues=("a", "b"), started_at=now + 1)
     header, *rows = shop.run("workers").lines
     assert header.split() == [
-        "worker", "queues", "state", "job", "for", "processed", "failed", "MB", "seen",
+        "worker", "queues", "state", "slots", "job", "for", "processed", "failed", "MB", "seen",
     ]  # fmt: skip
     me = f"{process.NAME}:{os.getpid()}"
     assert [row.split() for row in rows] == [
-        [me, "database:default", "running", "shop.Order", "2m", "5s", "7", "0", "62", "0s", "ago"],
-        [me, "mail", "database:a,b", "gone", "0", "0", "0", "0s", "ago"],
+        [me, "database:default", "running", "1/1", "shop.Order", "2m", "5s",
+         "7", "0", "62", "0s", "ago"],
+        [me, "mail", "database:a,b", "gone", "0/1", "0", "0", "0", "0s", "ago"],
     ]  # fmt: skip
     first, _ = shop.run("workers", "--json").rows
-    assert first["job"]["name"] == "shop.Order"
-    assert first["job"]["since"].startswith("20")
+    (job,) = first["jobs"]
+    assert job["name"] == "shop.Order"
+    assert job["since"].startswith("20")
     assert (first["processed"], first["given_back"], first["memory"]) == (7, 1, 61.7)
 
 
 def test_names_of_jobs_are_made_harmless(shop: Shop) -> None:
-    register(shop, state="running", job=running("\x1b]0;evil\x07 [red]x"), host="h\x1b[2J")
+    register(shop, state="running", jobs=(running("\x1b]0;evil\x07 [red]x"),), host="h\x1b[2J")
     for command in (["workers"], ["workers", "--json"]):
         said = shop.run(*command)
         assert "\x1b" not in said.out
@@ -87,7 +89,7 @@ def test_watch_shows_it_until_it_is_interrupted(
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 1:
-            register(shop, state="running", job=running("shop.Order"))
+            register(shop, state="running", jobs=(running("shop.Order"),))
         else:
             raise KeyboardInterrupt
 

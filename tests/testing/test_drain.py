@@ -112,7 +112,7 @@ def test_it_runs_in_this_thread_and_leaves_signals_alone(
     assert threads == [threading.current_thread()]
     assert caplog.messages == []
 
-    add.dispatch(1)
+    add.dispatch(1).send()  # dropped, only this thread would wait for it
     elsewhere = threading.Thread(target=drain)
     elsewhere.start()
     elsewhere.join()

@@ -174,7 +174,7 @@ def test_an_idle_one_is_stopped_at_once_and_heard_of(place: Place) -> None:
     worker, thread = place.start()
     until(lambda: roster.listed(place.connection.store))
     (entry,) = roster.listed(place.connection.store)
-    assert (entry.connection, entry.state, entry.job) == ("here", "idle", None)
+    assert (entry.connection, entry.state, entry.jobs) == ("here", "idle", ())
     began = time.monotonic()
     worker.stop()
     thread.join(5)
@@ -281,10 +281,10 @@ def test_a_long_job_is_seen_and_its_lease_renewed(place: Place) -> None:
     place.connection.retry_after = place.connection.context.retry_after = 0.6
     place.push(Note, word="long", seconds=1.5)
     worker, thread = place.start()
-    until(lambda: any(each.job for each in roster.listed(place.connection.store)))
+    until(lambda: any(each.jobs for each in roster.listed(place.connection.store)))
     (entry,) = roster.listed(place.connection.store)
-    assert entry.job is not None
-    assert (entry.state, entry.job.name, entry.job.attempt) == ("running", "Note", 1)
+    (job,) = entry.jobs
+    assert (entry.state, job.name, job.attempt) == ("running", "Note", 1)
     time.sleep(0.8)
     assert place.connection.reserve(["default"]) == [], "its lease is kept"
     worker.stop()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qframe.drivers import process
-from qframe.worker import roster
+from qframe.worker import WorkerOptions, roster
 from tests.support.marks import slow
 from tests.support.process import Process, Project, wait_for
 
@@ -65,7 +65,7 @@ def test_a_worker_is_listed_while_it_lives(project: Project) -> None:
     (row,) = listed(project)
     assert (row["pid"], row["host"], row["name"]) == (worker.pid, process.NAME, "first")
     assert (row["connection"], row["queues"]) == (project.queue.name, ["high", "low"])
-    assert (row["state"], row["job"], row["processed"]) == ("idle", None, 0)
+    assert (row["state"], row["jobs"], row["processed"]) == ("idle", [], 0)
     assert row["memory"] > 10
     assert row["python"].count(".") == 2
     shown = project.qframe("workers").out.splitlines()
@@ -83,9 +83,9 @@ def test_a_long_job_is_shown_with_its_start(project: Project) -> None:
     before = time.time()
     worker = project.work()
     (entry,) = wait_for_state(project, "running")
-    assert entry.job is not None
-    assert (entry.job.uuid, entry.job.attempt, entry.job.queue) == (uuid, 1, "default")
-    assert before - 0.1 < entry.job.since < time.time()
+    (job,) = entry.jobs
+    assert (job.uuid, job.attempt, job.queue) == (uuid, 1, "default")
+    assert before - 0.1 < job.since < time.time()
     shown = project.qframe("workers").out
     assert "\x1b" not in shown
     assert r"a\x1b[31m job" in shown
@@ -93,7 +93,7 @@ def test_a_long_job_is_shown_with_its_start(project: Project) -> None:
     open_gate(project)
     wait_for_state(project, "idle")
     (row,) = listed(project)
-    assert (row["job"], row["processed"]) == (None, 1)
+    assert (row["jobs"], row["processed"]) == ([], 1)
     assert worker.stop() == 0
 
 
@@ -227,8 +227,7 @@ def test_a_worker_that_isolates_its_jobs_is_listed_and_counts(project: Project) 
     project.push("Note")
     worker = project.work("--isolate")
     (entry,) = wait_for_state(project, "running")
-    assert entry.job is not None
-    assert entry.job.uuid == uuid
+    assert [job.uuid for job in entry.jobs] == [uuid]
     open_gate(project)
     project.wait_for_note("note")
     wait_for_state(project, "idle")
@@ -347,7 +346,7 @@ def test_an_entry_of_another_version_is_left_out(project: Project) -> None:
     store = project.manager.connection(project.queue.name).store
     store.set("worker:a", "no json")
     store.set("worker:b", '{"id": "b"}')
-    entry = roster.introduced("n", project.queue.name, ("q",))
+    entry = roster.introduced(WorkerOptions(name="n"), project.queue.name, ("q",))
     store.set(entry.key, entry.model_dump_json().replace('"id"', '"new": 1, "id"'))
     (row,) = listed(project)
     assert (row["pid"], row["state"]) == (os.getpid(), "idle")

@@ -18,7 +18,8 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store
 from qframe.worker import counters, presence, roster
 from qframe.worker.counters import Counts
-from qframe.worker.presence import Presence, Sight
+from qframe.worker.options import WorkerOptions
+from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.roster import Entry
 
 
@@ -56,12 +57,12 @@ class Told:
     """A presence without a thread, and what it is to see."""
 
     def __init__(self, backend: MemoryBackend) -> None:
-        self.sight = Sight(None, 0.0, paused=False)
+        self.sight = Sight((), paused=False)
         self.counts = Counts()
         self.heard: list[Entry] = []
         self.presence = Presence(
             Store(backend),
-            roster.introduced("name", "here", ("q",)),
+            roster.introduced(WorkerOptions(name="name"), "here", ("q",)),
             self.counts,
             lambda: self.sight,
             self.heard.append,
@@ -73,8 +74,12 @@ class Told:
         return self.presence.entry
 
 
+class FakeJob(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment] # a namespace has none
+
+
 def job(name: str = "app.Job") -> Any:
-    return SimpleNamespace(uuid="u", name=name, queue="q", attempts=lambda: 2)
+    return FakeJob(uuid="u", name=name, queue="q", attempts=lambda: 2)
 
 
 def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Moment]) -> None:
@@ -87,14 +92,14 @@ def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Momen
     assert store.writes == 1
     told.beat()
     assert store.writes == 2
-    told.sight = Sight(job(), Moment.now - 5, paused=False)
+    told.sight = Sight((Doing(job(), Moment.now - 5),), paused=False)
     entry = told.beat()
-    assert (entry.state, entry.job and entry.job.name) == ("running", "app.Job")
-    assert entry.job is not None
-    assert entry.job.since == Moment.now - 6 + 1e9
+    (running,) = entry.jobs
+    assert (entry.state, running.name) == ("running", "app.Job")
+    assert running.since == Moment.now - 6 + 1e9
     told.beat()
     assert store.writes == 3, "the same job is no change"
-    told.sight = Sight(None, 0.0, paused=True)
+    told.sight = Sight((), paused=True)
     assert told.beat().state == "paused"
     assert roster.listed(Store(store)) == [told.presence.entry]
     store.timing.skew += 31
@@ -106,7 +111,7 @@ def test_between_two_short_jobs_a_worker_is_not_idle(moment: type[Moment]) -> No
     told.beat()
     told.counts["app.Job", "q", "done"] = 7
     entry = told.beat()
-    assert (entry.state, entry.job, entry.counts) == ("running", None, {"processed": 7})
+    assert (entry.state, entry.jobs, entry.counts) == ("running", (), {"processed": 7})
     assert told.beat().state == "idle"
 
 
@@ -193,7 +198,7 @@ def test_counters_of_one_connection_are_reset_alone() -> None:
 
 
 def entry(**over: object) -> Entry:
-    return roster.introduced("n", "c", ("q",)).model_copy(update=over)
+    return roster.introduced(WorkerOptions(name="n"), "c", ("q",)).model_copy(update=over)
 
 
 def test_who_is_gone() -> None:

@@ -46,35 +46,47 @@ def started(project: Project, **envelope: Any) -> ReservedJob:
 
 class TestScoreboard:
     def test_another_process_reads_what_was_written(self, score: WorkerScore) -> None:
-        writer = WorkerScore(score.descriptor)
-        assert score.last_job().state is JobState.IDLE
+        (writer,), (job,) = WorkerScore(score.descriptor).jobs, score.jobs
+        assert job.last_job().state is JobState.IDLE
         before = time.monotonic()
         writer.running(b"fence\0\xff", 5.0)
-        last = score.last_job()
+        last = job.last_job()
         assert (last.state, last.number, last.fence) == (JobState.RUNNING, 1, b"fence\0\xff")
         assert before + 5 <= last.deadline <= time.monotonic() + 5
         assert score.deadline() == last.deadline
         writer.settling()
         assert score.deadline() == 0, "what has ended is not late"
-        assert score.last_job().fence
+        assert job.last_job().fence
         writer.settled(deferred=True)
-        assert score.last_job().state is JobState.DEFERRED
+        assert job.last_job().state is JobState.DEFERRED
         writer.settled(deferred=False)
-        assert score.last_job().state is JobState.IDLE
+        assert job.last_job().state is JobState.IDLE
         writer.running(b"next", 0)
-        assert (score.last_job().number, score.deadline()) == (2, 0)
+        assert (job.last_job().number, score.deadline()) == (2, 0)
+
+    def test_jobs_that_run_at_once_have_a_part_each(self) -> None:
+        score = WorkerScore.create(3)
+        first, second, _ = WorkerScore(score.descriptor).jobs
+        first.running(b"one", 9)
+        second.running(b"two", 5)
+        score.farewell("memory", {"done": 3})
+        assert [job.fence for job in score.last_jobs()] == [b"one", b"two", b""]
+        assert score.deadline() == second.last_job().deadline, "the earliest"
+        score.close()
 
     def test_a_job_is_counted_once_however_often_its_limits_change(
         self, score: WorkerScore
     ) -> None:
-        score.running(b"fence", 5.0)
-        score.running(b"fence", 0)
-        assert (score.last_job().number, score.last_job().deadline) == (1, 0.0)
+        (job,) = score.jobs
+        job.running(b"fence", 5.0)
+        job.running(b"fence", 0)
+        assert (job.last_job().number, job.last_job().deadline) == (1, 0.0)
 
     def test_a_job_too_large_is_not_named(self, score: WorkerScore) -> None:
-        score.running(b"x" * SIZE, 5.0)
-        assert score.last_job().fence == b""
-        assert score.last_job().state is JobState.RUNNING
+        (job,) = score.jobs
+        job.running(b"x" * SIZE, 5.0)
+        assert job.last_job().fence == b""
+        assert job.last_job().state is JobState.RUNNING
 
     def test_last_words(self, score: WorkerScore) -> None:
         assert score.last_words() == ("", {})
@@ -86,8 +98,8 @@ class TestScoreboard:
     def test_it_works_without_memory_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "memfd_create")
         other = WorkerScore.create()
-        other.running(b"fence", 2.0)
-        assert WorkerScore(other.descriptor).last_job().number == 1
+        other.jobs[0].running(b"fence", 2.0)
+        assert WorkerScore(other.descriptor).last_jobs()[0].number == 1
         other.close()
 
     def test_a_worker_says_what_it_runs_until_it_is_settled(
@@ -97,7 +109,8 @@ class TestScoreboard:
         worker = Worker(project.manager, WorkerOptions(stop_when_empty=True, memory=0))
         worker.member = PoolMember(score, os.getppid())
         worker.run()
-        assert (score.last_job().state, score.last_job().number) == (JobState.DEFERRED, 1)
+        (last,) = score.last_jobs()
+        assert (last.state, last.number) == (JobState.DEFERRED, 1)
         assert score.is_ready
 
 
@@ -127,12 +140,13 @@ class TestMember:
 def rescue(project: Project, fence: bytes, *, done: bool = False, **about: bool) -> Rescue:
     """Settle what a worker left that died in this job, and give what became of it."""
     score = WorkerScore.create()
-    score.running(fence, 0)
+    (job,) = score.jobs
+    job.running(fence, 0)
     if done:
-        score.settled(deferred=True)
+        job.settled(deferred=True)
     told: list[Rescue] = []
     rescuer = Rescuer(lambda: project.queue, WorkerOptions(tries=2, backoff=(3,)), told.append)
-    rescuer.rescue(Orphan(score.last_job(), 1, "killed by SIGKILL", **about))
+    rescuer.rescue(Orphan(job.last_job(), 1, "killed by SIGKILL", **about))
     rescuer.end()
     score.close()
     (rescued,) = told

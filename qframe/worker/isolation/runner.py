@@ -154,10 +154,10 @@ class IsolatedAttempt(Attempt):
         if self._child is not None:
             self._child.allow(left)
         self.runner.leases.keep(self.job, left)
-        if self.runner.scoreboard is not None:
+        if self.scoreboard is not None:
             # The pool looks after this process, which ends the job's itself.
             ours = left + STACKS + _PATIENCE if left else 0
-            self.runner.scoreboard.running(self.job.reservation.fence, ours)
+            self.scoreboard.running(self.job.reservation.fence, ours)
 
     def _heard(self, message: Message) -> bool:
         """Hear the process; says whether that was its report."""
@@ -210,12 +210,12 @@ class IsolatedAttempt(Attempt):
 
     # -- what becomes of it -----------------------------------------------------------------------
 
-    def conclude(self, report: Report, seconds: float) -> Outcome:
-        """Settle the job as it has told, or else as its attempt ended."""
+    def conclude(self, report: Report) -> Verdict:
+        """Settle the job as it has told, and say what is to become of it."""
         intent = None if self.job.is_settled else self._intent
         if intent is not None and not self.runner.settled(self.job, intent, self.name):
-            return Outcome.LOST
-        return super().conclude(report, seconds)
+            return outcomes.LOST
+        return super().conclude(report)
 
     def decide(self, report: Report) -> Verdict:
         """Take what the job's process says, or one more that is asked where it has died."""

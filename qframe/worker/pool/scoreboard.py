@@ -1,8 +1,8 @@
 """The scoreboard of a pool: a piece of memory for each worker in which it says what it is doing.
 
 The worker writes without a system call; the pool reads while the worker lives, and when it is dead.
-What is said of a job is complete whenever its state is not `IDLE`: the state is written last, and
-taken back first.
+There is a part for each job that runs at once. What is said of a job is complete whenever its state
+is not `IDLE`: the state is written last, and taken back first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 SIZE = 8 * 1024 * 1024
-"""Bytes of memory for a worker; only those that were written are taken."""
+"""Bytes of memory for a job, and for the rest; only those that were written are taken."""
 
-_STATE, _PHASE, _PAUSED = 0, 1, 2
+_PHASE, _PAUSED = 0, 1
+_LENGTH = struct.Struct("<I")
+_LENGTH_AT = 8
+_STATE = 0
 _HEAD = struct.Struct("<QddI")  # number, began, deadline, length of what follows
 _HEAD_AT = 8
 _BODY_AT = 64
@@ -56,23 +59,87 @@ class LastJob:
     fence: bytes
 
 
+class JobScore:
+    """What is said of the jobs that run in one of a worker's slots, one after the other."""
+
+    def __init__(self, memory: mmap.mmap, start: int) -> None:
+        self._memory = memory
+        self._start = start
+        self._number = 0
+
+    # -- the worker writes ------------------------------------------------------------------------
+
+    def running(self, fence: bytes, limit: float) -> None:
+        """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
+        if self._state != JobState.RUNNING:  # else its limits became known
+            self._number += 1
+        now = time.monotonic()
+        self._state = JobState.IDLE
+        body = fence if len(fence) <= SIZE - _BODY_AT else b""
+        head, at = (self._number, now, now + limit if limit else 0.0, len(body)), self._start
+        _HEAD.pack_into(self._memory, at + _HEAD_AT, *head)
+        self._memory[at + _BODY_AT : at + _BODY_AT + len(body)] = body
+        self._state = JobState.RUNNING
+
+    def settling(self) -> None:
+        """Say that the handler has ended: nothing is late any more."""
+        self._state = JobState.SETTLING
+
+    def settled(self, *, deferred: bool) -> None:
+        """Say that the job is settled; `deferred`: it is done, and deleted with what comes next."""
+        self._state = JobState.DEFERRED if deferred else JobState.IDLE
+
+    # -- the pool reads ---------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """Give the deadline of the job that runs now; 0 where none does or need end."""
+        if self._state != JobState.RUNNING:
+            return 0.0
+        number, _, deadline, _ = self._head()
+        again, *_ = self._head()
+        return deadline if self._state == JobState.RUNNING and again == number else 0.0
+
+    def last_job(self) -> LastJob:
+        """Give the last job, once the worker is dead."""
+        state = JobState(self._state)
+        number, began, deadline, length = self._head()
+        at = self._start + _BODY_AT
+        return LastJob(state, number, began, deadline, self._memory[at : at + length * bool(state)])
+
+    @property
+    def _state(self) -> int:
+        return self._memory[self._start + _STATE]
+
+    @_state.setter
+    def _state(self, value: int) -> None:
+        self._memory[self._start + _STATE] = value
+
+    def _head(self) -> tuple[int, float, float, int]:
+        number, began, deadline, length = _HEAD.unpack_from(self._memory, self._start + _HEAD_AT)
+        return number, began, deadline, length
+
+
 class WorkerScore:
-    """What one worker says; `descriptor` is what another process opens it by."""
+    """What one worker says; `descriptor` is what another process opens it by.
+
+    `jobs` has a part for each job that it runs at once.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, SIZE)
-        self._number = 0
+        size = os.fstat(descriptor).st_size
+        self._memory = mmap.mmap(descriptor, size)
+        self.jobs = [JobScore(self._memory, start) for start in range(SIZE, size, SIZE)]
 
     @classmethod
-    def create(cls) -> WorkerScore:
+    def create(cls, jobs: int = 1) -> WorkerScore:
         """Make an empty one, in memory only where the system can."""
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("qframe-scoreboard")
         else:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, SIZE)
+        os.ftruncate(descriptor, SIZE * (1 + jobs))
         return cls(descriptor)
 
     def close(self) -> None:
@@ -85,33 +152,12 @@ class WorkerScore:
         """Say that the worker hears signals and is about to work."""
         self._memory[_PHASE] = _Phase.READY
 
-    def running(self, fence: bytes, limit: float) -> None:
-        """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
-        if self._memory[_STATE] != JobState.RUNNING:  # else its limits became known
-            self._number += 1
-        now = time.monotonic()
-        self._write(now, now + limit if limit else 0.0, fence)
-        self._memory[_STATE] = JobState.RUNNING
-
-    def settling(self) -> None:
-        """Say that the handler has ended: nothing is late any more."""
-        self._memory[_STATE] = JobState.SETTLING
-
-    def settled(self, *, deferred: bool) -> None:
-        """Say that the job is settled; `deferred`: it is done, and deleted with what comes next."""
-        self._memory[_STATE] = JobState.DEFERRED if deferred else JobState.IDLE
-
     def farewell(self, reason: str, totals: Mapping[str, int]) -> None:
         """Say why the worker ends in order, and what became of its jobs."""
-        self._write(0.0, 0.0, json.dumps({"reason": reason, "totals": totals}).encode())
-        self._memory[_PHASE] = _Phase.ENDED
-
-    def _write(self, began: float, deadline: float, body: bytes) -> None:
-        self._memory[_STATE] = JobState.IDLE
-        if len(body) > SIZE - _BODY_AT:
-            body = b""
-        _HEAD.pack_into(self._memory, _HEAD_AT, self._number, began, deadline, len(body))
+        body = json.dumps({"reason": reason, "totals": totals}).encode()
+        _LENGTH.pack_into(self._memory, _LENGTH_AT, len(body))
         self._memory[_BODY_AT : _BODY_AT + len(body)] = body
+        self._memory[_PHASE] = _Phase.ENDED
 
     # -- the pool writes --------------------------------------------------------------------------
 
@@ -132,27 +178,17 @@ class WorkerScore:
         return self._memory[_PHASE] != _Phase.STARTING
 
     def deadline(self) -> float:
-        """Give the deadline of the job that runs now; 0 where none does or need end."""
-        if self._memory[_STATE] != JobState.RUNNING:
-            return 0.0
-        number, _, deadline, _ = _HEAD.unpack_from(self._memory, _HEAD_AT)
-        again, *_ = _HEAD.unpack_from(self._memory, _HEAD_AT)
-        still = self._memory[_STATE] == JobState.RUNNING and again == number
-        return float(deadline) if still else 0.0
+        """Give the earliest deadline of the jobs that run now; 0 where none does or need end."""
+        return min(filter(None, (job.deadline() for job in self.jobs)), default=0.0)
 
-    def last_job(self) -> LastJob:
-        """Give the last job, once the worker is dead."""
-        state = JobState(self._memory[_STATE])
-        number, began, deadline, _ = _HEAD.unpack_from(self._memory, _HEAD_AT)
-        return LastJob(state, number, began, deadline, self._body() if state else b"")
+    def last_jobs(self) -> list[LastJob]:
+        """Give the last job of each slot, once the worker is dead."""
+        return [job.last_job() for job in self.jobs]
 
     def last_words(self) -> tuple[str, dict[str, int]]:
         """Give reason and totals of a worker that ended in order; else nothing."""
         if self._memory[_PHASE] != _Phase.ENDED:
             return "", {}
-        said = json.loads(self._body())
+        (length,) = _LENGTH.unpack_from(self._memory, _LENGTH_AT)
+        said = json.loads(self._memory[_BODY_AT : _BODY_AT + length])
         return said["reason"], said["totals"]
-
-    def _body(self) -> bytes:
-        length = _HEAD.unpack_from(self._memory, _HEAD_AT)[3]
-        return self._memory[_BODY_AT : _BODY_AT + length]

@@ -26,7 +26,7 @@ class WorkerExit:
     """The end of a worker.
 
     `code` is its exit code, or 128 and the `signal` that ended it. `reason` is a worker's own where
-    it ended in order, else "". `left` is the job it was in, `late` whether that had reached its
+    it ended in order, else "". `left` are the jobs it was in, `late` whether one had reached its
     hard timeout, `attempt` how often in a row a worker of this slot has ended at once.
     """
 
@@ -39,7 +39,7 @@ class WorkerExit:
     totals: Mapping[str, int]
     lived: float
     was_ready: bool
-    left: LastJob | None
+    left: Sequence[LastJob]
     late: bool
     killed_by_pool: bool
     attempt: int
@@ -56,8 +56,10 @@ class WorkerExit:
 class PoolWorker:
     """A worker that was started; raises `OSError` where the system does not let it."""
 
-    def __init__(self, command: Sequence[str], lifeline: int, *, paused: bool) -> None:
-        self.score = WorkerScore.create()
+    def __init__(
+        self, command: Sequence[str], lifeline: int, *, paused: bool, concurrency: int = 1
+    ) -> None:
+        self.score = WorkerScore.create(concurrency)
         self.score.paused = paused
         told = f"{self.score.descriptor}:{lifeline}:{os.getpid()}"
         try:
@@ -132,12 +134,14 @@ class WorkerSlot:
     def reap(self, worker: PoolWorker, status: int) -> WorkerExit:
         """Take note of the end of the worker."""
         self.worker = None
-        code, last = worker.reaped(status), worker.score.last_job()
+        code, jobs = worker.reaped(status), worker.score.last_jobs()
         reason, totals = worker.score.last_words()
         lived = time.monotonic() - worker.began
-        left = last if not reason and last.state is not JobState.IDLE else None
-        done = last.number - (left is not None and left.state is not JobState.DEFERRED)
-        late = _is_late(left) and (worker.was_late or code == 1)  # or its own watchdog has ended it
+        left = [job for job in jobs if not reason and job.state is not JobState.IDLE]
+        started = sum(job.number for job in jobs)
+        done = started - sum(job.state is not JobState.DEFERRED for job in left)
+        # Ended by the pool, or by its own watchdog.
+        late = (worker.was_late or code == 1) and any(map(is_late, left))
         expected = worker.leaves or late or done or lived >= _AT_ONCE
         self._at_once = 0 if expected else self._at_once + 1
         return WorkerExit(
@@ -146,7 +150,7 @@ class WorkerSlot:
             code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
             reason=reason,
-            jobs=last.number,
+            jobs=started,
             totals=totals,
             lived=lived,
             was_ready=worker.score.is_ready,
@@ -157,8 +161,8 @@ class WorkerSlot:
         )
 
 
-def _is_late(left: LastJob | None) -> bool:
-    """Whether a job has reached its hard timeout."""
-    if left is None or left.state is not JobState.RUNNING or not left.deadline:
+def is_late(left: LastJob) -> bool:
+    """Whether the job of a dead worker has reached its hard timeout."""
+    if left.state is not JobState.RUNNING or not left.deadline:
         return False
     return time.monotonic() >= left.deadline - _ALMOST

@@ -17,7 +17,7 @@ from qframe.worker import process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
 from qframe.worker.pool.rescuer import Orphan, Rescuer
 from qframe.worker.pool.scoreboard import LastJob
-from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot
+from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot, is_late
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _LOOK = 1.0
@@ -188,8 +188,9 @@ class Supervisor:
         self._proven = self._proven or exit_.was_ready
         delay = self._delay(slot, exit_)
         self._report.ended(exit_, delay)
-        if exit_.left is not None and exit_.left.fence:
-            self._rescuer.rescue(self._orphan(exit_, exit_.left))
+        for left in exit_.left:
+            if left.fence:
+                self._rescuer.rescue(self._orphan(exit_, left))
         if delay is None:
             slot.closed = True
             self._codes.append(exit_.code)
@@ -197,11 +198,11 @@ class Supervisor:
             slot.due = time.monotonic() + delay
 
     def _orphan(self, exit_: WorkerExit, left: LastJob) -> Orphan:
-        words = exit_.words
-        if exit_.late:
+        words, late = exit_.words, exit_.late and is_late(left)
+        if late:
             words = f"{words} {time.monotonic() - left.began:.1f} s after its start"
         stopping = bool(self._stopping) and exit_.killed_by_pool
-        return Orphan(left, exit_.number, words, late=exit_.late, stopping=stopping)
+        return Orphan(left, exit_.number, words, late=late, stopping=stopping)
 
     def _delay(self, slot: WorkerSlot, exit_: WorkerExit) -> float | None:
         """Give the seconds until another worker takes the slot; None where none is to."""
@@ -241,7 +242,12 @@ class Supervisor:
     def _start(self, slot: WorkerSlot, now: float) -> None:
         if slot.waits and now >= slot.due:
             try:
-                slot.worker = PoolWorker(self._command, self._lifeline, paused=self._paused)
+                slot.worker = PoolWorker(
+                    self._command,
+                    self._lifeline,
+                    paused=self._paused,
+                    concurrency=self._options.concurrency,
+                )
             except OSError as error:
                 delay = slot.not_started()
                 slot.due = now + delay

@@ -1,0 +1,217 @@
+"""What ends one of several running jobs, on the event loop or in a thread, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from types import FrameType, TracebackType
+from typing import Any, Self, cast
+from weakref import WeakSet
+
+from qframe.drivers import guard
+from qframe.exceptions import Interruption, JobTimedOut
+
+current: ContextVar[SlotInterrupts | None] = ContextVar("qframe_job", default=None)
+"""That of the job whose code runs, on the loop also in the tasks it has started."""
+
+_EARLY = 0.01
+_AGAIN = 0.1
+"""Seconds after which one that has not reached its job, which computes perhaps, is tried again."""
+
+
+class SlotInterrupts:
+    """What may end one attempt from outside. `fire` is called by signal handlers alone.
+
+    So one comes after the other. A job that awaits is cancelled and sees what ends it; one that
+    computes on the loop is raised in by the handler, which knows whose code it has broken into; one
+    in a thread has the exception set there.
+    """
+
+    def __init__(self, arm: Callable[[float], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.fired: Interruption | None = None
+        self.due = math.inf
+        """When its timeout is over."""
+        self.task: asyncio.Task[Any] | None = None
+        """What runs of it on the loop."""
+        self.awaits = False
+        """Whether its thread waits for what is to run on the loop."""
+        self.started: WeakSet[asyncio.Task[Any]] | None = None
+        """The tasks it has started there."""
+        self._arm = arm
+        self._loop = loop
+        self._timeout = 0.0
+        self._runs = False
+        self._has_reached = False
+        """Whether what ends the job has been raised in it."""
+        self._thread = 0
+        self._there: dict[str, Any] = {}
+        # Re-entered by a signal that comes while another is handled.
+        self._lock = threading.RLock()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the handler runs."""
+        return self._runs
+
+    def has_started(self, task: asyncio.Task[Any]) -> None:
+        """Note a task that the job has started."""
+        if self.started is None:
+            self.started = WeakSet()
+        self.started.add(task)
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the job cannot go on unless the loop does."""
+        return self.task is not None or self.awaits
+
+    # -- around the handler -----------------------------------------------------------------------
+
+    def running(self, timeout: float) -> None:
+        """Say that the handler runs, on this thread; it may be ended from now on."""
+        self.fired = None
+        self._thread, self._there = threading.get_ident(), guard.here()
+        self._runs = True
+        self._set(timeout, 0.0)
+
+    def change_timeout(self, timeout: float, passed: float) -> None:
+        """Give it another timeout, of which `passed` seconds are over."""
+        if self._runs and timeout != self._timeout:
+            self._set(timeout, passed)
+
+    def _set(self, timeout: float, passed: float) -> None:
+        self._timeout = timeout
+        self.due = time.monotonic() + max(0.001, timeout - passed) if timeout else math.inf
+        self._arm(self.due)
+
+    def not_running(self) -> None:
+        """Say that it has ended: nothing is raised any more."""
+        with self._lock:
+            self._runs = False
+            if self.fired is not None and self.task is None and not self._on_loop():
+                _raise_in(ctypes.c_ulong(self._thread), None)
+        guard.forget_interruption()
+
+    def _on_loop(self) -> bool:
+        return self._thread == threading.main_thread().ident
+
+    # -- in a signal handler ----------------------------------------------------------------------
+
+    def look(self, now: float) -> float:
+        """Say when to look again; what is to be done by now is left to `ring`."""
+        if not self._runs:
+            return math.inf
+        if self.fired is None:
+            return self.due
+        return math.inf if self._has_reached else now + _AGAIN
+
+    def ring(self, now: float, frame: FrameType | None) -> None:
+        """End the job where its time is over; try again what has not reached it."""
+        if self._runs and self.fired is None and now >= self.due - _EARLY:
+            late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
+            self.fire(late, frame)
+        elif self.fired is not None and not self._has_reached:
+            self._reach(self.fired, frame)
+
+    def fire(self, error: Interruption, frame: FrameType | None) -> None:
+        """End the job; once, so that its cleaning up is not broken into."""
+        if self._runs and self.fired is None:
+            self.fired = error
+            self._reach(error, frame)
+
+    def _reach(self, error: Interruption, frame: FrameType | None) -> None:
+        with self._lock:
+            if not self._runs:
+                return
+            if current.get() is self:  # its code is what the signal has broken into
+                self._has_reached = True
+                if self.task is not None and asyncio.current_task(self._loop) is not self.task:
+                    self._loop.call_soon_threadsafe(self._cancel)  # in a task it has started
+                guard.interrupt(error, frame)
+            elif self.task is not None:
+                self._loop.call_soon_threadsafe(self._cancel)
+            elif not (self.awaits or self._on_loop()):
+                self._has_reached = True
+                _interrupt(self._thread, self._there, error)
+
+    def _cancel(self) -> None:
+        """Cancel what awaits; on the loop, so it still runs or does not."""
+        if self._runs and self.task is not None and not self._has_reached:
+            self.task.cancel()
+
+    # -- where it awaits --------------------------------------------------------------------------
+
+    def seen(self, error: BaseException) -> BaseException:
+        """Give what the job sees instead of a bare cancellation."""
+        if self.fired is None or self._has_reached or not isinstance(error, asyncio.CancelledError):
+            return error
+        self._has_reached = True
+        kind = type(self.fired)
+        if kind not in _cancellations:
+            _cancellations[kind] = _as_cancellation(kind)
+        return _cancellations[kind](*self.fired.args)
+
+
+class Steps(Coroutine[Any, Any, Any]):
+    """A coroutine of a job, step by step: who cancels it has it see why."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], interrupts: SlotInterrupts) -> None:
+        self._coroutine = coroutine
+        self._interrupts = interrupts
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 (what it awaits)
+        return self._coroutine.send(None)
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 (what it awaits)
+        """Go on to what it awaits next."""
+        return self._coroutine.send(value)
+
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        error: BaseException | object = None,
+        _: TracebackType | None = None,
+    ) -> Any:  # noqa: ANN401 (what it awaits)
+        """Raise in it."""
+        raised = kind if isinstance(kind, BaseException) else error
+        if not isinstance(raised, BaseException):
+            raised = kind() if isinstance(kind, type) else kind
+        return self._coroutine.throw(self._interrupts.seen(raised))
+
+    def close(self) -> None:
+        """End it."""
+        self._coroutine.close()
+
+
+_cancellations: dict[type[Interruption], type[Interruption]] = {}
+
+
+def _as_cancellation(kind: type[Interruption]) -> type[Interruption]:
+    """Give the exception as one that is a cancellation, too: task groups have to clean up."""
+    body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__qualname__": kind.__name__}
+    return cast("type[Interruption]", type(kind.__name__, (kind, asyncio.CancelledError), body))
+
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
+def _interrupt(ident: int, there: dict[str, Any], error: BaseException) -> None:
+    """Raise the class of `error` in a thread, or `error` when its driver call has returned.
+
+    No byte code between the question and the answer lets another thread run. What waits for the
+    system, or is in C code, is interrupted when that returns.
+    """
+    if there.get("depth"):
+        there["interruption"] = error
+    else:
+        _raise_in(ctypes.c_ulong(ident), ctypes.py_object(type(error)))

@@ -1,0 +1,163 @@
+"""The event loop, on the worker's own thread, that all `async` jobs of a worker share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+from qframe.exceptions import Interruption
+from qframe.worker.slots.interrupts import Steps, current
+
+log = logging.getLogger("qframe")
+
+_FRAMES = 12
+
+
+class JobsLoop:
+    """Runs until it is told to stop, whatever a task of a job raises."""
+
+    def __init__(self) -> None:
+        self.loop = _made()
+        self.loop.set_task_factory(self._task)  # type: ignore[arg-type] # typeshed knows no Task here
+        self.loop.set_exception_handler(self._told)
+        self.thread = 0
+        self._over = False
+        self._ticked = time.monotonic()
+        self._ticks = False
+
+    def run(self) -> None:
+        """Run what jobs there are, until `stop`."""
+        self.thread = threading.get_ident()
+        asyncio.set_event_loop(self.loop)
+        while not self._over:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt, Interruption) as error:
+                log.warning("a task that a job had started raised %s", type(error).__name__)
+
+    def stop(self) -> None:
+        """Have `run` return; from any thread."""
+        self._over = True
+        self.call(self.loop.stop)
+
+    def call(self, act: Callable[..., object], *args: object) -> None:
+        """Do something on the loop soon; from any thread."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(act, *args)
+
+    def start(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context
+    ) -> asyncio.Task[Any]:
+        """Start the task of a job; on the loop's thread."""
+        return asyncio.Task(coroutine, loop=self.loop, context=context)
+
+    def close(self, patience: float) -> None:
+        """Cancel what jobs have left, which has so many seconds to end."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        with suppress(SystemExit, KeyboardInterrupt, Interruption):
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=patience))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    def finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
+        """Run on the loop what a job in this thread has to have awaited, and wait for it."""
+        done = threading.Event()
+        ended: list[asyncio.Task[Any]] = []
+        interrupts = current.get()
+        context = contextvars.copy_context()
+
+        def end(task: asyncio.Task[Any]) -> None:
+            if interrupts is not None:
+                interrupts.task = None
+            ended.append(task)
+            done.set()
+
+        def begin() -> None:
+            steps = coroutine if interrupts is None else Steps(coroutine, interrupts)
+            task = self.start(_kept(steps), context)
+            if interrupts is not None:
+                interrupts.task = task
+            task.add_done_callback(end)
+
+        if interrupts is not None:
+            interrupts.awaits = True
+        self.loop.call_soon_threadsafe(begin)
+        done.wait()
+        if interrupts is not None:
+            interrupts.awaits = False
+        result, error = ended[0].result()
+        if error is not None:
+            raise error
+        return result
+
+    # -- what a job leaves ------------------------------------------------------------------------
+
+    def _task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, Any],
+        **options: Any,  # noqa: ANN401 (asyncio's own)
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        interrupts = current.get()
+        if interrupts is not None:
+            interrupts.has_started(task)
+        return task
+
+    def _told(self, _: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+        """Tell what nobody has heard: the error of a task or callback that a job has left."""
+        error = said.get("exception")
+        log.error("on the event loop: %s", said.get("message"), exc_info=error)
+
+    # -- whether it is blocked --------------------------------------------------------------------
+
+    def blocked(self) -> float:
+        """Give the seconds since it last came round, looked for by the last call of this."""
+        now = time.monotonic()
+        if self._ticks:
+            return now - self._ticked
+        self._ticks, self._ticked = True, now
+        self.call(self._tick)
+        return 0.0
+
+    def _tick(self) -> None:
+        self._ticks = False
+
+    def current(self) -> asyncio.Task[Any] | None:
+        """Give the task that runs; from any thread."""
+        return asyncio.current_task(self.loop)
+
+    def stack(self) -> str:
+        """Give what its thread is doing."""
+        frame = sys._current_frames().get(self.thread)  # noqa: SLF001 (the one way there is)
+        return "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame is not None else ""
+
+
+async def _kept(steps: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401 (what the job gave)
+    """Give what came of it; what ends a process must not get as far as the loop."""
+    try:
+        return await steps, None
+    except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+        return None, error
+
+
+def _made() -> asyncio.AbstractEventLoop:
+    if find_spec("uvloop") is not None:  # an extra
+        import uvloop  # noqa: PLC0415
+
+        made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return made
+    return asyncio.new_event_loop()

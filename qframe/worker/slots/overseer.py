@@ -1,0 +1,107 @@
+"""Overseer: the thread that looks after the jobs of a worker, and asks no backend.
+
+So nothing holds it up but code that keeps the interpreter to itself, which the watchdog ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import os
+import sys
+import threading
+import time
+
+from qframe import events
+from qframe.drivers.heartbeat import start_thread
+from qframe.worker.slots.runner import SlotAttempt, SlotRunner
+
+log = logging.getLogger("qframe")
+
+_LOOK = 0.25
+_SLOW = 1.0
+"""Seconds for which the event loop may be blocked before that is told."""
+_PATIENCE = 15.0
+"""Seconds in which this thread must come to run, or the process ends."""
+
+
+class Overseer:
+    """Finds handlers that do not end in time, and jobs that block the event loop."""
+
+    def __init__(self, runner: SlotRunner) -> None:
+        self._runner = runner
+        self._blocked_told = 0.0
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Look every now and then, until `stop`."""
+        start_thread("qframe-overseer", self._run)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._runner.watchdog.cancel()
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK):
+            try:
+                self.look()
+            except Exception:
+                log.exception("the jobs that run could not be looked after")
+
+    def look(self) -> None:
+        """Find handlers that do not end, and a loop that is blocked."""
+        now = time.monotonic()
+        grace = self._runner.options.grace
+        attempts = self._runner.attempts
+        ends = [each.interrupts.due + grace for each in attempts if each.interrupts.runs]
+        first = min(ends, default=math.inf)
+        if first < math.inf:
+            self._runner.watchdog.cover(max(0.0, first - now) + _PATIENCE)
+        else:
+            self._runner.watchdog.cancel()
+        for attempt in attempts:
+            interrupts = attempt.interrupts
+            if interrupts.runs and not attempt.is_left and now > interrupts.due + grace:
+                self._runner.give_up(attempt)
+                self._write_stacks()
+        self._look_at_loop()
+
+    def _write_stacks(self) -> None:
+        """Write what every thread, and every task on the loop, is doing."""
+        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+        for attempt in self._runner.attempts:
+            task = attempt.interrupts.task
+            if task is not None:
+                os.write(2, f"Task of {attempt.job.name} {attempt.job.uuid}:\n".encode())
+                task.print_stack(file=sys.stderr)
+
+    def _look_at_loop(self) -> None:
+        """Tell where the loop has been blocked for long, and longer, and by which job."""
+        seconds = self._runner.jobs_loop.blocked()
+        if seconds < _SLOW:
+            self._blocked_told = 0.0
+            return
+        if seconds < max(_SLOW, 2 * self._blocked_told):
+            return
+        self._blocked_told = seconds
+        attempt = self._computing()
+        if attempt is not None:
+            stack = self._runner.jobs_loop.stack()
+            job = attempt.job
+            log.warning(
+                "%s %s has blocked the event loop for %.1f s, and its neighbours with it:\n%s",
+                job.name, job.uuid, seconds, stack,
+            )  # fmt: skip
+            events.fire(events.LoopBlocked, job, seconds, stack)
+
+    def _computing(self) -> SlotAttempt | None:
+        """Give the attempt whose code the loop runs."""
+        task = self._runner.jobs_loop.current()
+        for attempt in self._runner.attempts:
+            if task is not None and (
+                attempt.interrupts.task is task or task in (attempt.interrupts.started or ())
+            ):
+                return attempt
+        return None

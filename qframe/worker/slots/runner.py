@@ -1,0 +1,439 @@
+"""SlotAttempt and SlotRunner: what runs one of many jobs, and what the attempts share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar, TypeVar, cast
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.contracts.status import State
+from qframe.dispatch import pusher
+from qframe.drivers import heartbeat
+from qframe.drivers.heartbeat import Heartbeat
+from qframe.exceptions import Interruption, JobTimedOut, SettleError
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.jobs import execution
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.registry import Registry
+from qframe.worker.options import WorkerOptions
+from qframe.worker.outcome import Outcome, Verdict
+from qframe.worker.pool.scoreboard import WorkerScore
+from qframe.worker.runner import Attempt, Report, Runner
+from qframe.worker.slots.exchange import SlotExchange
+from qframe.worker.slots.interrupts import SlotInterrupts, Steps, current
+from qframe.worker.slots.jobs_loop import JobsLoop
+from qframe.worker.slots.signals import SlotSignals
+
+log = logging.getLogger("qframe")
+
+T = TypeVar("T")
+
+_SPARE = 4
+"""Threads for what is no handler: settling in place of one that does not end."""
+
+
+class SlotAttempt(Attempt):
+    """One reserved job among several. Whatever becomes of it, `runner.over` is told once."""
+
+    runner: SlotRunner
+    slot = 0
+    seconds = 0.0
+    """How long it took."""
+    is_left = False
+    """Whether its handler does not end, and the worker has settled the job without it."""
+    _has_told_failed = False
+
+    def __init__(
+        self, runner: SlotRunner, job: ReservedJob, job_class: type[JobDefinition] | None = None
+    ) -> None:
+        super().__init__(runner, job, job_class)
+        self.interrupts: SlotInterrupts = SlotInterrupts(runner.signals.arm, runner.jobs_loop.loop)
+
+    @property
+    def is_for_loop(self) -> bool:
+        """Whether all of it is `async`, so that it needs no thread."""
+        return self.job_class is not None and self.runner.is_for_loop(self.job_class)
+
+    def refused(self) -> Verdict | None:
+        """Say what is to become of a job that is not to be started; None where it is."""
+        return self._unread() or self._refused()
+
+    # -- in a thread ------------------------------------------------------------------------------
+
+    def run_in_thread(self) -> None:
+        """Bring a started job to its outcome."""
+        self.began = time.monotonic()
+        self._to_its_end(self._started)
+
+    def settle_unstarted(self, verdict: Verdict) -> None:
+        """Carry out what is to become of a job that is not started."""
+        self._to_its_end(lambda: self._settle(verdict, 0.0))
+
+    def _to_its_end(self, act: Callable[[], Outcome]) -> None:
+        try:
+            self.outcome = act()
+        except _Left:
+            return
+        except BaseException:
+            log.exception("%s cannot be settled; its lease brings it back", self.job.name)
+        self.runner.over(self)
+
+    # -- on the loop ------------------------------------------------------------------------------
+
+    async def run_on_loop(self) -> None:
+        """Bring a started job to its outcome."""
+        self.began = time.monotonic()
+        try:
+            self.outcome = await self._started_on_loop()
+        except _Left:
+            return
+        except BaseException:
+            log.exception("%s cannot be settled; its lease brings it back", self.job.name)
+        self.runner.over(self)
+
+    async def _started_on_loop(self) -> Outcome:
+        runner, job = self.runner, self.job
+        try:
+            self.tell_processing()
+            report = await self._perform_on_loop()
+            if self.scoreboard is not None:
+                self.scoreboard.settling()
+            seconds = time.monotonic() - self.began
+            outcome = await self._settle_on_loop(self.conclude(report), seconds)
+        finally:
+            runner.running.pop(job, None)
+            runner.cancellation.ended(job)
+        if self.scoreboard is not None:
+            self.scoreboard.settled(deferred=outcome is Outcome.DONE)
+        events.fire(events.JobAttempted, job, report.error)
+        return outcome
+
+    def tell_of_tasks(self) -> None:
+        """Say which tasks the job has left on the loop: they run on, and are nobody's job."""
+        left = [task for task in self.interrupts.started or () if not task.done()]
+        if left:
+            names = ", ".join(sorted(task.get_name() for task in left))
+            job = self.job
+            log.warning("%s %s has ended and left tasks running: %s", job.name, job.uuid, names)
+
+    async def _perform_on_loop(self) -> Report:
+        """Run the handler, and say how it ended."""
+        interrupts, result = self.interrupts, None
+        error: BaseException | None = None
+        try:
+            self.cover(self.limits.timeout)
+            interrupts.running(self.limits.timeout)
+            self.instance = self._made()
+            handler = execution.perform_on_loop(self.instance, self.runner.middleware)
+            result = await Steps(handler, interrupts)
+            await pusher.wait_on_loop()
+            if await self._apart(self._has_succeeded):
+                await execution.tell_on_loop(self.instance, "succeeded")
+        except BaseException as raised:  # noqa: BLE001 (whatever a job raises is its outcome)
+            error = None if self._handled else raised
+        finally:
+            interrupts.not_running()
+        if self.is_left:
+            raise _Left
+        return Report(await self._apart(lambda: self._ended_by(error)), result)
+
+    async def _apart(self, act: Callable[[], T]) -> T:
+        """Do what asks the database, where the job was completed in a transaction, in a thread."""
+        if not self.job.is_completing:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
+
+    async def _settle_on_loop(self, verdict: Verdict, seconds: float) -> Outcome:
+        """Carry a verdict out, and tell of it."""
+        outcome, end = verdict
+        job = self.job
+        if outcome is Outcome.LOST:
+            self.runner.lost(job, self.name)
+            return outcome
+        if not job.is_settled and not await self._said(end):
+            return Outcome.LOST
+        if outcome is Outcome.FAILED and isinstance(end.error, BaseException):
+            await self._tell_failed_on_loop(end.error)
+        self._tell(outcome, end, seconds)
+        return outcome
+
+    async def _said(self, end: End) -> bool:
+        """End the job with the next exchange, and wait for what comes of that where it may fail."""
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[bool] = loop.create_future()
+        waits = end.state is not State.COMPLETE
+
+        def told(ours: bool) -> None:
+            self.runner.jobs_loop.call(_set, heard, ours)
+
+        try:
+            self.runner.exchange.defer(self.job, end, told if waits else None)
+        except SettleError as error:
+            log.warning("%s", error)
+            ours = False
+        else:
+            ours = await heard if waits else True
+        if not ours:
+            self.runner.lost(self.job, self.name)
+        return ours
+
+    async def _tell_failed_on_loop(self, error: BaseException) -> None:
+        self.error, self._has_told_failed = error, True
+        instance = (self.instance or self._anew()) if self.job.refusal is None else None
+        if instance is not None:
+            await execution.tell_on_loop(instance, "failed", error)
+
+    # -- what both have ---------------------------------------------------------------------------
+
+    def tell_failed(self, error: BaseException) -> None:
+        """Call the job's `failed`, where that is still to be done."""
+        if not self._has_told_failed:
+            super().tell_failed(error)
+
+    def cover(self, timeout: float) -> None:
+        """Look after the attempt, which has `timeout` seconds from now; 0 is no limit."""
+        limit = timeout + self.runner.options.grace if timeout else 0
+        self.runner.leases.keep(self.job, limit)
+        if self.scoreboard is not None:
+            self.scoreboard.running(self.job.reservation.fence, limit)
+
+    # -- a handler that does not end --------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Note that the job is settled without its handler, which has nothing more to say."""
+        self.is_left = True
+        if self.scoreboard is not None:
+            self.scoreboard.settling()
+
+    def settle_without(self, error: Interruption) -> None:
+        """Settle a job that was left, as one that ended by `error`; called in another thread."""
+        self._to_its_end(
+            lambda: self._settle(self.conclude(Report(error)), time.monotonic() - self.began)
+        )
+
+    def perform(self) -> Report:
+        """Run the handler in this thread, and say how it ended."""
+        report = super().perform()
+        if self.is_left:
+            raise _Left
+        return report
+
+
+class _Left(BaseException):
+    """The handler has ended, after its job was settled without it."""
+
+
+def _set(heard: asyncio.Future[bool], ours: bool) -> None:
+    if not heard.done():
+        heard.set_result(ours)
+
+
+class SlotRunner(Runner):
+    """Runs jobs in slots. `take` puts them into one each; `ended` have come to their ends."""
+
+    attempt: ClassVar[type[Attempt]] = SlotAttempt
+    signals: SlotSignals
+    exchange: SlotExchange
+
+    def __init__(
+        self,
+        connection: Connection,
+        registry: Registry,
+        options: WorkerOptions,
+        signals: SlotSignals,
+        unknown_delays: Sequence[float] = (),
+        *,
+        heartbeat: Heartbeat,
+        scoreboard: WorkerScore | None = None,
+    ) -> None:
+        super().__init__(
+            connection, registry, options, signals, unknown_delays, heartbeat=heartbeat,
+            scoreboard=scoreboard,
+        )  # fmt: skip
+        self.jobs_loop = JobsLoop()
+        self.sleeps = False
+        """Whether the thread that takes jobs waits, and is to be woken."""
+        self.ended: deque[SlotAttempt] = deque()
+        self.stuck: JobTimedOut | None = None
+        """What a job was to end by that did not; the worker ends."""
+        self.threads = ThreadPoolExecutor(
+            options.concurrency + _SPARE, "qframe-job", initializer=self._begin_thread
+        )
+        self.left = 0
+        """How many slots are taken by handlers whose jobs were settled without them."""
+        self._free = [*range(options.concurrency)]
+        self._context = contextvars.copy_context()
+        self._for_loop: dict[type[JobDefinition], bool] = {}
+        signals.jobs = self._interruptible
+
+    def _exchange(self) -> SlotExchange:
+        return SlotExchange(self.connection, self._ran_twice, self.wake)
+
+    # -- slots ------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> int:
+        """How many slots are taken."""
+        return self.options.concurrency - len(self._free)
+
+    @property
+    def attempts(self) -> list[SlotAttempt]:
+        """Those whose handlers run, or are about to."""
+        return [cast("SlotAttempt", each) for each in [*self.running.values()]]
+
+    def wake(self) -> None:
+        """Wake the thread that takes jobs."""
+        if self.sleeps:
+            self.sleeps = False
+            self.signals.tell()
+
+    def take(self, attempts: Sequence[SlotAttempt]) -> None:
+        """Run jobs that were started."""
+        for attempt in attempts:
+            self._enter(attempt)
+            self.running[attempt.job] = attempt
+            self.leases.keep(attempt.job, 0)
+        for_loop = [attempt for attempt in attempts if attempt.is_for_loop]
+        if for_loop:
+            self.jobs_loop.call(self._begin_on_loop, for_loop)
+        for attempt in attempts:
+            if not attempt.is_for_loop:
+                self._begin_in_thread(attempt)
+
+    def _begin_on_loop(self, attempts: Sequence[SlotAttempt]) -> None:
+        for attempt in attempts:
+            task = self.jobs_loop.start(attempt.run_on_loop(), self._fresh(attempt))
+            attempt.interrupts.task = task
+
+    def _begin_in_thread(self, attempt: SlotAttempt) -> None:
+        try:
+            self._in_thread(attempt, attempt.run_in_thread)
+        except RuntimeError:  # no thread can be had
+            log.exception("%s cannot be run; its lease brings it back", attempt.job.name)
+            self.running.pop(attempt.job, None)
+            self.over(attempt)
+
+    def settle(self, attempt: SlotAttempt, verdict: Verdict) -> None:
+        """Carry out what is to become of a job that is not started; its hooks may take long."""
+        self._enter(attempt)
+        self._in_thread(attempt, lambda: attempt.settle_unstarted(verdict))
+
+    def over(self, attempt: SlotAttempt) -> None:
+        """Hear that an attempt has come to its end; from any thread, perhaps twice."""
+        self.leases.drop(attempt.job)
+        attempt.tell_of_tasks()
+        attempt.seconds = time.monotonic() - attempt.began
+        self.ended.append(attempt)
+        self.wake()
+
+    def leave(self, attempt: SlotAttempt) -> None:
+        """Free the slot of an attempt that has ended."""
+        if not attempt.is_left:
+            self._free.append(attempt.slot)
+
+    def _enter(self, attempt: SlotAttempt) -> None:
+        attempt.slot = self._free.pop()
+        if self.scores:
+            attempt.scoreboard = self.scores[attempt.slot]
+
+    def _in_thread(self, attempt: SlotAttempt, act: Callable[[], None]) -> None:
+        self.threads.submit(self._fresh(attempt).run, act)
+
+    def _fresh(self, attempt: SlotAttempt) -> contextvars.Context:
+        """Give a job a context of its own, as it was when the worker began."""
+        context = self._context.copy()
+        context.run(current.set, attempt.interrupts)
+        return context
+
+    def _begin_thread(self) -> None:
+        heartbeat.use(self.heartbeat)
+        execution.finish_by(_OnLoop(self.jobs_loop))
+
+    def is_for_loop(self, job_class: type[JobDefinition]) -> bool:
+        """Whether the jobs of a class need no thread."""
+        found = self._for_loop.get(job_class)
+        if found is None:
+            found = execution.is_for_loop(job_class, self.middleware)
+            self._for_loop[job_class] = found
+        return found
+
+    def at_rest(self) -> None:
+        """Nothing is to be done: the jobs have deadlines of their own."""
+
+    def close(self) -> None:
+        """Run no more; what does not end is left."""
+        self.watchdog.cancel()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def settled(self, job: ReservedJob, end: End, name: str = "") -> bool:
+        """Settle with the next exchange; waits for what comes of that, where it may fail."""
+        heard = threading.Event()
+        answers: list[bool] = []
+
+        def told(ours: bool) -> None:
+            answers.append(ours)
+            heard.set()
+
+        waits = end.state is not State.COMPLETE
+        try:
+            self.exchange.defer(job, end, told if waits else None)
+        except SettleError as error:
+            log.warning("%s", error)
+            answers.append(False)
+        else:
+            if waits:
+                heard.wait()
+        if answers == [False]:
+            self.lost(job, name)
+            return False
+        return True
+
+    # -- what ends jobs ---------------------------------------------------------------------------
+
+    def _interruptible(self) -> list[SlotInterrupts]:
+        return [each.interrupts for each in self.attempts]
+
+    def _end(self, job: ReservedJob, error: Interruption) -> None:
+        attempt = self.running.get(job)
+        if isinstance(attempt, SlotAttempt):
+            self.signals.end_job(attempt.interrupts, error)
+
+    # -- handlers that do not end ----------------------------------------------------------------
+
+    def give_up(self, attempt: SlotAttempt) -> None:
+        """Settle a job in the place of its handler, which does not end; the worker is to follow."""
+        job, timeout = attempt.job, attempt.limits.timeout
+        log.error(
+            "%s %s ran longer than its timeout of %g s and did not end in %g s more: the worker "
+            "takes no more jobs, and ends",
+            job.name,
+            job.uuid,
+            timeout,
+            self.options.grace,
+        )
+        late = JobTimedOut(f"ran longer than its timeout of {timeout:g} s, and did not end")
+        self.stuck = late
+        self.settle_without(attempt, attempt.interrupts.fired or late)
+        self.wake()
+
+    def settle_without(self, attempt: SlotAttempt, error: Interruption) -> None:
+        """Settle a job whose handler does not end, or cannot go on; its slot stays taken."""
+        self.left += 1
+        attempt.leave()
+        self.threads.submit(attempt.settle_without, error)
+
+
+class _OnLoop:
+    """Finishes on the loop what the jobs of a thread leave to be awaited."""
+
+    def __init__(self, jobs_loop: JobsLoop) -> None:
+        self.run = jobs_loop.finish

@@ -1,0 +1,83 @@
+"""Signals of a worker of many jobs: each of those that end a job finds the right one."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+from qframe.drivers import guard
+from qframe.exceptions import Interruption
+from qframe.worker.signals import Signals
+from qframe.worker.slots.interrupts import SlotInterrupts, current
+
+_SOON = 0.001
+
+
+class SlotSignals(Signals):
+    """What the worker has been told. `jobs` gives what may end the jobs that run."""
+
+    def __init__(self, *, heard: bool = True) -> None:
+        super().__init__(heard=heard)
+        self.jobs: Callable[[], Iterable[SlotInterrupts]] = tuple
+        self.interrupted: Interruption | None = None
+        """By what all jobs were ended."""
+        self._rings = math.inf
+        self._arming = threading.RLock()
+        self._to_end: deque[tuple[SlotInterrupts, Interruption]] = deque()
+
+    def arm(self, due: float) -> None:
+        """Have the alarm ring by then; from any thread."""
+        if not self.on_main_thread:
+            return
+        with self._arming:
+            if due < self._rings:
+                self._rings = due
+                signal.setitimer(signal.ITIMER_REAL, max(_SOON, due - time.monotonic()))
+
+    def end_job(self, job: SlotInterrupts, error: Interruption) -> None:
+        """End one job, from any thread, if it still runs."""
+        self._to_end.append((job, error))
+        self.arm(0.0)
+
+    # -- handlers -------------------------------------------------------------------------------
+
+    def _ring(self, _number: int, frame: FrameType | None) -> None:
+        self.tell()  # the loop may have signals wake itself instead
+        now = time.monotonic()
+        jobs = [*self.jobs()]
+        with self._arming:
+            self._rings = math.inf
+        self._raise_pending(frame)
+        asked = [self._to_end.popleft() for _ in range(len(self._to_end))]
+        here = current.get()
+        # What raises is the job whose code this has broken into: it comes last.
+        asked.sort(key=lambda each: each[0] is here)
+        jobs.sort(key=lambda job: job is here)
+        self.arm(min((job.look(now) for job in jobs), default=math.inf))
+        for job, error in asked:
+            job.fire(error, frame)
+        for job in jobs:
+            job.ring(now, frame)
+
+    def _raise_pending(self, frame: FrameType | None) -> None:
+        """Raise what came amid a finalizer, where that is still of the job whose code runs."""
+        held_up, here = guard.pending(), current.get()
+        if here is not None and here.fired is not None and here.fired is held_up:
+            guard.interrupt(here.fired, frame)
+
+    def _end_job(self, error: Interruption, frame: FrameType | None) -> None:
+        here = current.get()
+        jobs = sorted((job for job in self.jobs() if job.runs), key=lambda job: job is here)
+        self.interrupted = error if jobs else None
+        self.tell()
+        for job in jobs:
+            job.fire(type(error)(*error.args), frame)  # each has a traceback of its own
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.tell()
+        super()._stop(number, frame)
