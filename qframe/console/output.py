@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ class Output:
         self.as_json = as_json
         self.coloured = sys.stdout.isatty()
         self.totals: Counter[str] = Counter()
+        self._counting = threading.Lock()
         self.began = time.monotonic()
         for kind in _JOBS:
             if kind is not events.JobProcessing or (not quiet and (self.coloured or as_json)):
@@ -107,7 +109,8 @@ class Output:
         kind = type(event)
         outcome, status, colour = _JOBS[kind]
         if outcome:
-            self.totals[outcome] += 1
+            with self._counting:
+                self.totals[outcome] += 1
         if self.quiet and kind in _ORDINARY:
             return
         job, words = event.job, _words(event)

@@ -392,6 +392,11 @@ class ReservedJob(Job):
             self._unsaid = True
         return plan
 
+    @property
+    def is_deferred(self) -> bool:
+        """Whether its end is still to be said."""
+        return self._unsaid
+
     def saying(self) -> None:
         """Hear that its deferred end is about to be said: its lease is not renewed any more."""
         with self._moving:

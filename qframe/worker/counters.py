@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from qframe.drivers.store import Store
 
@@ -34,13 +36,18 @@ Ended = tuple[str, str, str]
 class Counts(dict[Ended, int]):
     """How often each outcome came, since the worker began.
 
-    Only the worker's thread writes; other threads take copies, which is one step. The name is ""
-    where the class was not known: names are made up by who pushes, and there is a counter each.
+    Any thread may count, or take a copy, which is one step. The name is "" where the class was not
+    known: names are made up by who pushes, and there is a counter each.
     """
+
+    def __init__(self, counts: Mapping[Ended, int] = MappingProxyType({})) -> None:
+        super().__init__(counts)
+        self._counting = threading.Lock()
 
     def count(self, name: str, queue: str, outcome: str, times: int = 1) -> None:
         """Count an outcome."""
-        self[name, queue, outcome] = self.get((name, queue, outcome), 0) + times
+        with self._counting:
+            self[name, queue, outcome] = self.get((name, queue, outcome), 0) + times
 
     def lost(self, name: str, queue: str, *, was_done: bool) -> None:
         """Count a lease that was lost, and an outcome that was counted before that was known."""

@@ -18,9 +18,16 @@ pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 @pytest.fixture
-def crowd(project: Project) -> Project:
+def crowd(request: pytest.FixtureRequest, project: Project) -> Project:
     shutil.copy(Path(__file__).with_name("at_once.py"), project.root)
+    if getattr(request, "param", "asyncio") == "asyncio":
+        project.write("uvloop.py", "raise ImportError")  # it is not there
     return project
+
+
+both_loops = pytest.mark.parametrize(
+    "crowd", ["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)], indirect=True
+)
 
 
 def push(project: Project, job: str, **data: object) -> str:
@@ -90,6 +97,7 @@ def test_retries_and_failures_are_those_of_each_job(crowd: Project) -> None:
     assert crowd.notes("failed") == [["failed", "ValueError"]] * 3
 
 
+@both_loops
 def test_a_handler_is_on_the_one_loop_whatever_is_around_it(crowd: Project) -> None:
     for _ in range(3):
         push(crowd, "Mixed")
@@ -104,6 +112,7 @@ def test_a_handler_is_on_the_one_loop_whatever_is_around_it(crowd: Project) -> N
 # -- ends from outside ----------------------------------------------------------------------------
 
 
+@both_loops
 @pytest.mark.parametrize("how", ["awaits", "computes", "has_a_task_compute", "has_a_group"])
 def test_a_late_job_sees_why_it_ends_and_nobody_else_does(crowd: Project, how: str) -> None:
     push(crowd, "Late", how=how)
@@ -122,6 +131,7 @@ def test_a_late_job_sees_why_it_ends_and_nobody_else_does(crowd: Project, how: s
     assert crowd.stop([worker]) == [0]
 
 
+@both_loops
 def test_a_late_job_in_a_thread_is_interrupted_there(crowd: Project) -> None:
     push(crowd, "Blocks", word="late", seconds=60)
     push(crowd, "Waits", seconds=3)
@@ -131,6 +141,7 @@ def test_a_late_job_in_a_thread_is_interrupted_there(crowd: Project) -> None:
     assert crowd.stop([worker]) == [0]
 
 
+@both_loops
 @pytest.mark.parametrize("how", ["swallows", "is_in_c_code", "sleeps"])
 def test_a_job_that_does_not_end_is_settled_without_its_handler(crowd: Project, how: str) -> None:
     push(crowd, "Waits", word="neighbour", seconds=4)
@@ -168,6 +179,7 @@ def test_the_first_stop_signal_lets_jobs_end(crowd: Project) -> None:
     assert not crowd.notes("saw")
 
 
+@both_loops
 def test_the_second_stop_signal_gives_all_back(crowd: Project) -> None:
     push(crowd, "Waits", seconds=60)
     push(crowd, "Blocks", seconds=60)
@@ -181,6 +193,7 @@ def test_the_second_stop_signal_gives_all_back(crowd: Project) -> None:
     wait_for(lambda: crowd.sizes().ready == 2, "both to be ready")
 
 
+@both_loops
 def test_usr1_ends_all(crowd: Project) -> None:
     push(crowd, "Waits", seconds=60)
     push(crowd, "Blocks", seconds=60)
@@ -212,6 +225,7 @@ def test_one_of_several_is_cancelled(crowd: Project, kind: str) -> None:
 # -- neighbours -----------------------------------------------------------------------------------
 
 
+@both_loops
 def test_what_would_end_a_process_fails_its_job_alone(crowd: Project) -> None:
     push(crowd, "Waits", seconds=1)
     for how in ("exit", "interrupt", "group", "task"):
@@ -246,6 +260,7 @@ def test_context_variables_are_the_jobs_own(crowd: Project) -> None:
     assert crowd.stop([worker]) == [0]
 
 
+@both_loops
 def test_a_blocked_loop_costs_nobody_its_lease_and_is_named(crowd: Project) -> None:
     crowd.configure(retry_after=2)
     for number in range(5):

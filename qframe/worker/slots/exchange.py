@@ -35,6 +35,10 @@ class SlotExchange(Exchange):
         self._left.append(Ended(job, end, job.defer(end), told))
         self._wake()
 
+    def defers(self, job: ReservedJob) -> bool:
+        """Whether the end of a job has not been said so far; from any thread."""
+        return job.is_deferred
+
     @property
     def has_ends(self) -> bool:
         """Whether there is something to be said."""

@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any
 
 from qframe.exceptions import Interruption
@@ -155,9 +154,9 @@ async def _kept(steps: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401
 
 
 def _made() -> asyncio.AbstractEventLoop:
-    if find_spec("uvloop") is not None:  # an extra
-        import uvloop  # noqa: PLC0415
-
-        made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        return made
-    return asyncio.new_event_loop()
+    try:
+        import uvloop  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return asyncio.new_event_loop()
+    made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return made

@@ -113,7 +113,7 @@ class SlotAttempt(Attempt):
             runner.running.pop(job, None)
             runner.cancellation.ended(job)
         if self.scoreboard is not None:
-            self.scoreboard.settled(deferred=outcome is Outcome.DONE)
+            self.scoreboard.settled(deferred=runner.exchange.defers(job))
         events.fire(events.JobAttempted, job, report.error)
         return outcome
 
