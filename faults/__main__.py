@@ -9,6 +9,7 @@ import sys
 
 from faults import scenario
 from faults.backends import BACKENDS
+from faults.site import Site
 
 
 def main() -> int:
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat a run's choices")
     parser.add_argument("--rounds", type=int, default=1, help="run each so often, other seeds")
     parser.add_argument("--quick", action="store_true", help="fewer of everything")
+    parser.add_argument("--concurrency", type=int, default=1, help="jobs at once in each worker")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     options = parser.parse_args()
     if unknown := set(options.scenarios) - set(table):
@@ -29,6 +31,7 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{each.name:4} {each.title}" for each in table.values()))
         return 0
+    Site.concurrency = options.concurrency
     chosen = [table[name] for name in options.scenarios or table]
     violated = 0
     for each in chosen:

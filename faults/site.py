@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import psutil
 
@@ -53,6 +53,9 @@ class Site(Project):
     `begin` starts workers; whoever waits by `pause` replaces those that ended. What is done to
     workers is kept in `faults`, by which `faults.verdict` explains what it finds in the ledger.
     """
+
+    concurrency: ClassVar[int] = 1
+    """How many jobs each worker runs at once."""
 
     def __init__(
         self,
@@ -241,7 +244,9 @@ class Site(Project):
 
     def worker(self, *arguments: object, **environment: str) -> Process:
         """Start one worker."""
-        everything = ("--quiet", *(arguments or self._arguments))
+        everything = ["--quiet", *(arguments or self._arguments)]
+        if self.concurrency > 1 and {"--isolate", "--concurrency"}.isdisjoint(everything):
+            everything += ["--concurrency", self.concurrency]
         return self.start("work", HERE, *everything, environment=environment)
 
     def start(

@@ -88,7 +88,9 @@ def each_point(site: Site) -> None:
     dying = {point: _send_for(site, point) for point in points}
     began, site.limit = time.monotonic(), None
     workers = {
-        point: site.worker("--queue", point.queue, DIE_AT=json.dumps(point.said()))
+        point: site.worker(
+            "--queue", point.queue, "--concurrency", 1, DIE_AT=json.dumps(point.said())
+        )
         for point in points
     }
     for point, worker in workers.items():

@@ -119,8 +119,7 @@ class Feed(Loop):
     def _startable(self) -> list[SlotAttempt]:
         """Give the held jobs there are slots for; those that are not to be run are settled."""
         starting: list[SlotAttempt] = []
-        room = min(_AT_ONCE, self.options.concurrency - self.runner.busy)
-        while self._held and len(starting) < room:
+        while self._held and len(starting) < min(_AT_ONCE, self.runner.free):
             job = self._held.popleft()
             events.fire(events.JobPopped, job)
             attempt = SlotAttempt(self.runner, job)

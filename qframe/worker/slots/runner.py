@@ -281,6 +281,11 @@ class SlotRunner(Runner):
     # -- slots ------------------------------------------------------------------------------------
 
     @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._free)
+
+    @property
     def busy(self) -> int:
         """How many slots are taken."""
         return self.options.concurrency - len(self._free)
