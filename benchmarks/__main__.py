@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from benchmarks import groups, report
-from benchmarks.groups import workloads
+from benchmarks.groups import concurrency, workloads
 from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
@@ -63,12 +63,17 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny numbers: does it run at all")
     parser.add_argument("--alone", action="store_true", help="install no peers")
     parser.add_argument(
-        "--part", action="append", default=[], metavar="PART", choices=[*PARTS, *workloads.PARTS],
+        "--part", action="append", default=[], metavar="PART",
+        choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS],
         help="measure this part alone; repeatable: of postgres and mariadb "
-        f"{', '.join(PARTS)}; of workloads {', '.join(workloads.PARTS)}",
+        f"{', '.join(PARTS)}; of workloads {', '.join(workloads.PARTS)}; "
+        f"of concurrency {', '.join(concurrency.PARTS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--against", type=_checkout, metavar="PATH", help="a checkout to measure beside (workloads)"
+        "--against",
+        type=_checkout,
+        metavar="PATH",
+        help="a checkout to measure beside (workloads, concurrency)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there")
     options = parser.parse_args()

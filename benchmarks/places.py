@@ -155,6 +155,10 @@ class Place:
         """Run the side's producer and give what it measured."""
         return self._run(self._command(self.side.producer), arguments)
 
+    def measures(self, *arguments: object) -> Any:  # noqa: ANN401 (the producer's own)
+        """Run the side's producer and give all that it measured."""
+        return json.loads(self._output(self._command(self.side.producer), arguments))
+
     def run(self, module: str, *arguments: object) -> float:
         """Run a module of ours to its end and give the number it prints."""
         return self._run((sys.executable, "-m", module), arguments)
@@ -236,14 +240,14 @@ class Place:
             time.sleep(_OFTEN)
         return time.perf_counter(), written
 
-    def drain(self, count: int, *options: str) -> Drained:
+    def drain(self, count: int, *options: str, after: int = 1) -> Drained:
         """Run a worker for the next `count` jobs, and give what the jobs after the first ones cost.
 
-        Counted from when the first byte was seen, so starting an interpreter is not in it.
+        Counted from when the bytes of `after` were seen, so starting an interpreter is not in it.
         """
         before = self.written()
         with self.working(*options) as worker:
-            first, begun = self.wait_for(before + 1, worker)
+            first, begun = self.wait_for(before + after, worker)
             cpu = worker.cpu_seconds()
             last, ended = self.wait_for(before + count, worker)
             cpu = worker.cpu_seconds() - cpu

@@ -42,6 +42,12 @@ class Plan:
     """Seconds of `retry_after`, where a worker is killed."""
     watched: float = 400
     """Seconds in which a killed worker's job may be run again."""
+    concurrent_seconds: float = 1
+    """How long about a side drains that runs fifty jobs at once."""
+    concurrent_jobs: int = 15_000
+    """About what we drain of them in a second, where they do nothing."""
+    mixed: int = 500
+    """Jobs of a mix, of which each hundredth computes."""
     parts: tuple[str, ...] = ()
     """What is measured of a group that has parts; all where none is named."""
     alone: bool = False
@@ -76,4 +82,6 @@ class Plan:
             many=100,
             lease=1,
             watched=3,
+            concurrent_seconds=0.1,
+            mixed=100,
         )

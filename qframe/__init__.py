@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from qframe import events
 from qframe.contracts import Cancelling, JobStatus, State
 from qframe.dispatch.batch import Batch, PendingBatch, batch, find_batch
+from qframe.dispatch.bulk import bulk
 from qframe.dispatch.chain import PendingChain, chain
 from qframe.dispatch.function import queueable
 from qframe.dispatch.pending import (
     PendingDispatch,
-    bulk,
     dispatch,
     dispatch_if,
     dispatch_sync,
@@ -51,12 +51,13 @@ from qframe.exceptions import (
     Unsupported,
     WaitTimedOut,
 )
+from qframe.jobs.current import JobLogFilter, current_job, job_log_fields
 from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
 from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
-    from qframe.dispatch.status import cancel, job_status, wait_for, wait_for_async
+    from qframe.dispatch.status import cancel, job_status, wait_for
     from qframe.worker import Worker, WorkerOptions
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "JobFailedByHand",
     "JobGivenBack",
     "JobInterrupted",
+    "JobLogFilter",
     "JobStatus",
     "JobTimedOut",
     "LeaseLost",
@@ -109,6 +111,7 @@ __all__ = [
     "bulk",
     "cancel",
     "chain",
+    "current_job",
     "dispatch",
     "dispatch_if",
     "dispatch_sync",
@@ -116,10 +119,10 @@ __all__ = [
     "events",
     "find_batch",
     "foreign",
+    "job_log_fields",
     "job_status",
     "queueable",
     "wait_for",
-    "wait_for_async",
 ]
 
 
@@ -131,7 +134,7 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
             from qframe import worker  # noqa: PLC0415 (not before it is needed)
 
             return getattr(worker, name)
-        if name in {"cancel", "job_status", "wait_for", "wait_for_async"}:
+        if name in {"cancel", "job_status", "wait_for"}:
             from qframe.dispatch import status  # noqa: PLC0415 (not before it is needed)
 
             return getattr(status, name)

@@ -6,7 +6,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
@@ -27,11 +27,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from qframe.contracts.queue import LARGEST_BOUND
 from qframe.exceptions import ConfigurationError
 from qframe.payload import encryption
-from qframe.payload.text import nearest, one_line, queue_name
+from qframe.payload.text import nearest, one_line, queue_name, queue_pattern
 
 QueueName = Annotated[str, AfterValidator(queue_name)]
+QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
 
 FILE = "qframe.toml"
 
@@ -249,6 +251,21 @@ class PlaceSettings(BaseModel):
     driver: str = "auto"
 
 
+AtOnce = Annotated[int, Field(ge=1, le=LARGEST_BOUND)]
+
+
+class QueueSettings(BaseModel):
+    """How many jobs of a queue run at once: `concurrency` over all workers, `per_worker` in each.
+
+    That is of each queue its pattern matches, and on each connection that has it.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    concurrency: AtOnce | None = None
+    per_worker: AtOnce | None = None
+
+
 class OutboxSettings(BaseModel):
     """Which SQL connection's database keeps what is dispatched within its transactions.
 
@@ -278,6 +295,8 @@ class Settings(BaseSettings):
     through, outermost first, as `module:name`. `unknown_job_delays` are the seconds after which a
     job this worker does not know is tried again, before it is failed.
 
+    `queues` says by name or pattern of a queue how many of its jobs run at once (`QueueSettings`).
+
     The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or else the first of
     `signing_keys`, signs, all verify. `signing` says what becomes of payloads without a signature
     where there is a signing key.
@@ -300,6 +319,7 @@ class Settings(BaseSettings):
     store: PlaceSettings = PlaceSettings()
     failed: PlaceSettings = PlaceSettings()
     outbox: OutboxSettings = OutboxSettings()
+    queues: dict[QueuePattern, QueueSettings] = {}
     root: Path = Field(default_factory=Path.cwd)
 
     @classmethod
@@ -424,6 +444,7 @@ def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:
     if fault["type"] == "extra_forbidden":
         for part in path:
             inner = model.model_fields[part].annotation if part in model.model_fields else None
+            inner = next(iter(get_args(inner)[1:]), inner)  # what the values of a table are
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 model = inner
         known = [field.alias or name for name, field in model.model_fields.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -205,6 +205,10 @@ class Connection:
         """Keep a chain and push its first link."""
         chain.start(self.context, plan)
 
+    def starting_chain(self, plan: ChainPlan) -> Generator[Plan, Result, None]:
+        """Do so, the plans applied by another, who gives their results."""
+        return chain.starting(self.context, plan)
+
     def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
         """Put a link behind the one that runs, or at the end; false where the chain is gone."""
         identity = chain.named_id(running.payload, chain.KEY)
@@ -214,8 +218,13 @@ class Connection:
 
     def start_batch(self, plan: BatchPlan) -> None:
         """Keep a batch and push its members."""
+        for _ in self.starting_batch(plan):
+            pass
+
+    def starting_batch(self, plan: BatchPlan) -> Iterator[None]:
+        """Do so in parts, between which others may have their turns."""
         if Capability.FACTS in self.capabilities:
-            Batches(self.context).start(plan)
+            yield from Batches(self.context).starting(plan)
 
     def extend_batch(
         self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
@@ -362,6 +371,10 @@ class Bulk:
 
     def add(self, job: Dispatchable) -> str:
         """Add a job, its payload built and the listeners told; gives its id."""
+        return self.plan(job).uuid
+
+    def plan(self, job: Dispatchable) -> Pushing:
+        """Do so, and give the job as it is pushed."""
         connection = self.connection
         made = connection.envelope(job)
         pushing = connection.pushing(job, made, self.queue, timing.seconds_until(job.delay))
@@ -374,18 +387,25 @@ class Bulk:
             self._pushes.append(push_of(pushing))
             if events.listeners_of(events.JobQueued):
                 self._told.append((job, pushing))
-        return made.uuid
+        return pushing
 
     def push(self) -> dict[str, str]:
         """Push them, and tell the listeners.
 
         Gives, by the id of each that was not pushed, the id of the job that is there instead.
         """
-        context = self.connection.context
+        return self.pushed(self.connection.backend.apply(*self.steps()))
+
+    def steps(self) -> list[Step]:
+        """Give the steps that push them, in one exchange."""
         steps: list[Step] = [plan for _, plan in self._planned]
         if self._pushes:
             steps.insert(0, Step(None, *self._pushes))
-        results = context.backend.apply(*steps)
+        return steps
+
+    def pushed(self, results: list[Result]) -> dict[str, str]:
+        """Tell the listeners what came of the steps; gives what `push` gives."""
+        context = self.connection.context
         if self._pushes:
             check(results.pop(0))
         holders = {

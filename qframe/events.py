@@ -108,7 +108,11 @@ class JobDuplicate(Event):
 
 
 class JobDispatchFailed(Event):
-    """A dropped dispatch could not be pushed; `payload` is what would have been."""
+    """What was dispatched could not be pushed, and nobody has heard the error.
+
+    It was dropped, or nobody awaits it any more. `payload` is what would have been pushed. Of a
+    chain it is the first link; of a batch, `job` is the `PendingBatch`, and `payload` empty.
+    """
 
     connection: str
     queue: str
@@ -267,6 +271,12 @@ class WorkerPaused(WorkerEvent):
 
 class WorkerResumed(WorkerEvent):
     """The worker takes jobs again. Laravel: WorkerResuming."""
+
+
+class WorkerScaled(WorkerEvent):
+    """`qframe scale`: up to `concurrency` jobs run at once from now on."""
+
+    concurrency: int
 
 
 class WorkerInterrupted(WorkerEvent):

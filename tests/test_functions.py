@@ -128,8 +128,9 @@ def test_a_wrongly_typed_option_is_refused() -> None:
 def test_every_option_of_a_class_can_be_given() -> None:
     every: Any = {
         "connection": "sync", "queue": "q", "delay": 1, "priority": 5, "tries": 2,
-        "max_exceptions": 3, "backoff": (1, 2), "timeout": 4, "fail_on_timeout": True,
-        "retry_until": 60, "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True,
+        "max_exceptions": 3, "backoff": (1, 2), "timeout": 4, "concurrency": 3,
+        "fail_on_timeout": True, "retry_until": 60,
+        "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True,
         "unique": True, "unique_id": "one", "unique_for": 60, "unique_until": "started",
         "debounce": None, "encrypted": True, "job_name": "every",
         "display_name": "Every", "tags": ["a"], "middleware": [print],

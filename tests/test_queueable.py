@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 OPTIONS = [
     *("connection", "queue", "delay", "priority", "tries", "max_exceptions", "backoff", "timeout"),
-    *("fail_on_timeout", "retry_until", "expires", "track"),
+    *("concurrency", "fail_on_timeout", "retry_until", "expires", "track"),
     *("unique", "unique_id", "unique_for", "unique_until", "debounce", "encrypted"),
     *("job_name", "display_name", "tags", "middleware"),
 ]
@@ -76,6 +76,7 @@ RIGHT: dict[str, list[Any]] = {
     "max_exceptions": [1, 3, None],
     "backoff": [0, 0.5, [1, 5, 10], (1, 2.5), None],
     "timeout": [0, 60, 0.5, None],
+    "concurrency": [1, 1000, None],
     "fail_on_timeout": [True, False],
     "retry_until": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
     "expires": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
@@ -100,6 +101,7 @@ WRONG: dict[str, list[Any]] = {
     "max_exceptions": [0, -1, 1.0, "1", True],
     "backoff": [-1, "1,5,10", [], [1, -1], ["1"], [True], math.inf, timedelta(1), {1: 2}],
     "timeout": [-1, "60", True, math.inf, math.nan, timedelta(1)],
+    "concurrency": [0, -1, 1.5, "3", True, 1001, math.inf],
     "fail_on_timeout": [1, 0, "yes", None],
     "unique": [1, 0, "yes", None],
     "unique_id": ["", -1, 1.5, True, ["a"]],

@@ -1,8 +1,9 @@
 """The peers: for each its jobs and producer, and the packages of its own environment.
 
 `BENCH_REDIS` says where the Redis is, `BENCH_SQL` where the database is, `BENCH_MANY` how many jobs
-a worker of the latter may have at once. `BENCH_TUNED` is set while draining: then each is at its
-best, where for everything else it is as it comes.
+a worker may have at once, where that is not as it comes. `BENCH_TUNED` is set while draining: then
+each is at its best, where for everything else it is as it comes. With `BENCH_THREADS` the no-op job
+of those that have both is an ordinary function, which they run in a thread.
 """
 
 from __future__ import annotations
@@ -11,5 +12,6 @@ import os
 
 REDIS = os.environ.get("BENCH_REDIS", "redis://127.0.0.1:6379/0")
 SQL = os.environ.get("BENCH_SQL", "")
-MANY = int(os.environ.get("BENCH_MANY", "1"))
+MANY = int(os.environ.get("BENCH_MANY", "0"))
 TUNED = bool(os.environ.get("BENCH_TUNED"))
+THREADS = bool(os.environ.get("BENCH_THREADS"))

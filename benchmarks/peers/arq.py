@@ -6,17 +6,21 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import uvloop
 from arq import create_pool
 from arq.connections import RedisSettings
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
-from benchmarks.peers import REDIS, TUNED
+from benchmarks.peers import MANY, REDIS, TUNED
+
+if TUNED:
+    uvloop.install()
 
 
 async def append(_context: object) -> None:
     """Append one byte."""
-    effects.write_byte()
+    await effects.append()
 
 
 async def since(_context: object, moment: float) -> None:
@@ -35,7 +39,7 @@ class WorkerSettings:
     redis_settings = RedisSettings.from_dsn(REDIS)
     keep_result = 0
     poll_delay = 0.001 if TUNED else 0.5
-    max_jobs = 100 if TUNED else 10
+    max_jobs = MANY or (100 if TUNED else 10)
 
 
 class ArqProducer(AsyncProducer):

@@ -23,7 +23,7 @@ class Append:
 
     async def process(self, _job: object) -> None:
         """Append one byte."""
-        effects.write_byte()
+        await effects.append()
 
 
 class Since:

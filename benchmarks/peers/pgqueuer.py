@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,13 +16,16 @@ from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
 from benchmarks.peers import MANY, SQL
 
+_MOST = int(os.environ.get("BENCH_MOST", "0"))
+"""How many it runs at once, of whatever it has taken; unlimited where it is not said."""
+
 
 async def _made() -> PgQueuer:
     """Make what a worker runs."""
     queuer = PgQueuer(AsyncpgDriver(await asyncpg.connect(SQL)))
 
     async def append(_job: object) -> None:
-        effects.write_byte()
+        await effects.append()
 
     async def since(job: Any) -> None:  # noqa: ANN401
         effects.write_since(float(job.payload))
@@ -38,7 +42,7 @@ async def _tables() -> None:
 
 
 async def _work() -> None:
-    await (await _made()).run(batch_size=MANY)
+    await (await _made()).run(batch_size=MANY, max_concurrent_tasks=_MOST)
 
 
 class PgqueuerProducer(AsyncProducer):

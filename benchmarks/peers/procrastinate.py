@@ -14,7 +14,7 @@ app = App(connector=PsycopgConnector(conninfo=SQL))
 
 
 async def _append() -> None:
-    effects.write_byte()
+    await effects.append()
 
 
 async def _since(moment: float) -> None:

@@ -1,22 +1,28 @@
-"""SAQ's jobs on Redis."""
+"""SAQ's jobs on Redis, or on PostgreSQL where `BENCH_SQL` says where."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import uvloop
 from saq import Queue
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
-from benchmarks.peers import REDIS, TUNED
+from benchmarks.peers import MANY, REDIS, SQL, TUNED
 
-queue = Queue.from_url(REDIS)
+if TUNED:
+    uvloop.install()
+
+queue = Queue.from_url(SQL or REDIS)
+_CONCURRENCY = MANY or (50 if TUNED else 10)
 
 
 async def append(_context: object) -> None:
     """Append one byte."""
-    effects.write_byte()
+    await effects.append()
 
 
 async def since(_context: object, *, moment: float) -> None:
@@ -24,7 +30,7 @@ async def since(_context: object, *, moment: float) -> None:
     effects.write_since(moment)
 
 
-settings = {"queue": queue, "functions": [append, since], "concurrency": 50 if TUNED else 10}
+settings = {"queue": queue, "functions": [append, since], "concurrency": _CONCURRENCY}
 
 
 class SaqProducer(AsyncProducer):
@@ -47,3 +53,12 @@ class SaqProducer(AsyncProducer):
 
 
 PRODUCER = SaqProducer
+
+
+async def _tables() -> None:
+    await queue.connect()
+    await queue.disconnect()
+
+
+if __name__ == "__main__":
+    asyncio.run(_tables())

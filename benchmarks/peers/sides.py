@@ -67,13 +67,16 @@ def _python(module: str, name: str, acks: str, jobs: int, *worker: str, **more: 
     )  # fmt: skip
 
 
-_CELERY = (
-    *("celery", "-A", "APP", "worker", "-c", "1", "-l", "ERROR"),
+QUIET_CELERY = (
+    *("celery", "-A", "APP", "worker", "-l", "ERROR"),
     *("--without-gossip", "--without-mingle", "--without-heartbeat"),
 )
+_CELERY = (*QUIET_CELERY, "-c", "1")
 _RQ = ("rq", "worker", "-q", "-c", "APP")
-_DRAMATIQ = ("dramatiq", "-p", "1", "-t", "8", "APP")
-_TASKIQ = ("taskiq", "worker", "-w", "1", "--log-level", "ERROR", "APP:broker")
+DRAMATIQ = ("dramatiq", "-p", "1")
+_DRAMATIQ = (*DRAMATIQ, "-t", "8", "APP")
+TASKIQ = ("taskiq", "worker", "-w", "1", "--log-level", "ERROR", "APP:broker")
+TASKIQ_TUNED = ("--no-parse", "--max-prefetch", "100")
 _JIT = ("opcache.enable_cli=1", "opcache.jit=tracing", "opcache.jit_buffer_size=64M")
 _PHP = ("php", *(word for setting in _JIT for word in ("-d", setting)))
 _PUSH = str(_HERE / "laravel" / "produce.php")
@@ -96,8 +99,8 @@ PEERS = (
         "arq", "ARQ", AFTER, 1500, "arq", "--custom-log-dict", "APP.QUIET", "APP.WorkerSettings"
     ),
     _python(
-        *("taskiq", "TaskIQ, streams", AFTER, 2500, *_TASKIQ),
-        tuned=("--no-parse", "--max-prefetch", "100"),
+        *("taskiq", "TaskIQ, streams", AFTER, 2500, *TASKIQ),
+        tuned=TASKIQ_TUNED,
     ),
     _python("streaq", "streaq", AFTER, 1000, "python", "-m", "APP"),
 )

@@ -9,12 +9,16 @@ from streaq import Worker
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
-from benchmarks.peers import REDIS, TUNED
+from benchmarks.peers import MANY, REDIS, THREADS, TUNED
 
-worker = Worker(REDIS, anyio_kwargs={"use_uvloop": TUNED})
+worker = Worker(REDIS, concurrency=MANY or 16, anyio_kwargs={"use_uvloop": TUNED})
 
 
 async def _append() -> None:
+    await effects.append()
+
+
+def _append_in_thread() -> None:
     effects.write_byte()
 
 
@@ -22,7 +26,7 @@ async def _since(moment: float) -> None:
     effects.write_since(moment)
 
 
-append = worker.task(ttl=0, name="append")(_append)
+append = worker.task(ttl=0, name="append")(_append_in_thread if THREADS else _append)
 since = worker.task(ttl=0, name="since")(_since)
 
 
@@ -42,6 +46,10 @@ class StreaqProducer(AsyncProducer):
     async def dispatch_since(self, moment: float) -> None:
         """Queue a job that notes the time since `moment`."""
         await since.enqueue(moment)
+
+    async def bulk(self, count: int) -> None:
+        """Queue no-op jobs at once."""
+        await worker.enqueue_many([append.enqueue() for _ in range(count)])
 
 
 PRODUCER = StreaqProducer

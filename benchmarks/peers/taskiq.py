@@ -9,13 +9,17 @@ from taskiq_redis import RedisStreamBroker
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
-from benchmarks.peers import REDIS
+from benchmarks.peers import REDIS, THREADS
 
 # "0": what was dispatched before the first worker is run as well.
 broker = RedisStreamBroker(REDIS, consumer_id="0")
 
 
 async def _append() -> None:
+    await effects.append()
+
+
+def _append_in_thread() -> None:
     effects.write_byte()
 
 
@@ -23,7 +27,7 @@ async def _since(moment: float) -> None:
     effects.write_since(moment)
 
 
-append = broker.task("append")(_append)
+append = broker.task("append")(_append_in_thread if THREADS else _append)
 since = broker.task("since")(_since)
 
 

@@ -20,6 +20,7 @@ from qframe.exceptions import InvalidPayload
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import WorkerOptions, memory
+from qframe.worker.queues import shown
 
 _WIDEST = 150
 _JOBS: dict[type[events.JobEvent], tuple[str, str, str]] = {
@@ -39,23 +40,29 @@ _ORDINARY = {events.JobProcessing, events.JobProcessed, events.JobSkipped, event
 
 
 class Output:
-    """Prints the events of one worker."""
+    """Prints the events of one worker, a line each. `overlapping`: its jobs may run at once."""
 
-    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool = False) -> None:
+    def __init__(
+        self, *, as_json: bool, quiet: bool, verbose: bool = False, overlapping: bool = False
+    ) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self.as_json = as_json
+        self.overlapping = overlapping
         self.coloured = sys.stdout.isatty()
         self.totals: Counter[str] = Counter()
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
         self.began = time.monotonic()
+        # Where jobs overlap, a line that says which one starts is of use, and only that.
+        starts = as_json or (verbose if overlapping else self.coloured)
         for kind in _JOBS:
-            if kind is not events.JobProcessing or (not quiet and (self.coloured or as_json)):
+            if kind is not events.JobProcessing or (starts and not quiet):
                 events.listen(kind)(self._job)
         events.listen(events.BackendLost)(self._gone)
         events.listen(events.BackendRestored)(self._back)
         events.listen(events.WorkerPaused)(self._paused)
         events.listen(events.WorkerResumed)(self._resumed)
+        events.listen(events.WorkerScaled)(self._scaled)
 
     # -- the worker -----------------------------------------------------------------------------
 
@@ -68,7 +75,7 @@ class Output:
         facts = {
             **more,
             **({"name": options.name} if options.name != "default" else {}),
-            **({"queues": ",".join(queues)} if queues else {}),
+            **({"queues": ",".join(shown(queues, options.bounds))} if queues else {}),
             "timeout": f"{options.timeout:g}s",
             "tries": options.tries,
             "pid": os.getpid(),
@@ -103,13 +110,18 @@ class Output:
     def _resumed(self, event: events.WorkerResumed) -> None:
         self.notice("resumed", f"{event.connection}: resumed", "yellow")
 
+    def _scaled(self, event: events.WorkerScaled) -> None:
+        slots = event.concurrency
+        words = f"scaled to {slots} at once"
+        self.notice("scaled", f"{event.connection}: {words}", "yellow", concurrency=slots)
+
     # -- jobs -----------------------------------------------------------------------------------
 
     def _job(self, event: events.JobEvent) -> None:
         kind = type(event)
         outcome, status, colour = _JOBS[kind]
         if outcome:
-            with self._counting:
+            with self._lock:
                 self.totals[outcome] += 1
         if self.quiet and kind in _ORDINARY:
             return
@@ -132,7 +144,8 @@ class Output:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         name = job.name
         if self.verbose:
-            name += f" {one_line(job.uuid, 80)} {job.queue} #{job.attempts()}"
+            uuid = short(job.uuid) if self.overlapping else one_line(job.uuid, 80)
+            name += f" {uuid} {job.queue} #{job.attempts()}"
             name += f" waited {waited(job)} {memory.resident():.0f}MB"
         if delay is not None:
             status += f" in {delay:g} s"
@@ -158,12 +171,18 @@ class Output:
         self._write(as_json({"time": now, "status": status, **fields}))
 
     def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(encodable(text) + "\n")
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
-            self.quiet = True
+        with self._lock:  # or the lines of two threads may break into each other
+            try:
+                sys.stdout.write(encodable(text) + "\n")
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
+                self.quiet = True
+
+
+def short(uuid: str) -> str:
+    """Give as much of a uuid as tells the jobs that run at once from each other."""
+    return one_line(uuid[:8], 8)
 
 
 def _words(event: events.JobEvent) -> str:

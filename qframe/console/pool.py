@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from typing import NamedTuple
 
 from qframe.console import title
 from qframe.console.output import Output, duration
@@ -11,19 +11,35 @@ from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
-from qframe.worker import StopReason, WorkerOptions
+from qframe.worker import StopReason, WorkerOptions, roster
 from qframe.worker.options import USAGE
 from qframe.worker.pool import reload
+from qframe.worker.pool.presence import PoolPresence
 from qframe.worker.pool.rescuer import Fate, Rescue, Rescuer
 from qframe.worker.pool.scoreboard import JobState
 from qframe.worker.pool.slot import WorkerExit
 from qframe.worker.pool.supervisor import Supervisor
 
 
-def check(workers: int | None, stop_timeout: float, *, watch: bool) -> None:
+class Size(NamedTuple):
+    """How many workers: None where that is not said. Between the others `qframe scale` may go."""
+
+    workers: int | None
+    least: int | None
+    most: int | None
+
+
+def check(size: Size, stop_timeout: float, *, watch: bool) -> None:
     """Raise `ConfigurationError` where the options of the pool are wrong."""
-    if workers is not None and workers < 1:
-        raise ConfigurationError(f"--workers must be 1 or more, not {workers}")
+    workers, least, most = size
+    if workers is None and (least is not None or most is not None):
+        raise ConfigurationError("--min and --max are for a pool: give --workers as well")
+    for option, value in (("--workers", workers), ("--min", least), ("--max", most)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{option} must be 1 or more, not {value}")
+    if workers is not None and not (least or 1) <= workers <= (most or workers):
+        between = f"--min {least or 1}" + (f" and --max {most}" if most else "")
+        raise ConfigurationError(f"--workers {workers} is not within {between}")
     if not 0 <= stop_timeout < float("inf"):
         raise ConfigurationError(f"--stop-timeout must be 0 or more, not {stop_timeout:g}")
     if stop_timeout and workers is None and not watch:
@@ -31,7 +47,7 @@ def check(workers: int | None, stop_timeout: float, *, watch: bool) -> None:
 
 
 def run(
-    workers: int,
+    size: Size,
     stop_timeout: float,
     options: WorkerOptions,
     queues: QueueManager,
@@ -43,6 +59,8 @@ def run(
     queues.settings.listeners = {}  # they are the workers': nothing of the application is imported
     connection = options.connection or queues.settings.default
     queues.settings.connection(connection)
+    workers = size.workers or 1
+    entry = roster.introduced_pool(options, connection, workers, size.least or 1, size.most)
     changes = reload.watching(project.root()) if watch else None
     report = _Report(output)
     title.say(f"pool of {workers} on {connection}")
@@ -51,6 +69,7 @@ def run(
         workers,
         options,
         Rescuer(lambda: queues.connection(connection), options, report.rescued),
+        PoolPresence(lambda: queues.connection(connection).store, queues.close, entry),
         report,
         stop_timeout=stop_timeout,
         changes=changes,
@@ -75,7 +94,6 @@ class _Report:
 
     def __init__(self, output: Output) -> None:
         self.output = output
-        self._printing = threading.Lock()
 
     def started(self, number: int, pid: int) -> None:
         """Say that a worker was started; its own lines tell as much where people read."""
@@ -144,5 +162,4 @@ class _Report:
         )
 
     def _say(self, status: str, what: str, colour: str, **fields: object) -> None:
-        with self._printing:
-            self.output.notice(status, what, colour, **fields)
+        self.output.notice(status, what, colour, **fields)

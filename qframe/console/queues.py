@@ -21,7 +21,10 @@ from qframe.console.options import (
 )
 from qframe.console.text import say, say_json, say_rows
 from qframe.contracts.backend import Capability
+from qframe.manager import QueueManager
 from qframe.payload.text import queue_name
+from qframe.worker import permits
+from qframe.worker.bounds import over_all
 from qframe.worker.control import pause_key
 
 Queue = Annotated[str, typer.Argument(help="Queue; without it, everything.")]
@@ -81,11 +84,16 @@ def size(
 ) -> None:
     """Count the jobs of each queue by state, and what waits in the outbox.
 
-    qframe size
-    qframe size --queue emails --json
+    Where queues have a bound over all workers: how many of its permits are taken.
+
+      qframe size
+      qframe size --queue emails --json
     """
     queues = configured(config)
-    rows = _sizes(Connections(queues, connection), queue)
+    connections = Connections(queues, connection)
+    rows = _sizes(connections, queue)
+    if any(of.concurrency for of in queues.settings.queues.values()):
+        _add_permits(rows, queues, shown=not as_json)
     kept = [] if queue else outbox.rows(queues, connection)
     if as_json:
         say_json([*rows, *kept])
@@ -167,6 +175,21 @@ def kick(
         say_json({"connection": found.name, "queue": name, "kicked": count})
     else:
         say(f"kicked {count} jobs of {found.name}:{name}")
+
+
+def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: bool) -> None:
+    """Add how many permits of each queue are taken; where it has no bound, nothing."""
+    for row in rows:
+        connection, queue = row["connection"], row["queue"]
+        most = over_all(queues.settings.queues, queue)
+        row["permits"] = "" if shown else None
+        if most is not None:
+            name = permits.queue_name(connection, queue)
+            values = queues.connection(connection).store.get(
+                *permits.keys(permits.QUEUE, name, most)
+            )
+            taken = len(values) - values.count(None)
+            row["permits"] = f"{taken}/{most}" if shown else {"taken": taken, "of": most}
 
 
 def _sizes(connections: Connections, only: str | None) -> list[dict[str, Any]]:

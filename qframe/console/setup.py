@@ -111,7 +111,9 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     except ConfigurationError as error:
         trouble = str(error)
     if as_json:
-        say_json({"root": str(queues.settings.root), "connections": rows, "jobs": trouble or "ok"})
+        said = {"root": str(queues.settings.root), "connections": rows, "jobs": trouble or "ok"}
+        bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
+        say_json(said | ({"queues": bounds} if bounds else {}))
     else:
         _print(queues, rows, trouble)
     return int(bool(trouble) or any(row["error"] for row in rows))
@@ -148,6 +150,10 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
     say(f"root     {settings.root}")
     say(f"default  {settings.default}")
     say(f"jobs     {', '.join(settings.jobs) or 'any job defined under the root'}")
+    for name, of in settings.queues.items():
+        bounds = [f"{of.concurrency} at once over all workers"] * bool(of.concurrency)
+        bounds += [f"{of.per_worker} in each worker"] * bool(of.per_worker)
+        say(f"queue    {name}: {', '.join(bounds) or 'no bound'}")
     if queues.signer is not None and not queues.signer.require:
         say("warning  signing: payloads without a signature are accepted (accept-unsigned)")
     for row in rows:

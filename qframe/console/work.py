@@ -16,9 +16,10 @@ import typer
 from qframe.console import pool, title
 from qframe.console.connections import configured
 from qframe.console.options import Config
-from qframe.console.output import Output
+from qframe.console.output import Output, short
 from qframe.exceptions import ConfigurationError
-from qframe.worker import Worker, WorkerOptions
+from qframe.jobs.current import JobLogFilter
+from qframe.worker import Worker, WorkerOptions, queues
 from qframe.worker.pool.child import PoolMember
 
 _SWITCH = 0.0005
@@ -28,7 +29,7 @@ _TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def work(  # noqa: PLR0913 (one for each option of the command)
-    connection: Annotated[str | None, typer.Argument(help="Connection name.")] = None,
+    connection: Annotated[str | None, typer.Argument(hidden=True)] = None,
     *,
     queue: Annotated[str, typer.Option(help="Queues or patterns in order, by commas.")] = "",
     timeout: Annotated[float, typer.Option(help="Seconds a job may take; 0: no limit.")] = 60,
@@ -63,6 +64,10 @@ def work(  # noqa: PLR0913 (one for each option of the command)
             show_default=False,
         ),
     ] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", help="Fewest workers `qframe scale` may set.")
+    ] = None,
+    most: Annotated[int | None, typer.Option("--max", help="Most of them.")] = None,
     stop_timeout: Annotated[float, typer.Option(help="Seconds jobs have when --workers ends.")] = 0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Replace workers when source files change.")
@@ -71,8 +76,8 @@ def work(  # noqa: PLR0913 (one for each option of the command)
 ) -> int:
     """Work the queues of a connection until told to stop.
 
-      qframe work                                   the default connection and queue
-      qframe work --queue 'high,mail-*,!mail-slow'  strictly high first; by pattern; ! skips
+      qframe work                                     the default connection and queue
+      qframe work --queue 'high,mail-*:5,!mail-slow'  high first; each mail 5 at once; ! skips
       qframe work redis --tries 5 --backoff 1,5,10 --workers 4 --concurrency 50
 
     \b
@@ -82,9 +87,11 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
     member = PoolMember.joined()
+    names, bounds = queues.bounded([part.strip() for part in queue.split(",")] if queue else ())
     options = WorkerOptions(
         connection=connection,
-        queues=tuple(part.strip() for part in queue.split(",")) if queue else (),
+        queues=names,
+        bounds=bounds,
         name=name,
         timeout=timeout,
         tries=tries,
@@ -102,20 +109,36 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         isolate=isolate,
         preload=preload,
     )
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="  %(asctime)s %(levelname)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
-    pool.check(workers, stop_timeout, watch=watch)
+    overlapping = options.concurrency > 1
+    _log(logging.INFO if verbose else logging.WARNING, naming_jobs=overlapping or verbose)
+    size = pool.Size(workers, least, most)
+    pool.check(size, stop_timeout, watch=watch)
     if member is None and (workers is not None or watch):
         output = Output(as_json=as_json, quiet=quiet)
-        return pool.run(
-            workers or 1, stop_timeout, options, configured(config), output, watch=watch
-        )
+        return pool.run(size, stop_timeout, options, configured(config), output, watch=watch)
     worker = Worker(configured(config), options)
     worker.member = member
-    return _run(worker, Output(as_json=as_json, quiet=quiet, verbose=verbose))
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose, overlapping=overlapping)
+    return _run(worker, output)
+
+
+def _log(level: int, *, naming_jobs: bool) -> None:
+    """Write log records to stderr, each a line, which names its job where they may be several's."""
+    named = "%(qframe_job)s" if naming_jobs else ""
+    logging.basicConfig(
+        level=level,
+        format=f"  %(asctime)s %(levelname)s {named}%(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(JobLogFilter())
+        handler.addFilter(_name_job)
+
+
+def _name_job(record: logging.LogRecord) -> bool:
+    uuid, attempt = record.__dict__["job_uuid"], record.__dict__["job_attempt"]
+    record.__dict__["qframe_job"] = f"{short(uuid)}#{attempt} " if uuid else ""
+    return True
 
 
 def _run(worker: Worker, output: Output) -> int:

@@ -21,9 +21,12 @@ from qframe.payload.timing import iso
 from qframe.worker import counters as counts
 from qframe.worker import roster
 from qframe.worker.counters import Counted
-from qframe.worker.roster import Entry
+from qframe.worker.roster import Entry, Listed
 
-_COLUMNS = ("worker", "queues", "state", "slots", "job", "for", "processed", "failed", "MB", "seen")
+_COLUMNS = (
+    *("worker", "queues", "state", "used", "free", "job", "for"),
+    *("processed", "failed", "MB", "seen"),
+)
 _NONE = "no worker is registered"
 _EVERY = 2.0
 _MINUTE = 60
@@ -39,7 +42,7 @@ def workers(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """List the workers: what each is doing, since when, and what it has done.
+    """List the workers: what each is doing, since when, its slots, and what it has done.
 
     qframe workers
     qframe workers --watch
@@ -94,7 +97,7 @@ def _row(entry: Entry, now: float) -> dict[str, Any]:
         "worker": called(entry),
         "queues": f"{entry.connection}:{','.join(entry.queues)}",
         "state": "gone" if entry.is_gone else entry.state,
-        "slots": f"{len(entry.jobs)}/{entry.concurrency}",
+        **_slots(entry),
         "processed": entry.counts.get("processed", 0),
         "failed": entry.counts.get("failed", 0),
         "MB": round(entry.memory),
@@ -102,10 +105,17 @@ def _row(entry: Entry, now: float) -> dict[str, Any]:
     }
 
 
+def _slots(entry: Entry) -> dict[str, int]:
+    """Count the slots that jobs run in, and the free ones; none are while it is scaled down."""
+    used = len(entry.jobs)
+    return {"used": used, "free": max(0, entry.concurrency - used)}
+
+
 def _described(entry: Entry) -> dict[str, Any]:
     """Give all that is known of a worker, as JSON has it."""
-    told = entry.model_dump(exclude={"place", "born", "counts", "beat_at"})
+    told = entry.model_dump(exclude={"place", "born", "counts", "beat_at", "scales"})
     told |= {
+        **_slots(entry),
         "state": "gone" if entry.is_gone else entry.state,
         "started_at": iso(entry.started_at),
         "seen_at": iso(entry.beat_at),
@@ -120,8 +130,8 @@ def lasting(seconds: float) -> str:
     return duration(seconds) if seconds >= _MINUTE else f"{max(0.0, seconds):.0f}s"
 
 
-def called(entry: Entry) -> str:
-    """Name a worker in a line."""
+def called(entry: Listed) -> str:
+    """Name a worker, or a pool, in a line."""
     name = "" if entry.name == "default" else f" {entry.name}"
     return one_line(f"{entry.host}:{entry.pid}{name}", 100)
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+LARGEST_BOUND = 1000
+"""The largest bound of how many jobs of a queue or class run at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 import uuid
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from qframe import connection as connections
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
+from qframe.dispatch import lost
+from qframe.dispatch.awaiting import PendingCall, handed_over
+from qframe.dispatch.calls import Call, Pause, direct
 from qframe.dispatch.chain import (
     Pending,
     PendingChain,
@@ -24,6 +36,7 @@ from qframe.dispatch.chain import (
     own_job,
     stand_in_for,
 )
+from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
@@ -32,6 +45,7 @@ from qframe.features.batch import BatchMember, BatchPlan, about
 from qframe.features.batches import Batches
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
+from qframe.jobs.execution import on_a_running_loop
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.options import seconds
 from qframe.payload.text import one_line
@@ -43,6 +57,8 @@ _STEPS = 100
 """Progress is told about so often in the life of a batch, and after each member of a small one."""
 _LONGEST_NAME = 200
 
+T = TypeVar("T")
+
 
 def batch(jobs: Iterable[MemberJobs] = ()) -> PendingBatch:
     """Run jobs side by side: `batch([Import(part=1), ...]).then(Report()).dispatch()`.
@@ -53,17 +69,30 @@ def batch(jobs: Iterable[MemberJobs] = ()) -> PendingBatch:
     return PendingBatch(jobs)
 
 
-def find_batch(identity: str, connection: str | None = None) -> Batch | None:
-    """Give a batch by its id; None where there is none (any more)."""
-    return _found(stand_in_for(manager.default().connection(connection), ()), identity)
+def find_batch(identity: str, connection: str | None = None) -> AwaitableBatchOrNone | Any:  # noqa: ANN401 (None, too, which cannot be awaited)
+    """Give a batch by its id; None where there is none (any more).
+
+    On a running event loop it is awaited: `await find_batch(id)`.
+    """
+    place = stand_in_for(manager.default().connection(connection), ())
+
+    def found() -> Batch | None:
+        record = _record(place, identity)
+        return None if record is None else Batch(place, record)
+
+    return _asked("find_batch", found)
 
 
-def _found(
-    connection: Connection, identity: str, adder: JobDefinition | None = None
-) -> Batch | None:
+def _asked(what: str, ask: Callable[[], T]) -> T | PendingCall[T]:
+    """Ask the backend; on a running event loop when that is awaited."""
+    if on_a_running_loop():
+        return PendingCall(what, ask=partial(direct, ask), is_long=True)
+    return ask()
+
+
+def _record(connection: Connection, identity: str) -> BatchRecord | None:
     batches = connection.batches()
-    record = None if batches is None else batches.read(identity)
-    return None if record is None else Batch(connection, record, adder)
+    return None if batches is None else batches.read(identity)
 
 
 class PendingBatch(Pending):
@@ -114,17 +143,52 @@ class PendingBatch(Pending):
         return self._follow("finally", jobs)
 
     def _follow(self, event: str, jobs: Sequence[Dispatchable]) -> Self:
-        self.callbacks[event] += [dispatchable(job, event.rstrip("_")) for job in jobs]
+        more = [dispatchable(job, event.rstrip("_")) for job in jobs]
+        self.callbacks = {**self.callbacks, event: [*self.callbacks[event], *more]}
         return self
 
-    def dispatch(self) -> Batch:
+    def dispatch(self) -> AwaitableBatch:
         """Dispatch the members, some hundred at a time.
 
         Raises `InvalidJob` or `BackendUnavailable`; what was pushed by then runs, and the batch is
         cancelled.
+
+        On a running event loop it does not block: `await batch([...]).dispatch()` gives the batch
+        and raises what goes wrong; not awaited, the batch is dispatched all the same.
         """
-        connection, plan = self._planned()
-        return _started(connection, connection, plan)
+        place = self._placed()
+        if on_a_running_loop():
+            as_it_is = copy.copy(self)
+            return cast("AwaitableBatch", as_it_is._dispatch_on_loop(place))  # noqa: SLF001 (its own)
+        return cast("AwaitableBatch", self._dispatch_here(place))
+
+    def __await__(self) -> Generator[Any, Any, Batch]:
+        """Dispatch it without blocking the event loop."""
+        return self.dispatch().__await__()
+
+    def _dispatch_here(self, connection: Connection) -> Batch:
+        return _started(connection, connection, self._planned(connection))
+
+    def _dispatch_on_loop(self, connection: Connection) -> PendingCall[Batch]:
+        def unpushed(error: BaseException) -> None:
+            what = f"the batch {self.label}" if self.label else "a batch"
+            lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
+
+        return handed_over(
+            "the dispatch of a batch",
+            lambda: self._dispatch_here(connection),
+            lambda: self._dispatching(connection),
+            [connection],
+            unpushed,
+            is_long=True,
+        )
+
+    def _dispatching(self, connection: Connection) -> Call[Batch]:
+        """Dispatch it beside others."""
+        plan = self._planned(connection)
+        for _ in connection.starting_batch(plan):
+            yield Pause(0)
+        return Batch(connection, _record(connection, plan.id) or _unkept(connection, plan))
 
     @overload
     def within(self, transaction: AsyncTransaction) -> Awaitable[Batch]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
@@ -137,20 +201,23 @@ class PendingBatch(Pending):
 
         As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
         """
-        connection, plan = self._planned()
+        connection = self._placed()
+        plan = self._planned(connection)
 
         def start(inside: object) -> Batch:
             return _started(connection, joined(connection, inside), plan)
 
         return run_in(transaction, start) if is_async(transaction) else start(transaction)
 
-    def _planned(self) -> tuple[Connection, BatchPlan]:
+    def _placed(self) -> Connection:
         jobs: list[object] = []
         if connections.stand_in is not None or not isinstance(self.jobs, Iterator):
             self.jobs = list(self.jobs)
             jobs = [*self.jobs]
-        connection = self._chosen(jobs)
-        return connection, self.plan(connection, self._queue, str(uuid.uuid4()))
+        return self._chosen(jobs)
+
+    def _planned(self, connection: Connection) -> BatchPlan:
+        return self.plan(connection, self._queue, str(uuid.uuid4()))
 
     def plan(self, connection: Connection, queue: str | None, identity: str) -> BatchPlan:
         """Build what is kept of the batch; its members are built as they are pushed."""
@@ -212,79 +279,155 @@ def _member(
 def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Batch:
     """Dispatch a batch `through` its connection, or that in a transaction."""
     through.start_batch(plan)
-    batches = through.batches()
-    record = None if batches is None else batches.read(plan.id)
-    return Batch(connection, record or _unkept(connection, plan))
+    return Batch(connection, _record(through, plan.id) or _unkept(connection, plan))
 
 
 # -- what there is of a batch ---------------------------------------------------------------------
 
 
 class Batch:
-    """A batch as it stood when it was read; `fresh()` reads it again."""
+    """A batch as it stood when it was read; `fresh()` reads it again.
+
+    What `self.batch()` gives on a running event loop is read when it is first looked at, which
+    blocks; `await self.batch().fresh()` does not.
+    """
 
     def __init__(
-        self, connection: Connection, record: BatchRecord, adder: JobDefinition | None = None
+        self,
+        connection: Connection,
+        record: BatchRecord | None,
+        adder: JobDefinition | None = None,
+        identity: str = "",
     ) -> None:
         self._connection = connection
         self._adder = adder
         """The running job that asked for it."""
-        self.record = record
-        """Everything that is kept of it."""
-        self.id = record.id
+        self._record = record
+        self.id = identity if record is None else record.id
         """Its id, for `find_batch` and `qframe batch`."""
-        self.name = record.name
-        """Its name, "" where it was given none."""
-        self.total = record.total
-        """How many members there are; a chain is one."""
-        self.done = record.done
-        """How many members are done."""
-        self.failed = record.failed
-        """How many members have failed."""
-        self.pending = record.pending
-        """How many members are neither done nor failed."""
-        self.progress = record.settled / record.total if record.total else 1.0
-        """How much of it is over, from 0 to 1."""
-        self.is_finished = record.is_finished
-        """Whether every member is done or has failed."""
-        self.is_cancelled = record.cancelled_at is not None
-        """Whether it was cancelled, by `cancel` or by a failure."""
-        self.has_failures = record.failed > 0
-        """Whether a member has failed."""
 
     @property
-    def failed_jobs(self) -> Sequence[str]:
-        """The ids of the jobs by which members failed, as the failed store has them (1,000)."""
-        return self._batches().failures(self.id)
+    def record(self) -> BatchRecord:
+        """Everything that is kept of it; raises `QframeError` where it is gone."""
+        if self._record is None:
+            self._record = self._read()
+        return self._record
 
-    def fresh(self) -> Batch:
-        """Read it again; raises `QframeError` where it is gone."""
+    @property
+    def name(self) -> str:
+        """Its name, "" where it was given none."""
+        return self.record.name
+
+    @property
+    def total(self) -> int:
+        """How many members there are; a chain is one."""
+        return self.record.total
+
+    @property
+    def done(self) -> int:
+        """How many members are done."""
+        return self.record.done
+
+    @property
+    def failed(self) -> int:
+        """How many members have failed."""
+        return self.record.failed
+
+    @property
+    def pending(self) -> int:
+        """How many members are neither done nor failed."""
+        return self.record.pending
+
+    @property
+    def progress(self) -> float:
+        """How much of it is over, from 0 to 1."""
+        record = self.record
+        return record.settled / record.total if record.total else 1.0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every member is done or has failed."""
+        return self.record.is_finished
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, by `cancel` or by a failure."""
+        return self.record.cancelled_at is not None
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a member has failed."""
+        return self.record.failed > 0
+
+    @property
+    def failed_jobs(self) -> AwaitableIds:
+        """The ids of the jobs by which members failed, as the failed store has them (1,000).
+
+        On a running event loop it is awaited: `await batch.failed_jobs`.
+        """
+        return cast(
+            "AwaitableIds", _asked("failed_jobs", lambda: self._batches().failures(self.id))
+        )
+
+    def fresh(self) -> AwaitableBatch:
+        """Read it again; raises `QframeError` where it is gone.
+
+        On a running event loop it is awaited: `await batch.fresh()`.
+        """
+        return cast("AwaitableBatch", _asked("fresh", self._again))
+
+    def _again(self) -> Batch:
+        return Batch(self._connection, self._read(), self._adder)
+
+    def _read(self) -> BatchRecord:
         record = self._batches().read(self.id)
         if record is None:
             raise QframeError(f"the batch {self.id} is not kept any more")
-        return Batch(self._connection, record, self._adder)
+        return record
 
-    def cancel(self) -> bool:
+    def cancel(self) -> AwaitableBool:
         """Cancel it; says whether it was neither cancelled nor finished.
 
         Members that wait still run, unless they go through `SkipIfBatchCancelled` or ask
         `self.batch()`. `finally` follows when all have ended, `then` does not.
-        """
-        return self._batches().cancel(self.id)
 
-    def add(self, *jobs: MemberJobs) -> Batch:
-        """Add members, from a job of the batch; raises `InvalidJob` where it is over."""
-        if jobs:
-            adder, running, word = self._adder, None, ""
-            if adder is not None:  # named the same when the job that adds runs again
-                running = adder.job
-                object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
-                said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
-                word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
-            queue = self.record.options.get("queue")
-            makers = [partial(_member, self._connection, self.id, each, queue) for each in jobs]
-            self._connection.extend_batch(self.id, makers, running, word)
-        return self.fresh()
+        On a running event loop it is awaited: `await batch.cancel()`; not awaited, it is cancelled
+        all the same.
+        """
+        return cast("AwaitableBool", self._done("cancel", lambda: self._batches().cancel(self.id)))
+
+    def add(self, *jobs: MemberJobs) -> AwaitableBatch:
+        """Add members, from a job of the batch; raises `InvalidJob` where it is over.
+
+        On a running event loop it is awaited: `await batch.add(job)`; not awaited, they are added
+        all the same.
+        """
+        adder, running, word = self._adder, None, ""
+        if jobs and adder is not None:  # named the same when the job that adds runs again
+            running = adder.job
+            object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
+            said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
+            word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+        def added() -> Batch:
+            if jobs:
+                queue = self.record.options.get("queue")
+                makers = [partial(_member, self._connection, self.id, each, queue) for each in jobs]
+                self._connection.extend_batch(self.id, makers, running, word)
+            return self._again()
+
+        return cast("AwaitableBatch", self._done("add", added))
+
+    def _done(self, what: str, act: Callable[[], T]) -> T | PendingCall[T]:
+        """Do something with it; on a running event loop in a thread."""
+        if not on_a_running_loop():
+            return act()
+
+        def untold(error: BaseException) -> None:
+            lost.tell_undone(f"{what}() of the batch {self.id}", error)
+
+        places = [self._connection]
+        return handed_over(what, act, partial(direct, act), places, untold, is_long=True)
 
     def _batches(self) -> Batches:
         batches = self._connection.batches()
@@ -297,6 +440,16 @@ class Batch:
             f"<Batch {self.name or self.id}: {self.done} done and {self.failed} failed "
             f"of {self.total}>"
         )
+
+
+if TYPE_CHECKING:
+    from qframe.dispatch.awaiting import AwaitableBool, AwaitableIds
+
+    class AwaitableBatch(Batch, Coroutine[Any, Any, Batch]):
+        """A batch, as `awaiting` says of what calls give."""
+
+    class AwaitableBatchOrNone(Batch, Coroutine[Any, Any, Batch | None]):
+        """A batch, where there is one."""
 
 
 def _unkept(connection: Connection, plan: BatchPlan) -> BatchRecord:
@@ -323,7 +476,11 @@ def batch_of(job: JobDefinition) -> Batch | None:
     identity = None if reserved is None else batch_feature.batch_of(reserved.payload)
     if reserved is None or identity is None:
         return None
-    return _found(connection_of(reserved), identity, job)
+    connection = connection_of(reserved)
+    if on_a_running_loop():
+        return Batch(connection, None, job, identity)
+    record = _record(connection, identity)
+    return None if record is None else Batch(connection, record, job)
 
 
 def caught_by(job: JobDefinition) -> Caught | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from qframe import connection as connections
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
+from qframe.dispatch import lost
+from qframe.dispatch.awaiting import ChainId, handed_over
+from qframe.dispatch.calls import Call, applying
+from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
@@ -17,6 +22,7 @@ from qframe.features import chain as chain_feature
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
 from qframe.jobs.definition import JobDefinition
+from qframe.jobs.execution import on_a_running_loop
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import seconds
 from qframe.jobs.registry import refuse_while_importing
@@ -25,6 +31,10 @@ from qframe.payload.timing import When
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
+
+
+_MANY = 100
+"""So many links take long: they would keep other calls waiting."""
 
 
 def chain(jobs: Iterable[JobDefinition | Pending]) -> PendingChain:
@@ -110,19 +120,63 @@ class PendingChain(Pending):
 
     def catch(self, *jobs: Dispatchable) -> Self:
         """Dispatch these when a link fails for good; they find why in `self.caught`."""
-        self.callbacks += [dispatchable(job, "catch") for job in jobs]
+        self.callbacks = [*self.callbacks, *(dispatchable(job, "catch") for job in jobs)]
         return self
 
-    def dispatch(self) -> str:
+    def dispatch(self) -> ChainId:
         """Dispatch the first link and keep the others; gives the chain's id.
 
         Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
         connection what a link raised.
+
+        On a running event loop it does not block: `await chain([...]).dispatch()` raises what goes
+        wrong; not awaited, the chain is dispatched all the same.
         """
-        connection = self._chosen(self.jobs)
-        plan = self.plan(connection, None, {})
-        connection.start_chain(plan)
-        return plan.id
+        connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
+        if on_a_running_loop():
+            return copy.copy(self)._dispatch_on_loop(connection, identity)  # noqa: SLF001 (its own)
+        return cast("ChainId", self._dispatch_here(connection, identity))
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        """Dispatch it without blocking the event loop; gives the chain's id."""
+        return self.dispatch().__await__()
+
+    def _dispatch_here(self, connection: Connection, identity: str) -> str:
+        connection.start_chain(self.plan(connection, None, {}, identity))
+        return identity
+
+    def _dispatch_on_loop(self, connection: Connection, identity: str) -> ChainId:
+        built: list[ChainPlan] = []
+
+        def unpushed(error: BaseException) -> None:
+            first = Unpushed.unbuilt(connection, self.jobs[0], self._queue)
+            for plan in built:
+                link = plan.links[0]
+                payload = link.message or {}
+                first = Unpushed(connection, link.queue, plan.jobs[0], payload, link.delay)
+            lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
+
+        return ChainId.of(
+            identity,
+            handed_over(
+                "the dispatch of a chain",
+                lambda: self._dispatch_here(connection, identity),
+                lambda: self._dispatching(connection, identity, built),
+                [connection],
+                unpushed,
+                retries=connection.settings.push_retries,
+                is_long=len(self.jobs) > _MANY,
+            ),
+        )
+
+    def _dispatching(
+        self, connection: Connection, identity: str, built: list[ChainPlan]
+    ) -> Call[str]:
+        """Dispatch it beside others; notes what it has built."""
+        plan = self.plan(connection, None, {}, identity)
+        built.append(plan)
+        yield from applying(connection.backend, connection.starting_chain(plan))
+        return identity
 
     @overload
     def within(self, transaction: AsyncTransaction) -> Awaitable[str]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
@@ -144,10 +198,16 @@ class PendingChain(Pending):
 
         return run_in(transaction, start) if is_async(transaction) else start(transaction)
 
-    def plan(self, connection: Connection, queue: str | None, keys: dict[str, Any]) -> ChainPlan:
+    def plan(
+        self,
+        connection: Connection,
+        queue: str | None,
+        keys: dict[str, Any],
+        identity: str | None = None,
+    ) -> ChainPlan:
         """Build the payloads of all links for a connection, with these keys in each."""
         queue = self._queue_within(connection, queue, "a chain within a batch")
-        identity = str(uuid.uuid4())
+        identity = identity or str(uuid.uuid4())
         jobs: list[Dispatchable] = []
         links = []
         for each in self.jobs:

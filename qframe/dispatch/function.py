@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         max_exceptions: int
         backoff: float | Sequence[float]
         timeout: float
+        concurrency: int
         fail_on_timeout: bool
         retry_until: float | timedelta | datetime
         expires: float | timedelta | datetime

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextvars
-import functools
-import logging
 import time
-from collections.abc import Awaitable, Generator, Iterable
+import weakref
+from collections.abc import Coroutine, Generator
 from datetime import timedelta
-from typing import Any, Self, overload
+from functools import partial
+from typing import Any, Self
 
-from qframe import events, manager
-from qframe.connection import Connection, push_together, substitute
+from qframe import manager
+from qframe.connection import Connection, substitute
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import pusher, sender
+from qframe.dispatch import lost, pusher
 from qframe.dispatch.after_commit import when_committed
+from qframe.dispatch.calls import Apply, Call
+from qframe.dispatch.handed import Handed, tell_unheard
+from qframe.dispatch.lost import Unpushed
+from qframe.dispatch.sender import done, send, send_from_thread
 from qframe.dispatch.sync import SyncConnection
 from qframe.dispatch.within import joined
 from qframe.drivers import guard, process
@@ -26,16 +29,14 @@ from qframe.exceptions import (
     InvalidJob,
     JobDefinitionError,
 )
+from qframe.features.base import Plan
 from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import refuse_while_importing
-from qframe.payload import tracebacks
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for, seconds_until
-
-log = logging.getLogger("qframe")
 
 
 def dispatch(job: Dispatchable) -> PendingDispatch:
@@ -67,57 +68,6 @@ def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | N
     return None if condition else dispatch(job)
 
 
-@overload
-def bulk(  # type: ignore[overload-overlap] # any object that is no such transaction
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: AsyncTransaction
-) -> Awaitable[list[str]]: ...
-
-
-@overload
-def bulk(
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> list[str]: ...
-
-
-def bulk(
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> list[str] | Awaitable[list[str]]:
-    """Queue many jobs at once and give their ids in order.
-
-    Those of one connection go together, all or none where the backend can; unique and debounced
-    jobs each for itself, after the others. A duplicate has the id of the job that is there in its
-    place. `within` is a transaction of the program's own, as for `PendingDispatch.within`; with an
-    asynchronous one this is to be awaited. Raises `InvalidJob` before anything is pushed, or
-    `BackendUnavailable`.
-    """
-    refuse_while_importing()
-    if within is None:
-        pusher.wait()
-        return push_together(map(_placed, jobs), queue)
-    if is_async(within):
-        return run_in(within, lambda inside: _bulk_within(jobs, queue, inside))
-    return _bulk_within(jobs, queue, within)
-
-
-def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: object) -> list[str]:
-    through: dict[Connection, Connection] = {}
-
-    def placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
-        connection, _ = _placed(job)
-        if substitute(connection, job) is not None:
-            return connection, job
-        if connection not in through:
-            through[connection] = joined(connection, transaction)
-        return through[connection], job
-
-    return push_together(map(placed, jobs), queue)
-
-
-def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
-    _check(job)
-    return manager.default().connection(job.connection), job
-
-
 class PendingDispatch:
     """A job about to be queued (Laravel's PendingDispatch).
 
@@ -131,7 +81,7 @@ class PendingDispatch:
     __slots__ = ("_draft",)
 
     def __init__(self, job: Dispatchable) -> None:
-        _check(job)
+        check_job(job)
         refuse_while_importing()
         pusher.make_room()
         self._draft = draft = _Draft(job)
@@ -273,8 +223,8 @@ class _Draft:
     """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope."""
 
     __slots__ = (
-        "connection", "context", "delay", "disarmed", "envelope", "id", "job", "pid", "queue",
-        "rank", "track", "transaction", "waits",
+        "connection", "context", "delay", "disarmed", "envelope", "handed", "id", "job", "pid",
+        "queue", "rank", "track", "transaction", "waits",
     )  # fmt: skip
 
     def __init__(self, job: Dispatchable) -> None:
@@ -293,6 +243,8 @@ class _Draft:
         self.rank: int | None = None
         self.transaction: AsyncTransaction | None = None
         """In which it is pushed when it is awaited."""
+        self.handed: weakref.ref[Handed[str]] | None = None
+        """The push that was awaited; weak, so that an error nobody hears is told at once."""
         self.connection = manager.default().connection(job.connection)
         self.envelope = self.connection.envelope(job)
 
@@ -327,39 +279,56 @@ class _Draft:
                     "a dispatch within an asynchronous transaction is pushed by awaiting it: "
                     "await dispatch(...).within(...)"
                 )
-            self._push(self.connection)
+            handed = self._under_way()
+            return self._push(self.connection) if handed is None else handed.result()
         return self.id
 
-    async def sending(self) -> str:
+    def sending(self) -> Coroutine[Any, Any, str]:
         """Push without blocking the loop, with what others await just now."""
-        connection = self.connection
-        runs_here = connection.context.at_once or substitute(connection, self.job) is not None
-        if runs_here or self.waits or self.id or self.pid != process.pid():
-            return await asyncio.to_thread(self.send)
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        delay = seconds_until(self.delay)
-        sender.send(
-            sender.Parcel(
-                connection, self.job, self.envelope, self.queue, delay, self.context,
-                self.sent, future,
-            )
-        )  # fmt: skip
-        return await future
+        is_faked = substitute(self.connection, self.job) is not None
+        if is_faked or self.waits or self.id or self.pid != process.pid():
+            return done(self.send()).outcome()
+        handed = self._under_way()
+        if handed is None:
+            handed = self._hand_over()
+            self.handed = weakref.ref(handed)
+        return handed.outcome()
 
-    def sent(self, uuid: str) -> None:
-        """Note the id it was pushed with."""
-        self.id = uuid
+    def _under_way(self) -> Handed[str] | None:
+        """Give the push that another await has begun, if nobody has heard that it failed."""
+        handed = None if self.handed is None else self.handed()
+        return None if handed is None or handed.has_failed else handed
+
+    def _hand_over(self) -> Handed[str]:
+        if self.connection.context.at_once:
+            return send_from_thread(self._handed(None), lambda: self._push(self.connection))
+        return send(self._handed(self._pushing()))
+
+    def _handed(self, call: Call[str] | None) -> Handed[str]:
+        return Handed(call, partial(_report, self), context=self.context)
+
+    def _pushing(self) -> Call[str]:
+        """Push beside others; gives the id."""
+        connection, plan = self.connection, Plan()
+        delay = seconds_until(self.delay)
+        pushing = connection.pushing(self.job, self.envelope, self.queue, delay)
+        connection.context.plan_push(pushing, plan)
+        (result,) = yield Apply(connection.backend, (plan,))
+        holder = connection.context.pushed(pushing, plan, result)
+        connection.tell(self.job, pushing, holder)
+        self.id = holder or self.envelope.uuid
+        return self.id
 
     def send_within(self, transaction: object) -> str:
         """Push in a transaction, which is not waited for."""
-        self._push(joined(self.connection, transaction, self.job))
-        return self.id
+        return self._push(joined(self.connection, transaction, self.job))
 
-    def _push(self, connection: Connection) -> None:
+    def _push(self, connection: Connection) -> str:
         if self.pid != process.pid():
             raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
         delay = seconds_until(self.delay)
         self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
+        return self.id
 
     def refuse_both(self, *, waits: bool) -> None:
         """Raise `InvalidJob` where it is pushed otherwise already."""
@@ -389,7 +358,8 @@ class _Disarming:
             _unsent.pop(self._draft, None)
 
 
-def _check(job: object) -> None:
+def check_job(job: object) -> None:
+    """Raise `InvalidJob` for what is no job."""
     if not isinstance(job, (JobDefinition, Foreign)):
         shown = job.__name__ if isinstance(job, type) else type(job).__name__
         hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
@@ -416,8 +386,8 @@ def send_unsent(draft: _Draft) -> None:
 
 
 def flush() -> None:
-    """Wait until every dispatch that was dropped has been pushed, or reported."""
-    pusher.wait()
+    """Wait until all that was dispatched on event loops, or dropped, is pushed or reported."""
+    pusher.wait(everything=True)
 
 
 @atexit.register
@@ -433,7 +403,8 @@ def send_dropped() -> None:
                 if _unsent.pop(draft, False):
                     _report(draft, BackendUnavailable("the push of another one does not end"))
     if ended:
-        pusher.wait()  # for one whose push had begun
+        pusher.wait(everything=True)  # also for those whose push had begun
+    tell_unheard()
 
 
 def _send_committed(draft: _Draft) -> None:
@@ -451,7 +422,7 @@ def _drop(draft: _Draft) -> None:
     of a sync connection, which runs in the thread that dispatched it.
     """
     if draft.pid == process.pid() and not _done_here(draft):
-        pusher.put(functools.partial(draft.context.run, send_unsent, draft))
+        pusher.put(partial(draft.context.run, send_unsent, draft))
     elif _unsent.pop(draft, False) and draft.pid == process.pid():
         error = _push(draft)
         if isinstance(error, Interruption):  # it is for the job that dispatched this one
@@ -490,34 +461,9 @@ def _push_patiently(draft: _Draft) -> None:
 
 def _report(draft: _Draft, error: BaseException) -> None:
     queue = draft.queue or draft.job.queue or draft.connection.default_queue
-    events.fire(
-        events.JobDispatchFailed,
-        draft.connection.name,
-        queue,
-        draft.job,
-        draft.envelope.payload,
-        _seconds(draft.delay),
-        error,
-    )
-    log.critical(
-        "%s %s was dispatched and dropped, and could not be pushed to %s:%s: %s",
-        draft.envelope.payload["displayName"],
-        draft.envelope.uuid,
-        draft.connection.name,
-        queue,
-        tracebacks.brief(error),
-    )
-    _raise_unraisably(error)
-
-
-def _raise_unraisably(error: BaseException) -> None:
-    """Have the interpreter itself call `sys.unraisablehook`: only it can make its argument."""
-
-    class DroppedDispatch:
-        def __del__(self) -> None:
-            raise error
-
-    DroppedDispatch()
+    payload, delay = draft.envelope.payload, _seconds(draft.delay)
+    what = f"{payload['displayName']} {draft.envelope.uuid} was dispatched and dropped, and"
+    lost.tell(what, [Unpushed(draft.connection, queue, draft.job, payload, delay)], error)
 
 
 def _seconds(delay: When) -> float:

@@ -15,8 +15,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
+from typing import Protocol
 
 from qframe.drivers import guard
 from qframe.jobs.execution import on_a_running_loop
@@ -29,6 +31,20 @@ _MOST = 100
 """How many tasks may wait before whoever makes more has to."""
 
 
+class Elsewhere(Protocol):
+    """What another thread does, and perhaps nobody waits for."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for it just now."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is done; says whether it is."""
+
+    async def ended(self) -> None:
+        """Wait until it is done, on an event loop."""
+
+
 class _Pusher:
     """The tasks of one process, and their thread."""
 
@@ -39,6 +55,11 @@ class _Pusher:
         """Those that are not done; a dictionary, whose changes no finalizer can break into."""
         self._follow: deque[Callable[[], object]] = deque()
         """Those made by the one that is being done: they are done before any other."""
+        self.elsewhere: dict[int, Elsewhere] = {}
+        """What other threads do that is not done."""
+        self.helpers: set[int] = set()
+        """These threads, which cannot wait for that."""
+        self._noted = False
         self._running = threading.Lock()
         self._started = False
         self._thread = 0
@@ -52,13 +73,40 @@ class _Pusher:
         if not self._started:
             self._start()
 
+    def note(self, task: Elsewhere) -> None:
+        if not self._noted:
+            self._noted = True
+            _before_a_child_ends(partial(self.wait, everything=True))
+        self.elsewhere[id(task)] = task
+
     def is_open(self) -> bool:
         return bool(self._open)
 
     def may_wait(self) -> bool:
         return self._thread != threading.get_ident() and not on_a_running_loop()
 
-    def wait(self) -> bool:
+    def wait(self, *, everything: bool = False) -> bool:
+        if not self.wait_for_tasks():
+            return False
+        return not self.elsewhere or (
+            self._wait_elsewhere(everything=everything) and self.wait_for_tasks()
+        )
+
+    def _wait_elsewhere(self, *, everything: bool) -> bool:
+        if threading.get_ident() in self.helpers:
+            return True
+        if not self.may_wait():
+            return False
+        for each in list(self.elsewhere.values()):
+            seen = self.beats
+            while (everything or not each.is_awaited) and not each.wait(_STUCK):
+                if self.beats == seen:
+                    log.warning("what was dispatched has not been pushed in %g s", _STUCK)
+                    return False
+                seen = self.beats
+        return True
+
+    def wait_for_tasks(self) -> bool:
         if not self._open:
             return True
         if not self.may_wait():
@@ -133,21 +181,58 @@ def put(task: Callable[[], object]) -> None:
     guard.before_next_call(_wait_before_a_call)
 
 
-def wait() -> bool:
-    """Wait until what was put is done.
+def wait(*, everything: bool = False) -> bool:
+    """Wait until what was put is done, and what others do (`note`) that nobody waits for.
 
-    False where that takes too long, on the thread of a running loop, and on the pusher's own.
+    Also what somebody waits for, where it is to be `everything`. False where that takes too long,
+    on the thread of a running loop, and on the pusher's own.
     """
-    return _own.wait()
+    return _own.wait(everything=everything)
+
+
+def wait_for_tasks() -> bool:
+    """Wait until what was put is done, and for nothing else."""
+    return _own.wait_for_tasks()
+
+
+def note(task: Elsewhere) -> None:
+    """Have whoever waits for the pusher wait for this, too, until it is `over`."""
+    _own.note(task)
+    guard.before_next_call(_wait_before_a_call)
+
+
+def over(task: Elsewhere) -> None:
+    """Hear that something is done that another thread does."""
+    _own.elsewhere.pop(id(task), None)
+
+
+def left() -> list[Elsewhere]:
+    """Give what other threads do that is not done."""
+    return list(_own.elsewhere.values())
+
+
+@contextlib.contextmanager
+def helping() -> Iterator[None]:
+    """Do on this thread what others have noted: it cannot wait for that."""
+    thread = threading.get_ident()
+    helpers = _own.helpers
+    helpers.add(thread)
+    try:
+        yield
+    finally:
+        helpers.discard(thread)
 
 
 async def wait_on_loop() -> None:
-    """Wait until what was put is done, on the thread of a running loop, without blocking it."""
+    """Do as `wait`, on the thread of a running loop, without blocking it."""
     if _own.is_open():
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         _own.put(lambda: loop.call_soon_threadsafe(_end, done))
         await done
+    for each in left() if _own.elsewhere else ():
+        if not each.is_awaited:
+            await each.ended()
 
 
 def _end(done: asyncio.Future[None]) -> None:
@@ -167,7 +252,7 @@ def beat() -> None:
 
 
 def _wait_before_a_call() -> bool:
-    if not _own.may_wait():
+    if (_own.is_open() or _own.elsewhere) and not _own.may_wait():
         return False
     _own.wait()
     return True

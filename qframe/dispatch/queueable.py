@@ -39,6 +39,8 @@ class Queueable(JobDefinition, base=True):
     - `backoff`: seconds before it is tried again, a sequence of them for the first, second, ...
       failure, or a method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
     - `timeout`: seconds an attempt may take, 0 without limit; default: the worker's `--timeout`.
+    - `concurrency`: how many of the class run at once over all workers of all hosts, from 1 to
+      1000; default: no limit. The `sync` connection, `dispatch_sync` and `testing.run` do not ask.
     - `fail_on_timeout`: fail at the first timeout instead of trying again.
     - `retry_until`: it is tried again until then, whatever `tries` says (seconds or timedelta
       after dispatch, an aware datetime, or a method giving one).

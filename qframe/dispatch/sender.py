@@ -1,4 +1,4 @@
-"""Sender: one thread that pushes what coroutines await, many in one exchange.
+"""Senders: threads that do what coroutines await, many calls in one exchange.
 
 A thousand that are awaited at once need no thousand threads, nor as many round trips.
 """
@@ -8,168 +8,247 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import heapq
+import itertools
+import math
 import os
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextvars import Context
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from qframe.connection import Connection
-from qframe.contracts.step import Result
 from qframe.dispatch import pusher
+from qframe.dispatch.calls import Apply, Need, Pause, Read
+from qframe.dispatch.handed import Handed, wake
 from qframe.exceptions import BackendUnavailable
-from qframe.features.base import Plan, Pushing
-from qframe.jobs.foreign import Dispatchable
-from qframe.payload.envelope import Envelope
 
 _MOST = 200
-"""How many are pushed in one exchange."""
+"""How many calls are taken up, steps applied and facts read at once."""
+_GRID = 4
+"""A pause may last longer by this part of it, so that many end together."""
 
+_LONGEST_PAUSE = 10.0
 
-@dataclass(eq=False, slots=True)
-class Parcel:
-    """A push that a coroutine awaits; `done` hears the id, on the sender's thread."""
-
-    connection: Connection
-    job: Dispatchable
-    envelope: Envelope
-    queue: str | None
-    delay: float
-    context: Context
-    """What listeners see."""
-    done: Callable[[str], None]
-    future: asyncio.Future[str]
-    pushing: Pushing = field(init=False)
-    plan: Plan = field(init=False)
-
-    def prepare(self) -> None:
-        """Tell the listeners, and plan the push."""
-        connection, self.plan = self.connection, Plan()
-        self.pushing = connection.pushing(self.job, self.envelope, self.queue, self.delay)
-        connection.context.plan_push(self.pushing, self.plan)
-
-    def conclude(self, result: Result) -> str:
-        """Tell the listeners what came of it; gives the id."""
-        holder = self.connection.context.pushed(self.pushing, self.plan, result)
-        self.connection.tell(self.job, self.pushing, holder)
-        return holder or self.envelope.uuid
+T = TypeVar("T")
+_Asking = tuple[Handed[Any], Apply | Read]
+"""A call, and what it needs of a backend."""
+_Turn = tuple[Handed[Any], Any, BaseException | None]
+"""A call that goes on, with what it asked for, or what went wrong with that."""
 
 
 class _Sender:
-    """What is to be pushed by one process, and the thread that does."""
+    """Calls of one process, and the thread that does them."""
 
-    def __init__(self) -> None:
-        self._parcels: SimpleQueue[Parcel] = SimpleQueue()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._new: SimpleQueue[Handed[Any]] = SimpleQueue()
+        self._paused: list[tuple[float, int, Handed[Any], Apply | Read | None]] = []
+        """When each goes on, and what it needs then; None: that the time has passed."""
+        self._count = itertools.count()
         self._starting = threading.Lock()
         self._started = False
 
-    def put(self, parcel: Parcel) -> None:
-        self._parcels.put(parcel)
+    def put(self, handed: Handed[Any]) -> None:
+        if not self._started:
+            self._start()
+        self._new.put(handed)
+
+    def _start(self) -> None:
         with self._starting:
             if not self._started:
-                threading.Thread(target=self._run, name="qframe-sender", daemon=True).start()
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
                 self._started = True
 
     def _run(self) -> None:
-        while True:
-            parcels = [self._parcels.get()]
-            with contextlib.suppress(Empty):
-                while len(parcels) < _MOST:
-                    parcels.append(self._parcels.get_nowait())
-            pusher.wait()  # what was dropped before is pushed before
-            by_connection = defaultdict[Connection, list[Parcel]](list)
-            for parcel in parcels:
-                by_connection[parcel.connection].append(parcel)
-            outcomes = _Outcomes()
-            for connection, some in by_connection.items():
-                if ready := _prepared(some, outcomes):
-                    _push(connection, ready, outcomes)
-            outcomes.tell()
+        needs: list[_Asking] = []
+        with pusher.helping():
+            while True:
+                needs += self._begun(waits=not needs)
+                turns = [*self._answered(needs)]
+                needs, ended = self._stepped(turns)
+                wake(ended)
+                del turns, ended  # who is told may be the last to hold what it is told
 
+    def _begun(self, *, waits: bool) -> list[_Asking]:
+        """Give what is needed by new calls, and by those whose pause is over."""
+        new: list[Handed[Any]] = []
+        now = time.monotonic()
+        with contextlib.suppress(Empty):
+            if waits:
+                pause = max(0.0, self._paused[0][0] - now) if self._paused else None
+                new.append(self._new.get(timeout=pause))
+            while len(new) < _MOST:
+                new.append(self._new.get_nowait())
+        if new:
+            pusher.wait_for_tasks()  # what was dropped before is pushed before
+        turns: list[_Turn] = [(handed, None, None) for handed in new]
+        needs: list[_Asking] = []
+        now = time.monotonic()
+        while self._paused and self._paused[0][0] <= now:
+            _, _, handed, need = heapq.heappop(self._paused)
+            if need is None:
+                turns.append((handed, None, None))
+            else:
+                needs.append((handed, need))
+        more, ended = self._stepped(turns)
+        wake(ended)
+        return needs + more
 
-class _Outcomes:
-    """What came of parcels, told to each loop in one call."""
+    def _stepped(self, turns: Iterable[_Turn]) -> tuple[list[_Asking], list[Handed[Any]]]:
+        """Let calls go on; gives what they need then, and those that have ended."""
+        needs, ended = list[_Asking](), list[Handed[Any]]()
+        for handed, said, error in turns:
+            need = _step(handed, said, error)
+            if need is None:
+                ended.append(handed)
+            elif isinstance(need, Pause):
+                self._pause(need.seconds, handed, None)
+            else:
+                needs.append((handed, need))
+        return needs, ended
 
-    def __init__(self) -> None:
-        self._heard = defaultdict[
-            asyncio.AbstractEventLoop, list[tuple[asyncio.Future[str], str | BaseException]]
-        ](list)
+    def _pause(self, seconds: float, handed: Handed[Any], need: Apply | Read | None) -> None:
+        due = time.monotonic() + seconds
+        if seconds:
+            grid = seconds / _GRID
+            due = math.ceil(due / grid) * grid
+        heapq.heappush(self._paused, (due, next(self._count), handed, need))
 
-    def note(self, parcel: Parcel, act: Callable[..., str], *args: object) -> None:
-        """Note what an act gives, in the parcel's context."""
+    def _answered(self, needs: Sequence[_Asking]) -> Iterator[_Turn]:
+        """Ask for what calls need, together what is of one kind; gives how they go on."""
+        groups = defaultdict[tuple[type, int], list[_Asking]](list)
+        for handed, need in needs:
+            groups[type(need), id(need.backend)].append((handed, need))
+        for group in groups.values():
+            for some in _portions(group):
+                pusher.beat()
+                yield from self._asked(some)
+
+    def _asked(self, group: Sequence[_Asking]) -> Iterator[_Turn]:
+        """Ask for what some calls need in one exchange."""
         try:
-            uuid = parcel.context.run(act, *args)
-            parcel.done(uuid)
+            said = iter(group[0][1].ask([part for _, need in group for part in need.parts]))
         except BaseException as error:  # noqa: BLE001 (who awaits hears of it)
-            self.fail(parcel, error)
+            _forget_frame(error)
+            if len(group) > 1 and not isinstance(error, BackendUnavailable):
+                for each in group:  # one of them is refused: each by itself
+                    yield from self._asked([each])
+                return
+            for handed, need in group:
+                if not self._says_again(handed, need, error):
+                    yield handed, None, error if len(group) == 1 else copy.copy(error)
         else:
-            self._heard[parcel.future.get_loop()].append((parcel.future, uuid))
+            for handed, need in group:
+                yield handed, [*itertools.islice(said, len(need.parts))], None
 
-    def fail(self, parcel: Parcel, error: BaseException) -> None:
-        """Note that a parcel was not pushed."""
-        self._heard[parcel.future.get_loop()].append((parcel.future, error))
-
-    def tell(self) -> None:
-        """Wake those who wait."""
-        for loop, heard in self._heard.items():
-            with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
-                loop.call_soon_threadsafe(_settle, heard)
-
-
-def _prepared(parcels: Sequence[Parcel], outcomes: _Outcomes) -> list[Parcel]:
-    """Prepare parcels, and give those that can be pushed."""
-    ready = []
-    for parcel in parcels:
-        try:
-            parcel.context.run(parcel.prepare)
-        except BaseException as error:  # noqa: BLE001 (as above)
-            outcomes.fail(parcel, error)
-        else:
-            ready.append(parcel)
-    return ready
+    def _says_again(self, handed: Handed[Any], need: Apply | Read, error: BaseException) -> bool:
+        """Have a call that was dropped, and that nobody hears of, ask once more after a pause."""
+        if not handed.dropped or handed.was_awaited or not isinstance(error, BackendUnavailable):
+            return False
+        if handed.tries >= handed.retries:
+            return False
+        self._pause(min(_LONGEST_PAUSE, 0.1 * 2**handed.tries), handed, need)
+        handed.tries += 1
+        return True
 
 
-def _push(connection: Connection, parcels: Sequence[Parcel], outcomes: _Outcomes) -> None:
+def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need | None:  # noqa: ANN401 (any answer)
+    """Let a call go on; gives what it needs, None where it has ended."""
+    call = handed.call
+    assert call is not None  # noqa: S101 (it has not ended)
     try:
-        results = connection.backend.apply(*(parcel.plan for parcel in parcels))
-    except BaseException as error:  # noqa: BLE001 (as above)
-        if len(parcels) > 1 and not isinstance(error, BackendUnavailable):
-            for parcel in parcels:  # one of them is refused: each by itself
-                _push(connection, [parcel], outcomes)
-            return
-        for parcel in parcels:
-            outcomes.fail(parcel, copy.copy(error))
-    else:
-        for parcel, result in zip(parcels, results, strict=True):
-            outcomes.note(parcel, parcel.conclude, result)
+        if handed.is_left and handed.lost is None:  # a question whose answer nobody will hear
+            call.close()
+            raise StopIteration  # as a call that ends
+        if error is not None:
+            return handed.context.run(call.throw, error)
+        return handed.context.run(call.send, said)
+    except StopIteration as ended:
+        handed.end(ended.value, None)
+    except BaseException as raised:  # noqa: BLE001 (as above)
+        _forget_frame(raised)
+        handed.end(None, raised)
+    return None
 
 
-def _settle(heard: Sequence[tuple[asyncio.Future[str], str | BaseException]]) -> None:
-    for future, outcome in heard:
-        if future.done():
-            continue  # who awaited it was cancelled
-        if isinstance(outcome, str):
-            future.set_result(outcome)
-        elif isinstance(outcome, StopIteration):  # which no future takes
-            future.set_exception(RuntimeError(f"the push raised {outcome!r}"))
-        else:
-            future.set_exception(outcome)
+def _forget_frame(error: BaseException) -> None:
+    """Take from an error the frame that has caught it, which holds the call."""
+    trace = error.__traceback__
+    error.__traceback__ = trace and trace.tb_next
 
 
-_own = _Sender()
-"""That of this process."""
+def _portions(
+    group: Sequence[_Asking],
+) -> Iterator[Sequence[_Asking]]:
+    """Divide a group: no exchange is larger than it has to be."""
+    portion: list[_Asking] = []
+    size = 0
+    for each in group:
+        more = len(each[1].parts)
+        if portion and size + more > _MOST:
+            yield portion
+            portion, size = [], 0
+        portion.append(each)
+        size += more
+    if portion:
+        yield portion
 
 
-def send(parcel: Parcel) -> None:
-    """Have a parcel pushed, whose future is told."""
-    _own.put(parcel)
+_quick, _long = _Sender("qframe-sender"), _Sender("qframe-long-sender")
+"""Those of this process: calls that only say what they need, and those that ask for long by
+themselves, which would keep the others waiting."""
+
+
+def send(handed: Handed[T], *, is_long: bool = False) -> Handed[T]:
+    """Have a call done that was handed over, and give it."""
+    if handed.lost is not None:
+        pusher.note(handed)
+    try:
+        (_long if is_long else _quick).put(handed)
+    except RuntimeError:  # no thread can be had
+        pusher.over(handed)
+        raise
+    return handed
+
+
+def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
+    """Have this done in a thread of its own, where it may take any time, and give what is handed.
+
+    The threads are those of the running loop.
+    """
+
+    def ends() -> None:
+        value, error = None, None
+        with pusher.helping():
+            try:
+                value = handed.context.run(act)
+            except BaseException as raised:  # noqa: BLE001 (who awaits hears of it)
+                error = raised
+        handed.end(value, error)
+        wake([handed])
+
+    pusher.note(handed)
+    try:
+        asyncio.get_running_loop().run_in_executor(None, ends)
+    except RuntimeError:  # as above
+        pusher.over(handed)
+        raise
+    return handed
+
+
+def done(value: T) -> Handed[T]:
+    """Give something that has been done as if it had been handed over."""
+    handed: Handed[T] = Handed(None)
+    handed.end(value, None)
+    wake([handed])
+    return handed
 
 
 def _anew() -> None:
-    global _own  # noqa: PLW0603 (a forked child has none of its parent's threads)
-    _own = _Sender()
+    global _quick, _long  # a forked child has none of its parent's threads
+    _quick, _long = _Sender("qframe-sender"), _Sender("qframe-long-sender")
 
 
 if hasattr(os, "register_at_fork"):

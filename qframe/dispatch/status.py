@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
+from qframe.dispatch import lost
+from qframe.dispatch.awaiting import PendingCall, handed_over
+from qframe.dispatch.calls import Call, Pause, Read, run
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
 from qframe.features import status
+from qframe.jobs.execution import on_a_running_loop
 from qframe.manager import QueueManager
+
+if TYPE_CHECKING:
+    from qframe.dispatch.awaiting import (
+        AwaitableCancelling,
+        AwaitableStatus,
+        AwaitableStatusOrNone,
+    )
 
 CANCEL_TTL = 30.0
 """Seconds until a wish to cancel a running job is forgotten."""
@@ -27,48 +37,92 @@ _HELD = 3.0
 T = TypeVar("T")
 
 
-def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002 (as `send()` calls it)
+def job_status(id: str, connection: str | None = None) -> AwaitableStatusOrNone | Any:  # noqa: A002, ANN401 (as `send()` calls it; None, too, which cannot be awaited)
     """Give the status of a tracked job, or None where there is none (any more).
 
     Asks the named connection, or the default one and all those configured. Raises
     `BackendUnavailable` where one does not answer and none of the others has it.
+
+    On a running event loop it is awaited: `await job_status(id)`.
     """
-    return _first(connection, lambda queue: status.read(queue.backend, id))
+    return _asked("job_status", lambda: _status(id, connection))
 
 
-def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002
+def wait_for(id: str, timeout: float, connection: str | None = None) -> AwaitableStatus:  # noqa: A002
     """Wait until a tracked job has come to its end and give its status.
 
     It is asked for every few milliseconds at first, then four times a second. Raises
     `WaitTimedOut`, with the last `status`, after `timeout` seconds, and `NotTracked` where there
     is no status.
+
+    On a running event loop it is awaited: `await wait_for(id, 60)`. What many coroutines wait for
+    is asked for together.
     """
-    for found, pause in _waiting(id, timeout, connection):
-        if found is not None:
-            return found
-        time.sleep(pause)
-    raise AssertionError  # pragma: no cover (the generator ends by raising)
+    if math.isnan(timeout):
+        raise ValueError("timeout must be seconds, not nan")
+    return cast("AwaitableStatus", _asked("wait_for", lambda: _waiting(id, timeout, connection)))
 
 
-async def wait_for_async(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002, ASYNC109 (as `wait_for`)
-    """Do as `wait_for`, without blocking the event loop."""
-    asking = _waiting(id, timeout, connection)
-    while True:
-        found, pause = await asyncio.to_thread(next, asking)
-        if found is not None:
-            return found
-        await asyncio.sleep(pause)
-
-
-def cancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
+def cancel(id: str, *, running: bool = False, connection: str | None = None) -> AwaitableCancelling:  # noqa: A002
     """Remove a job that waits; gives what became of it.
 
     `Cancelling.REMOVED`: it will not run. `RUNNING`: it is being run; with `running`, its worker
     was told to interrupt it, which takes about a second, and to end it as cancelled. `ABSENT`:
     there is none. Raises `Unsupported` for one that waits where jobs cannot be looked for
     (beanstalkd).
+
+    On a running event loop it is awaited: `await cancel(id)`; not awaited, it is done all the same.
     """
-    outcome = _first(connection, lambda queue: cancel_on(queue, id, running=running))
+
+    def call() -> Call[Cancelling]:
+        return _cancelling(id, connection, running=running)
+
+    def untold(error: BaseException) -> None:
+        lost.tell_undone(f"cancel() of the job {id}", error)
+
+    if not on_a_running_loop():
+        return cast("AwaitableCancelling", run(call()))
+    pending = handed_over("cancel", lambda: run(call()), call, [], untold, is_long=True)
+    return cast("AwaitableCancelling", pending)
+
+
+def _asked(what: str, ask: Callable[[], Call[T]]) -> T | PendingCall[T]:
+    """Ask; on a running event loop when that is awaited, beside others."""
+    return PendingCall(what, ask=ask) if on_a_running_loop() else run(ask())
+
+
+def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
+    def ask(queue: Connection) -> Call[JobStatus | None]:
+        key = status.key_of(uuid)
+        if key is None:
+            return None
+        (text,) = yield Read(queue.backend, (key,))
+        return status.read_as(uuid, text)
+
+    return (yield from _first(connection, ask))
+
+
+def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus]:
+    """Ask again and again, until there is a final status."""
+    deadline = time.monotonic() + timeout
+    pause = _FIRST_PAUSE
+    while True:
+        found = yield from _status(uuid, connection)
+        if found is None:
+            raise NotTracked(f"there is no status of a job {uuid!r}: not tracked, or expired")
+        if found.is_final:
+            return found
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimedOut(f"the job {uuid} is {found.state} after {timeout:g} s", found)
+        yield Pause(min(pause, left))
+        pause = min(_LONGEST_PAUSE, pause * 1.5)
+
+
+def _cancelling(uuid: str, connection: str | None, *, running: bool) -> Call[Cancelling]:
+    outcome = yield from _first(
+        connection, lambda queue: _cancelling_on(queue, uuid, running=running)
+    )
     return outcome or Cancelling.ABSENT
 
 
@@ -84,12 +138,12 @@ def connections(queues: QueueManager, only: str | None = None) -> Iterator[Conne
             yield queue
 
 
-def _first(only: str | None, ask: Callable[[Connection], T | None]) -> T | None:
+def _first(only: str | None, ask: Callable[[Connection], Call[T | None]]) -> Call[T | None]:
     """Give the first answer of a connection that is not None."""
     trouble: BackendUnavailable | None = None
     for queue in connections(manager.default(), only):
         try:
-            answer = ask(queue)
+            answer = yield from ask(queue)
         except BackendUnavailable as error:
             trouble = trouble or error
             continue
@@ -100,29 +154,12 @@ def _first(only: str | None, ask: Callable[[Connection], T | None]) -> T | None:
     return None
 
 
-def _waiting(
-    uuid: str, timeout: float, connection: str | None
-) -> Iterator[tuple[JobStatus | None, float]]:
-    """Ask again and again; gives the final status, or None and the seconds to wait before it."""
-    if math.isnan(timeout):
-        raise ValueError("timeout must be seconds, not nan")
-    deadline = time.monotonic() + timeout
-    pause = _FIRST_PAUSE
-    while True:
-        found = job_status(uuid, connection)
-        if found is None:
-            raise NotTracked(f"there is no status of a job {uuid!r}: not tracked, or expired")
-        if found.is_final:
-            yield found, 0.0
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise WaitTimedOut(f"the job {uuid} is {found.state} after {timeout:g} s", found)
-        yield None, min(pause, left)
-        pause = min(_LONGEST_PAUSE, pause * 1.5)
-
-
 def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | None:
     """Cancel on one connection; None where it has no such job."""
+    return run(_cancelling_on(queue, uuid, running=running))
+
+
+def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cancelling | None]:
     known = status.read(queue.backend, uuid)
     if Capability.SEARCH not in queue.capabilities:
         return _without_search(queue, known, running=running)
@@ -141,7 +178,7 @@ def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | No
             return outcome
         if time.monotonic() > deadline:
             return Cancelling.RUNNING
-        time.sleep(pause)
+        yield Pause(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)
 
 

@@ -22,7 +22,7 @@ from qframe.features.base import End
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import execution
+from qframe.jobs import current, execution
 from qframe.jobs.definition import JobDefinition, index
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.registry import defined_in_main, own_job
@@ -113,6 +113,7 @@ class SyncConnection(Connection):
         while waiting:
             after: deque[Push] = deque()
             job = _OneAttempt(self.context, waiting.popleft(), after)
+            before = current.running.set(job)
             try:
                 gave.append(self._run(job, first if not gave else None))
             except Exception as error:  # noqa: BLE001 (raised below)
@@ -124,6 +125,8 @@ class SyncConnection(Connection):
             except BaseException as error:  # noqa: BLE001 (raised below)
                 trouble = error
                 waiting.clear()
+            finally:
+                current.running.reset(before)
             waiting.extendleft(reversed(after))
         if trouble is not None:
             raise trouble

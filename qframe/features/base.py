@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from qframe.contracts.status import State
 from qframe.contracts.step import Operation, Reservation, Step, value
+
+N = TypeVar("N")
+T = TypeVar("T")
 
 
 @value
@@ -81,3 +84,19 @@ class Plan(Step):
         """Do what follows the step."""
         for action in self.after:
             action()
+
+
+def driven(steps: Generator[N, Any, T], answer: Callable[[N], Any]) -> T:
+    """Run what gives what it needs, and is given the answers, also the errors they end in."""
+    step: Callable[[Any], N] = steps.send
+    said: Any = None
+    while True:
+        try:
+            need = step(said)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+        try:
+            step, said = steps.send, answer(need)
+        except BaseException as error:  # noqa: BLE001 (it may have to clean up, and raises)
+            step, said = steps.throw, error

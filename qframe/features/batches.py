@@ -83,9 +83,15 @@ class Batches:
 
         Where it raises the batch is cancelled, and ends when the members that were pushed have.
         """
+        for _ in self.starting(plan):
+            pass
+
+    def starting(self, plan: BatchPlan) -> Iterator[None]:
+        """Do so in parts, between which others may have their turns."""
         self._create(plan)
         try:
             for makers in _chunks(plan):
+                yield
                 self.add(plan.id, makers)
         except BaseException:
             with contextlib.suppress(QframeError):

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +25,7 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, QframeError
-from qframe.features.base import End, Plan, Pushing
+from qframe.features.base import End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import tracebacks
@@ -136,10 +136,15 @@ def _words(error: BaseException | str | None) -> str:
 
 def start(context: Context, chain: ChainPlan) -> None:
     """Keep a chain and push its first link; leaves nothing where that fails."""
+    driven(starting(context, chain), context.apply)
+
+
+def starting(context: Context, chain: ChainPlan) -> Generator[Plan, Result, None]:
+    """Do as `start`, the plans applied by another, who gives their results."""
     if Capability.FACTS not in context.backend.capabilities:
         return  # null: nothing is kept
     try:
-        push_first(context, chain, context.apply)
+        yield from _pushing_first(context, chain)
     except BaseException as error:
         if not (context.joint and isinstance(error, BackendUnavailable)):  # else it may be there
             with contextlib.suppress(QframeError):
@@ -152,10 +157,14 @@ def push_first(context: Context, chain: ChainPlan, apply: Callable[[Plan], Resul
 
     The same of a single job. `apply` applies the plan of a step.
     """
+    return driven(_pushing_first(context, chain), apply)
+
+
+def _pushing_first(context: Context, chain: ChainPlan) -> Generator[Plan, Result, bool]:
     for place, job in enumerate(chain.jobs):
         left = chain._replace(links=chain.links[place:], jobs=chain.jobs[place:])
         pushing, plan = plan_first(context, left)
-        holder = context.holder(pushing, apply(plan))
+        holder = context.holder(pushing, (yield plan))
         if holder in {"", pushing.uuid}:
             return True
         context.tell_pushed(pushing, holder, job)

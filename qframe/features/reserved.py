@@ -56,7 +56,7 @@ T = TypeVar("T")
 _TRIES = 20
 _RENEWAL = 0.05
 """Seconds in which a renewal is over that waits for nobody."""
-_PATIENCE = 2.0
+PATIENCE = 2.0
 """Seconds a transaction has to be over, after the job that was completed within it."""
 _GLANCE = 0.02
 _COMPLETING = "completed within a transaction"
@@ -280,7 +280,7 @@ class ReservedJob(Job):
         if self.is_completing:
             self._state = ""
 
-    def learn_completion(self, let_go: Callable[[], object], patience: float = _PATIENCE) -> bool:
+    def learn_completion(self, let_go: Callable[[], object], patience: float = PATIENCE) -> bool:
         """Learn whether the transaction the job was completed within has been committed.
 
         Says whether the job is done by that. One still open has `patience` seconds; `let_go` frees

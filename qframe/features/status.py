@@ -158,9 +158,17 @@ def _tracked(job: ReservedJob) -> Tracked | None:
 
 def read(backend: Backend, uuid: str) -> JobStatus | None:
     """Give the status of a job, or None where there is none."""
-    if not 0 < len(uuid) <= _LONGEST_UUID:
-        return None
-    (text,) = backend.read(f"status:{uuid}")
+    key = key_of(uuid)
+    return None if key is None else read_as(uuid, *backend.read(key))
+
+
+def key_of(uuid: str) -> str | None:
+    """Give the fact that is the status of a job; None where there can be none."""
+    return f"status:{uuid}" if 0 < len(uuid) <= _LONGEST_UUID else None
+
+
+def read_as(uuid: str, text: str | None) -> JobStatus | None:
+    """Give the status that is written in a fact."""
     return None if text is None else JobStatus.from_dict(uuid, json.loads(text))
 
 

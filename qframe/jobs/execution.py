@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import threading
@@ -183,7 +184,8 @@ class _KeptLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
         try:
-            return self._runner.run(coroutine)
+            # By itself it would run each in the context that the first one began with.
+            return self._runner.run(coroutine, context=contextvars.copy_context())
         except Interruption:
             # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
             runner, self._runner = self._runner, asyncio.Runner()
@@ -252,7 +254,8 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
         return result
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
-        return thread.submit(asyncio.run, _awaited(result)).result()
+        context = contextvars.copy_context()
+        return thread.submit(context.run, asyncio.run, _awaited(result)).result()
     finisher = _thread.finisher
     return (asyncio if finisher is None else finisher).run(_awaited(result))
 

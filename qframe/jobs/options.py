@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
+from qframe.contracts.queue import LARGEST_BOUND
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.uniqueness import DEFAULT_FOR, Rule
 from qframe.payload import timing
@@ -34,6 +35,7 @@ class Options:
     max_exceptions: ClassVar[int | None] = None
     backoff: ClassVar[Backoff | None] = None
     timeout: ClassVar[Seconds | None] = None
+    concurrency: ClassVar[int | None] = None
     fail_on_timeout: ClassVar[bool] = False
     retry_until: ClassVar[Deadline | None] = None
     expires: ClassVar[Seconds | timedelta | datetime | None] = None
@@ -157,6 +159,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
     "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
     "timeout": (_duration, "seconds, 0 or more"),
+    "concurrency": (
+        lambda v: _count(v) and 1 <= v <= LARGEST_BOUND,
+        f"a whole number from 1 to {LARGEST_BOUND}",
+    ),
     "fail_on_timeout": (_flag, "True or False"),
     "retry_until": (_when, "seconds, a timedelta, an aware datetime, or a method"),
     "expires": (_when, "seconds, a timedelta or an aware datetime"),

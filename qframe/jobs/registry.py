@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -17,7 +18,14 @@ from qframe.payload.text import nearest, one_line
 _OWN = "qframe.features.batch_jobs"
 """Where qframe's own jobs are, which every worker runs."""
 
-_importing = False
+
+class _Thread(threading.local):
+    """Whether a thread imports a job module just now: others may dispatch meanwhile."""
+
+    imports = False
+
+
+_thread = _Thread()
 
 
 class Registry:
@@ -137,7 +145,7 @@ def refuse_while_importing() -> None:
 
     It would be made again by every worker that imports the module.
     """
-    if _importing:
+    if _thread.imports:
         raise InvalidJob(
             "a job was dispatched while a worker imports the module: "
             'put that line under `if __name__ == "__main__":` or into a function'
@@ -145,9 +153,8 @@ def refuse_while_importing() -> None:
 
 
 def _imported(name: str) -> ModuleType:
-    global _importing  # noqa: PLW0603 (an import is a matter of the whole process)
-    before, _importing = _importing, True
+    before, _thread.imports = _thread.imports, True
     try:
         return importlib.import_module(name)
     finally:
-        _importing = before
+        _thread.imports = before

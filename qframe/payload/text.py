@@ -1,4 +1,4 @@
-"""Names: what a queue may be called, and the nearest right name for a wrong one."""
+"""Names: of queues, and patterns of them; and the nearest right name for a wrong one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from functools import lru_cache
 from qframe.exceptions import InvalidQueueName
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_PATTERN = re.compile(r"(?:[A-Za-z0-9_.:*?-]|\[!?[A-Za-z0-9_.:-]+\])+")
+_SET = re.compile(r"\[!?(.+?)\]")
+_RANGE = re.compile(r"([A-Za-z0-9_.:])-([A-Za-z0-9_.:])")
 
 
 def queue_name(name: object) -> str:
@@ -24,6 +27,29 @@ def queue_name(name: object) -> str:
 def is_queue_name(name: str) -> bool:
     """Whether this may name a queue: what others have named may not."""
     return _QUEUE.fullmatch(name) is not None
+
+
+def is_queue_pattern(text: str) -> bool:
+    """Whether this is a pattern, and no name."""
+    return not {*"*?[]"}.isdisjoint(text)
+
+
+def queue_pattern(given: object) -> str:
+    """Give back what names a queue or is a pattern of names; else raises `InvalidQueueName`."""
+    if not isinstance(given, str) or not is_queue_pattern(given):
+        return queue_name(given)
+    if not _PATTERN.fullmatch(given) or _is_backward(given):
+        shown = printable(repr(given), 60)
+        raise InvalidQueueName(
+            f"{shown} is not a pattern of queue names: use A-Z a-z 0-9 _ . : - and * ? [abc] [a-z]"
+        )
+    return given
+
+
+def _is_backward(pattern: str) -> bool:
+    """Tell a set like `[z-a]`, which matches nothing."""
+    sets = _SET.findall(pattern)
+    return any(first > last for each in sets for first, last in _RANGE.findall(each))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

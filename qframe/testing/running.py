@@ -21,7 +21,7 @@ from qframe.features.batch import KEY as BATCH
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import execution
+from qframe.jobs import current, execution
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
@@ -90,7 +90,11 @@ def run(
         runner = Runner(connection, registry, WorkerOptions(), signals)
         attempt = _Attempt(runner, reserved, type(job))
         attempt.bare = not with_middleware
-        attempt.outcome = attempt.run()
+        before = current.running.set(reserved)
+        try:
+            attempt.outcome = attempt.run()
+        finally:
+            current.running.reset(before)
         runner.exchange.flush()
         runner.close()
     ran = Ran(attempt, reserved, notes)

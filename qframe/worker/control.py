@@ -1,4 +1,4 @@
-"""What the store tells a worker: restart, and which queues are paused."""
+"""What the store tells a worker: restart, which queues are paused, how many jobs at once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,23 @@ def pause_key(connection: str, queue: str = "") -> str:
     return f"pause:{connection}:{queue}" if queue else f"pause:{connection}"
 
 
+def slots_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
+    """Give the key that says how many jobs a worker, or each of a pool's, is to run at once."""
+    return f"scale:{id}:slots"
+
+
+def size_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
+    """Give the key that says how many workers a pool is to keep."""
+    return f"scale:{id}:size"
+
+
 class Control:
     """The last known state of the store, looked at once a second: one read.
 
     A store that does not answer changes nothing: the last known state holds. With `find`, the
     queues are listed at each look, and a new one is worked once its pause was looked for; where
-    that finds nothing new for a while, only every two seconds.
+    that finds nothing new for a while, only every two seconds. With `worker`, its id in the roster,
+    it is looked how many jobs that is to run at once.
     """
 
     def __init__(
@@ -41,12 +52,14 @@ class Control:
         *,
         force: bool,
         find: Callable[[], tuple[str, ...]] | None = None,
+        worker: str = "",
     ) -> None:
         self._store = store
         self._connection = connection
         self._queues = tuple(queues)
         self._force = force
         self._find = find
+        self._own = (slots_key(worker),) if worker else ()
         self._held_up: tuple[str, ...] = ()
         self._looked = 0.0
         self._silent = False
@@ -56,6 +69,8 @@ class Control:
         self.restart = False
         self.paused = False
         """Whether a pause leaves nothing to work."""
+        self.slots = 0
+        """How many jobs are to run at once; 0: nobody has said so."""
         self.active = self._queues
         """The queues that are not paused, in their order."""
 
@@ -77,7 +92,7 @@ class Control:
         self._looked = now
         each = (pause_key(self._connection, queue) for queue in queues)
         try:
-            values = self._store.get(RESTART, pause_key(self._connection), *each)
+            values = self._store.get(RESTART, pause_key(self._connection), *each, *self._own)
         except BackendUnavailable as error:
             if not self._begun:
                 raise
@@ -91,6 +106,9 @@ class Control:
         self._silent = False
         self._unchanged = self._unchanged + 1 if queues == self._queues else 0
         self._queues = queues
+        if self._own:
+            *values, told = values
+            self.slots = number(told) or self.slots
         self._read(values)
 
     def finds_more(self) -> bool:
@@ -120,3 +138,8 @@ class Control:
         else:
             self.active = tuple(queue for queue, paused in pairs if paused is None)
             self.paused = bool(self._queues) and not self.active
+
+
+def number(told: str | None) -> int:
+    """Read a whole number from the store; 0 where there is none."""
+    return int(told) if told is not None and told.isdecimal() else 0

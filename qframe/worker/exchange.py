@@ -43,7 +43,7 @@ class Ended:
         """Hears whether it was still ours; None: the job counts as done already."""
 
 
-class _Started:
+class Started:
     """A start, with the ends that travel with it."""
 
     __slots__ = ("ended", "job", "plan", "steps")
@@ -65,16 +65,25 @@ class Exchange:
     def __init__(self, connection: Connection, lost: Callable[[ReservedJob], None]) -> None:
         self._connection = connection
         self._backend = connection.backend
+        self.reserve_after = connection.reserve_after
+        """Applies steps, then holds jobs; where queues have bounds, no more than may run."""
         self._lost = lost
         self._ended: list[Ended] = []
         self._refused: list[Ended] = []
         """Those to be settled anew: something had changed when their steps came."""
-        self._unanswered: dict[ReservedJob, _Started] = {}
+        self._unanswered: dict[ReservedJob, Started] = {}
         self._hearing = threading.Lock()
 
     def defer(self, job: ReservedJob, end: End) -> None:
         """End a job with the next exchange; raises `SettleError` or `BackendUnavailable`."""
         self._ended.append(Ended(job, end, job.defer(end)))
+
+    def give_back(self, job: ReservedJob, end: End) -> None:
+        """Release a job that is only held with the next exchange; raises `SettleError`.
+
+        Before what was said so far: of several that go to the front, the first is to be the first.
+        """
+        self._ended.insert(0, Ended(job, end, job.defer(end), _unheard))
 
     def defers(self, job: ReservedJob) -> bool:
         """Whether the end of a job is still to be said."""
@@ -90,7 +99,7 @@ class Exchange:
                 self.flush()
                 break
         ended = self._take()
-        started = self._unanswered[job] = _Started(job, ended)
+        started = self._unanswered[job] = Started(job, ended)
         try:
             self._backend.tell(started.steps, partial(self._hear, started))
         except BackendUnavailable:
@@ -100,6 +109,25 @@ class Exchange:
         if 0 < job.reservation.sure_until <= self._backend.clock():  # 0: it never knows how long
             self._make_sure(job)
         return not job.is_lost
+
+    def start_now(self, job: ReservedJob) -> Result:
+        """Start a held job and wait for the answer: it may be refused."""
+        ended, plan = self._take(), job.start_plan()
+        try:
+            results = self._backend.apply(*(each.plan for each in ended), plan)
+        except BackendUnavailable:
+            self._put_back(ended)
+            raise
+        self._hear_ends(ended, results)
+        result = results[-1]
+        if result.applied:
+            plan.applied()
+            if 0 < job.reservation.sure_until <= self._backend.clock():
+                self._make_sure(job)
+        elif result.lost and not job.is_settled:
+            job.mark_lost()
+        self._settle_refused()
+        return result
 
     def _make_sure(self, job: ReservedJob) -> None:
         """Find out whether a job is still ours: this process stood still while it was started."""
@@ -113,12 +141,12 @@ class Exchange:
         ended = self._take()
         first = [each.plan for each in ended]
         try:
-            jobs, results = self._connection.reserve_after(first, queues, limit)
+            jobs, results = self.reserve_after(first, queues, limit)
         except BackendUnavailable:
             self._put_back(ended)
             raise
         self._hear_ends(ended, results)
-        self._unanswered.clear()  # what was not heard by now never will be
+        self._forget_starts()
         self._settle_refused()
         return jobs
 
@@ -184,15 +212,23 @@ class Exchange:
             each.in_doubt = True
         self._ended = ended + self._ended
 
-    def _hear(self, started: _Started, results: Sequence[Result]) -> None:
+    def _hear(self, started: Started, results: Sequence[Result]) -> None:
         if started.ended:
             self._hear_ends(started.ended, results)
-        if self._unanswered.pop(started.job, None) is None:
+        self._hear_start(started.job, results[-1])
+
+    def _hear_start(self, job: ReservedJob, result: Result) -> None:
+        started = self._unanswered.pop(job, None)
+        if started is None:
             return  # it was said twice, and the other answer came first
-        if results[-1].outcome is Outcome.APPLIED:
+        if result.outcome is Outcome.APPLIED:
             started.plan.applied()
-        elif not started.job.is_settled:
-            started.job.mark_lost()
+        elif not job.is_settled:
+            job.mark_lost()
+
+    def _forget_starts(self) -> None:
+        """Forget what was not heard by now: it never will be."""
+        self._unanswered.clear()
 
     def _hear_ends(self, ended: Sequence[Ended], results: Sequence[Result]) -> None:
         """Hear what became of them; the result of a start may come behind."""
@@ -215,3 +251,7 @@ class Exchange:
             each.told(ours)
         elif not ours:
             self._lost(each.job)
+
+
+def _unheard(_ours: bool) -> None:
+    """Hear nothing of a job that was given back: one that had been lost is another's by now."""

@@ -59,21 +59,30 @@ class LeaseKeeper:
         self._kept.pop(job, None)
 
     def look(self) -> None:
-        """Renew what is due, and look at what runs on; never raises."""
+        """Renew what is due, and look at what runs on; never raises.
+
+        What is due first comes first. A backend that hardly answers is asked no more than takes the
+        time between two looks: who calls this may have other things to do.
+        """
         kept = self._kept.copy()
-        seen, self._due = self._due, {}
-        for job, until in kept.items():
-            now = time.monotonic()
-            # A job seen for the first time may have begun as long ago as the last look.
-            due = self._due[job] = seen.get(job, now + self._renew_every - self.every)
-            if now >= until:
-                continue
-            if now >= due - self.every / 2:
-                self._due[job] = now + self._keep_up(job, self._renew)
-            elif job in seen:
-                self._keep_up(job, self._confirm)
-            if job in seen:
-                self._besides(job)
+        began = time.monotonic()
+        # A job seen for the first time may have begun as long ago as the last look.
+        first = began + self._renew_every - self.every
+        seen, self._due = self._due, {job: self._due.get(job, first) for job in kept}
+        for act in (self._look_after, self._besides):
+            for job in sorted(kept, key=self._due.__getitem__):
+                now = time.monotonic()
+                if now - began > self.every:
+                    return
+                if now < kept[job]:
+                    act(job, now, is_new=job not in seen)
+
+    def _look_after(self, job: ReservedJob, now: float, *, is_new: bool) -> None:
+        """Renew the lease where that is due, or say the start again."""
+        if now >= self._due[job] - self.every / 2:
+            self._due[job] = now + self._keep_up(job, self._renew)
+        elif not is_new:
+            self._keep_up(job, self._confirm)
 
     def _renew(self, job: ReservedJob) -> bool:
         """Renew; a start that was not answered comes before that, and renews, too."""
@@ -81,8 +90,10 @@ class LeaseKeeper:
             job.renew()
         return True
 
-    def _besides(self, job: ReservedJob) -> None:
+    def _besides(self, job: ReservedJob, _now: float, *, is_new: bool) -> None:
         """Do for a job that runs on what has nothing to do with its lease."""
+        if is_new:
+            return
         try:
             job.look()
             if job in self._kept:

@@ -6,12 +6,13 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
+from qframe.contracts.step import Result, Step
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
@@ -30,6 +31,7 @@ from qframe.worker import memory, presence, roster
 from qframe.worker.control import EVERY, Control
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.outcome import Outcome
+from qframe.worker.pool.child import PoolMember
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.queues import Queues
@@ -58,6 +60,7 @@ class Loop:
         runner: Runner,
         beats: Heartbeat,
         told: Callable[[roster.Entry], None] | None = None,
+        member: PoolMember | None = None,
     ) -> None:
         self.connection = connection
         self.options = options
@@ -67,22 +70,31 @@ class Loop:
         """How many jobs came to an outcome."""
         self._given = options.queues or (connection.default_queue,)
         self._beats = beats
+        self._member = member
+        pool = None if member is None else member.parent
+        entry = roster.introduced(options, connection.name, self._given, pool)
         self._control = Control(
             connection.store,
             connection.name,
             queues.names,
             force=options.force,
             find=queues.find if queues.patterns else None,
+            # Of a pool it is the pool that is told.
+            worker=entry.id if entry.scales and member is None else "",
         )
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         self._presence = Presence(
             connection.store,
-            roster.introduced(options, connection.name, self._given),
+            entry,
             runner.counts,
             self._seen,
             told,
         )
         self._held: deque[ReservedJob] = deque()
+        self._bounds = runner.bounds
+        if self._bounds is not None and self._bounds.of_queues:
+            runner.exchange.reserve_after = self._reserve_within_bounds
+        self._kept_waiting = False
         self._prefetch = Prefetch(options.concurrency)
         self._ended_by: Interruption | None = None
         self._idle = False
@@ -143,6 +155,8 @@ class Loop:
         try:
             self.runner.exchange.flush()
             self._give_back_held()
+            if self._bounds is not None:
+                self._bounds.permits.close()
         except BackendUnavailable as error:
             log.warning("what is held comes back when its lease ends: %s", error)
 
@@ -194,8 +208,6 @@ class Loop:
     def _rest(self) -> None:
         """No job follows at once."""
         self.runner.at_rest()
-        if self.options.isolate:  # it has no threads
-            self._beats.beat()
 
     def _next_job(self) -> ReservedJob | None:
         if not self._held:
@@ -222,6 +234,21 @@ class Loop:
             limit = min(limit, max(1, options.max_jobs - self.jobs))
         return limit
 
+    def _reserve_within_bounds(
+        self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
+    ) -> tuple[list[ReservedJob], list[Result]]:
+        assert self._bounds is not None  # noqa: S101 (there are bounds)
+        return self._bounds.reserve_after(first, queues, limit, self._here())
+
+    def _here(self) -> list[ReservedJob]:
+        """Give the jobs that count against the bounds of their queues."""
+        return [*self._held]
+
+    def _open(self) -> Sequence[str]:
+        """Give the queues of which a job may be taken now."""
+        queues = self._control.active
+        return queues if self._bounds is None else self._bounds.open(queues, self._here())
+
     def _run(self, job: ReservedJob) -> Attempt:
         self._idle = False
         try:
@@ -230,9 +257,9 @@ class Loop:
             if not (job.has_started() or job.is_settled):
                 self._held.appendleft(job)  # its lease may last longer than the backend is away
             raise
-        self._prefetch.ran(time.monotonic() - attempt.began)
         self._ended_by = attempt.ended_by
         if attempt.outcome is not Outcome.LOST:
+            self._prefetch.ran(time.monotonic() - attempt.began)
             self.jobs += 1
         if self.options.rest and not self.signals.quit:
             self._rest()
@@ -249,29 +276,47 @@ class Loop:
         # until here shows; what is told from here on ends the wait.
         self.signals.drain()
         told = self.signals.quit or self.signals.paused != self._paused
-        if told or self.options.stop_when_empty:
+        if told or self._is_all():
             return
         timeout = self._seconds_to_wait()
-        if not self._control.active:
+        queues = self._open()
+        if not queues:
             self.signals.wait(timeout)
         elif not self._is_too_big():
-            self.connection.backend.wait(self._control.active, timeout, self.signals.fileno())
+            self.connection.backend.wait(queues, timeout, self.signals.fileno())
             self._memory_seen = time.monotonic()  # what comes now is not to wait for a look at it
 
-    def _seconds_to_wait(self) -> float:
-        """Give the seconds until there is something to look at, whether or not a job comes."""
+    def _seconds_to_wait(self, *, looks: bool = True) -> float:
+        """Give the seconds until there is something to look at, whether or not a job comes.
+
+        `looks`: also whether queues are still full, which is seen as jobs are taken.
+        """
         can_wait = Capability.WAIT in self.connection.capabilities
         timeout = max(self._control.every, self._look_every) if can_wait else self.options.sleep
         now = time.monotonic()
+        if looks and self._bounds is not None:
+            timeout = min(timeout, self._bounds.seconds(self._control.active))
         if self.options.once:
             timeout = min(timeout, self._once_until - now)
         if self.options.max_time:
             timeout = min(timeout, self._began + self.options.max_time - now)
         return max(0.0, timeout)
 
+    def _is_all(self) -> bool:
+        """Whether a worker that ends when there is nothing to do has nothing to wait for."""
+        if not self.options.stop_when_empty:
+            return False
+        self._kept_waiting = self._bounds is not None and self._bounds.keeps_waiting(
+            self._control.active, self._here()
+        )
+        return not self._kept_waiting
+
     def _found_more(self) -> bool:
-        """Whether there are queues, new to a worker about to end, that a pattern matches."""
-        return self.options.stop_when_empty and self._control.finds_more()
+        """Whether a worker about to end has more to do: a new queue, or what may not run yet."""
+        if not self.options.stop_when_empty:
+            return False
+        kept, self._kept_waiting = self._kept_waiting, False
+        return kept or self._control.finds_more()
 
     def _seen(self) -> Sight:
         """Say what the worker does; from another thread."""
@@ -345,8 +390,12 @@ class Loop:
             self._lost_pause = _FIRST_PAUSE
             log.debug("backend lost: %s", tracebacks.brief(error))
             events.fire(events.BackendLost, self.connection.name, self._given, error)
-        self.signals.wait(self._lost_pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+        self._pause(self._lost_pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
         self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait so long, or until a signal comes."""
+        self.signals.wait(seconds)
 
     def _backend_answers(self) -> None:
         self._answered = True

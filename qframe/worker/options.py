@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from qframe.exceptions import ConfigurationError
+from qframe.payload.text import queue_pattern
 from qframe.worker import queues
 
 
@@ -32,6 +34,8 @@ class StopReason(StrEnum):
 
 USAGE = 2
 """Exit code for wrong usage or configuration."""
+MOST_AT_ONCE = 10_000
+"""Jobs that one worker may run at once."""
 LONGEST = 100 * 365 * 86400
 """Seconds; no clock of the system takes many more."""
 
@@ -53,6 +57,8 @@ class WorkerOptions:
       case as written): what it matches is tried at its place, sorted by name, and looked up anew
       once a second, every two where nothing changes. `!` before a name or pattern skips what it
       matches. A queue is tried once, at its first place.
+    - `bounds`: by name or pattern, how many jobs of a queue run at once in this worker, from 1 to
+      1000; of several that match, the least. A queue that is full delays no other.
     - `timeout`, `tries`, `backoff`: for jobs that do not say themselves. 0 is no timeout, or
       tries without limit.
     - `grace`: how long after its timeout a job that does not end is given before the process is.
@@ -63,14 +69,16 @@ class WorkerOptions:
     - `max_jobs`, `max_time`: after which it ends; 0 is no limit.
     - `once`: one job, then it ends. `stop_when_empty`: it ends when nothing is ready.
     - `force`: it works although the whole connection is paused.
-    - `concurrency`: so many jobs run at once: those that are `async` on one event loop, others in a
-      thread each. Timeouts, signals and leases are those of each job by itself.
+    - `concurrency`: so many jobs, 10,000 at most, run at once: those that are `async` on one event
+      loop, others in a thread each, or each in its process. Timeouts, signals and leases are those
+      of each job by itself.
     - `isolate`: each job runs in a process of its own, forked for it. `preload`: what this process
       imports before, so that each child has it: True is the modules of `jobs`, or names.
     """
 
     connection: str | None = None
     queues: tuple[str, ...] = ()
+    bounds: Mapping[str, int] = field(default_factory=dict)
     name: str = "default"
     timeout: float = 60
     tries: int = 1
@@ -98,19 +106,28 @@ class WorkerOptions:
                 raise ConfigurationError(
                     f"{option} must be a whole number, 0 or more, not {value!r}"
                 )
-        if self.concurrency < 1:
-            raise ConfigurationError("concurrency must be 1 or more, not 0")
-        if self.concurrency > 1 and (self.isolate or self.rest):
-            other = "isolate" if self.isolate else "rest"
-            raise ConfigurationError(f"{other} is for one job at a time: leave out concurrency")
+        check_concurrency(self.concurrency)
+        if self.concurrency > 1 and self.rest:
+            raise ConfigurationError("rest is for one job at a time: leave out concurrency")
         if not self.backoff:
             raise ConfigurationError("backoff needs at least one number of seconds")
         for value in self.backoff:
             _not_negative("backoff", value)
-        if self.queues:
-            queues.parse(self.queues)
+        self._check_queues()
         if self.preload and not self.isolate:
             raise ConfigurationError("preload is for isolate: without it, all is in one process")
+
+    def _check_queues(self) -> None:
+        if self.queues:
+            queues.parse(self.queues)
+        for name, most in self.bounds.items():
+            queues.check_bound(f"{queue_pattern(name)}:{most}", most)
+
+
+def check_concurrency(number: int) -> None:
+    """Raise `ConfigurationError` where no worker runs so many jobs at once."""
+    if not 1 <= number <= MOST_AT_ONCE:
+        raise ConfigurationError(f"concurrency must be 1 to {MOST_AT_ONCE}, not {number}")
 
 
 def _not_negative(option: str, value: object) -> None:

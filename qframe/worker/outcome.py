@@ -44,6 +44,15 @@ class Expired(Exception):
     """The job was too old to be started."""
 
 
+class Full(Exception):
+    """As many of a class run as may; found out when the job had been started."""
+
+    def __init__(self, name: str, delay: float = 0.0) -> None:
+        super().__init__(f"as many {name} run at once as may")
+        self.delay = delay
+        """Seconds until it is worth trying again."""
+
+
 Backoff = Callable[[int, BaseException], Sequence[float] | None]
 """Asks the job's class for the seconds after so many failures; None where it says nothing."""
 
@@ -63,7 +72,7 @@ def refuse(job: Facts, limits: Limits) -> Verdict | None:
 
 def is_early(error: BaseException | None) -> bool:
     """Whether an attempt ended so that it counts neither as done nor as an exception of the job."""
-    kinds = (JobGivenBack, JobCancelled, Unrunnable, Exhausted, Expired, DontHandle)
+    kinds = (JobGivenBack, JobCancelled, Unrunnable, Exhausted, Expired, Full, DontHandle)
     return isinstance(error, kinds)
 
 
@@ -106,6 +115,8 @@ def _early(error: BaseException, job: Facts, limits: Limits, delays: Sequence[fl
             return Verdict(Outcome.CANCELLED, End(State.CANCELLED, remark=str(error)))
         case Unrunnable():
             return _unrunnable(error.__cause__ or error, job, delays)
+        case Full():
+            return given_back(str(error), error.delay)
         case Exhausted():
             return failed(exceeded(job.before(), limits), ran=False)
     return skipped(str(error) or "DontHandle")

@@ -8,13 +8,11 @@ _WEIGHT = 0.2
 
 
 class Prefetch:
-    """One while jobs are slow or unknown, more while they are short; never a hoard.
-
-    `slots` is how many run at once.
-    """
+    """One while jobs are slow or unknown, more while they are short; never a hoard."""
 
     def __init__(self, slots: int = 1) -> None:
-        self._slots = slots
+        self.slots = slots
+        """How many run at once."""
         self._seconds = _SPAN
 
     def ran(self, seconds: float) -> None:
@@ -27,4 +25,4 @@ class Prefetch:
 
     def limit(self) -> int:
         """Give how many to reserve."""
-        return max(1, min(_MOST, int(self._slots * _SPAN / max(self._seconds, 1e-6))))
+        return max(1, min(_MOST, int(self.slots * _SPAN / max(self._seconds, 1e-6))))

@@ -38,10 +38,40 @@ class Doing(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What a worker is doing: the jobs that run, and whether it pauses."""
+    """What a worker is doing: the jobs that run, whether it pauses, and how many may run."""
 
     jobs: tuple[Doing, ...]
     paused: bool
+    slots: int = 1
+
+
+class Writing:
+    """Does what needs a store that may not answer, and says so once when that is no moment."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._unheard_since = 0.0
+        self._warned = False
+
+    def attempt(self, *steps: Callable[[], object]) -> None:
+        """Do one step after the other. Never raises."""
+        try:
+            for step in steps:
+                step()
+        except BackendUnavailable as error:
+            self._unheard(str(error))
+        except Exception as error:  # noqa: BLE001 (information must never disturb the work)
+            self._unheard(tracebacks.brief(error))
+        else:
+            self._unheard_since = 0.0
+            self._warned = False
+
+    def _unheard(self, why: str) -> None:
+        now = time.monotonic()
+        self._unheard_since = self._unheard_since or now
+        if now - self._unheard_since >= _SHORT and not self._warned:
+            self._warned = True
+            log.warning("%s cannot be written: %s", self._what, why)
 
 
 class Presence:
@@ -68,36 +98,15 @@ class Presence:
         """What is said of the jobs that run."""
         self._written = 0.0
         self._counted: dict[Ended, int] = {}
-        self._unheard_since = 0.0
-        self._warned = False
+        self._writing = Writing("the worker's entry and counters")
 
     def beat(self) -> None:
         """Look, and write what has changed or is due. Never raises."""
-        self._try(self._see, self._count, self._write)
+        self._writing.attempt(self._see, self._count, self._write)
 
     def leave(self) -> None:
         """Write the last counts and remove the entry. Never raises."""
-        self._try(self._count, lambda: self._store.delete(self.entry.key))
-
-    def _try(self, *steps: Callable[[], object]) -> None:
-        try:
-            for step in steps:
-                step()
-        except BackendUnavailable as error:
-            self._unheard(str(error))
-        except Exception as error:  # noqa: BLE001 (information must never disturb the work)
-            self._unheard(tracebacks.brief(error))
-        else:
-            self._unheard_since = 0.0
-            self._warned = False
-
-    def _unheard(self, why: str) -> None:
-        """Say once that nothing can be written, when it is more than a moment."""
-        now = time.monotonic()
-        self._unheard_since = self._unheard_since or now
-        if now - self._unheard_since >= _SHORT and not self._warned:
-            self._warned = True
-            log.warning("the worker's entry and counters cannot be written: %s", why)
+        self._writing.attempt(self._count, lambda: self._store.delete(self.entry.key))
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -115,12 +124,14 @@ class Presence:
         known = self._told_of
         self._told_of = {each.job: known.get(each.job) or _running(each) for each in sight.jobs}
         running = tuple(sorted(self._told_of.values(), key=lambda job: job.since))
-        changed = (state, running, counts) != (before.state, before.jobs, before.counts)
+        said = (before.state, before.jobs, before.counts, before.concurrency)
+        changed = (state, running, counts, sight.slots) != said
         if changed or not self._written or time.monotonic() - self._written >= BEAT:
             self._written = 0.0
             self.entry = before.model_copy(
                 update={
                     "state": state,
+                    "concurrency": sight.slots,
                     "jobs": running,
                     "counts": counts,
                     "memory": round(memory.resident(), 1),

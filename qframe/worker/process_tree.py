@@ -9,13 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from qframe.drivers.heartbeat import start_thread
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 2.0
+_PAUSE = 0.01
 
 
 def _prctl() -> Callable[..., int] | None:
@@ -60,8 +60,10 @@ def children() -> frozenset[int]:
     found: set[int] = set()
     with contextlib.suppress(OSError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there are none
-        for task in Path(f"/proc/{pid}/task").iterdir():  # each has those that it has forked
-            found.update(map(int, (task / "children").read_text().split()))
+        # Each task has those that it has forked. Pathlib's way takes several times as long.
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as those:  # noqa: PTH123
+                found.update(map(int, those.read().split()))
     return frozenset(found)
 
 
@@ -72,17 +74,24 @@ def dead_children() -> Iterator[tuple[int, int]]:
             yield found
 
 
-def end_children(spare: frozenset[int] = frozenset(), pause: float = 0.01) -> None:
+def end_children() -> None:
     """Kill the children there are, and what falls to this process by that, and reap them."""
     until = time.monotonic() + _PATIENCE
-    while left := children() - spare:
-        for child in left:
-            send(child, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.waitpid(child, os.WNOHANG)
-        if time.monotonic() > until:
-            return
-        time.sleep(pause)
+    while kill_children() and time.monotonic() < until:
+        time.sleep(_PAUSE)
+
+
+def kill_children(spare: Callable[[int], bool] = lambda _: False) -> bool:
+    """Kill the children there are but those to spare, and reap those that are dead.
+
+    Says whether there were any: they, or what falls to this process by that, may be there still.
+    """
+    left = [child for child in children() if not spare(child)]
+    for child in left:
+        send(child, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.waitpid(child, os.WNOHANG)
+    return bool(left)
 
 
 def send(pid: int, number: int) -> None:

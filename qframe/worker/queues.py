@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
-from qframe.payload.text import is_queue_name, printable, queue_name
+from qframe.contracts.queue import LARGEST_BOUND
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.payload.text import is_queue_name, is_queue_pattern, printable, queue_pattern
 
 log = logging.getLogger("qframe")
 
 KEPT = 60.0
 """Seconds a queue stays after it was last listed, so that the next push to it wakes at once."""
 
-_PATTERN = re.compile(r"(?:[A-Za-z0-9_.:*?-]|\[!?[A-Za-z0-9_.:-]+\])+")
-_SET = re.compile(r"\[!?(.+?)\]")
-_RANGE = re.compile(r"([A-Za-z0-9_.:])-([A-Za-z0-9_.:])")
+_BOUND = re.compile(r"(.+):(-?[0-9]+(?:\.[0-9]+)?)")
+_LONGEST = 10
+"""Digits of a number that is worth to be read."""
 
 
 def parse(given: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -27,14 +28,48 @@ def parse(given: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises `ConfigurationError` for what is neither a name nor a pattern, and where no queue could
     ever be left.
     """
-    wanted = [_checked(text) for text in given if not _skips(text)]
-    skipped = [_checked(text[1:]) for text in given if _skips(text)]
-    if not any(_is_pattern(text) or not _matched(text, skipped) for text in wanted):
+    wanted = [queue_pattern(text) for text in given if not _skips(text)]
+    skipped = [queue_pattern(text[1:]) for text in given if _skips(text)]
+    if not any(is_queue_pattern(text) or not _matched(text, skipped) for text in wanted):
         shown = printable(",".join(given), 60)
         raise ConfigurationError(
             f"{shown!r} leaves no queue to work: give a name, or a pattern such as '*'"
         )
     return wanted, skipped
+
+
+def bounded(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Take off the bounds of entries like `mail:5`; gives the names, and the bounds by name.
+
+    Of a name that is given twice the least counts. Raises `ConfigurationError`.
+    """
+    names: list[str] = []
+    bounds: dict[str, int] = {}
+    for text in given:
+        found = None if _skips(text) else _BOUND.fullmatch(text)
+        if found is None:
+            names.append(text)
+            continue
+        name, number = found.groups()
+        most = int(number) if number.isdecimal() and len(number) < _LONGEST else 0
+        check_bound(text, most)
+        names.append(name)
+        bounds[name] = min(most, bounds.get(name, most))
+    return tuple(names), bounds
+
+
+def shown(names: Iterable[str], bounds: Mapping[str, int]) -> list[str]:
+    """Give names as `bounded` takes them."""
+    return [f"{name}:{bounds[name]}" if name in bounds else name for name in names]
+
+
+def check_bound(entry: str, most: object) -> None:
+    """Raise `ConfigurationError` unless so many jobs of a queue may be all that run at once."""
+    if type(most) is not int or not 1 <= most <= LARGEST_BOUND:
+        raise ConfigurationError(
+            f"{printable(entry, 60)!r}: after a queue's name and a colon comes how many of its "
+            f"jobs run at once, from 1 to {LARGEST_BOUND}"
+        )
 
 
 class Queues:
@@ -49,7 +84,7 @@ class Queues:
         self._existing = existing
         self._seen: dict[str, float] = {}
         self._silent = False
-        self.patterns = tuple(filter(_is_pattern, self._wanted))
+        self.patterns = tuple(filter(is_queue_pattern, self._wanted))
         """The patterns among what was given: with none, the names never change."""
         self.names = self._among(())
         """The queues as last found: those given by name, until `find` was called."""
@@ -79,32 +114,11 @@ class Queues:
     def _among(self, existing: Sequence[str]) -> tuple[str, ...]:
         names: dict[str, None] = {}
         for text in self._wanted:
-            if _is_pattern(text):
+            if is_queue_pattern(text):
                 names.update(dict.fromkeys(name for name in existing if fnmatchcase(name, text)))
             else:
                 names[text] = None
         return tuple(name for name in names if not _matched(name, self._skipped))
-
-
-def _is_pattern(text: str) -> bool:
-    return not {*"*?[]"}.isdisjoint(text)
-
-
-def _checked(given: object) -> str:
-    if not isinstance(given, str) or not _is_pattern(given):
-        return queue_name(given)
-    if not _PATTERN.fullmatch(given) or _is_backward(given):
-        shown = printable(repr(given), 60)
-        raise InvalidQueueName(
-            f"{shown} is not a pattern of queue names: use A-Z a-z 0-9 _ . : - and * ? [abc] [a-z]"
-        )
-    return given
-
-
-def _is_backward(pattern: str) -> bool:
-    """Tell a set like `[z-a]`, which matches nothing."""
-    sets = _SET.findall(pattern)
-    return any(first > last for each in sets for first, last in _RANGE.findall(each))
 
 
 def _skips(given: object) -> bool:

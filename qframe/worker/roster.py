@@ -1,4 +1,4 @@
-"""Roster: what each worker says of itself in the store, and who of them is gone.
+"""Roster: what each worker, and each pool, says of itself in the store, and who of them is gone.
 
 It is information: no job's fate depends on it.
 """
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,7 +20,6 @@ from qframe.drivers import process
 from qframe.drivers.store import Store
 from qframe.worker.options import WorkerOptions
 
-PREFIX = "worker:"
 BEAT = 10.0
 """Seconds after which an entry is written again although nothing has changed."""
 TTL = 30.0
@@ -39,10 +39,11 @@ class Running(BaseModel):
     """When the attempt began, epoch seconds by the worker's clock, as all times here."""
 
 
-class Entry(BaseModel):
-    """One worker. `place` and `born` tell its process from a later one with its pid."""
+class Listed(BaseModel):
+    """One process. `place` and `born` tell it from a later one with its pid."""
 
     model_config = ConfigDict(frozen=True)
+    prefix: ClassVar[str]
 
     id: str
     name: str
@@ -56,27 +57,21 @@ class Entry(BaseModel):
     beat_at: float = 0.0
     qframe: str = ""
     python: str = ""
-    state: str = "idle"
-    """`idle`, `running` or `paused`."""
     concurrency: int = 1
-    """How many jobs it runs at once."""
-    jobs: tuple[Running, ...] = ()
-    """The jobs that run, the oldest first; none also between two jobs in quick succession."""
-    counts: dict[str, int] = {}
-    """How often its jobs came to which outcome, since it began."""
-    memory: float = 0.0
-    """Resident megabytes."""
+    """How many jobs it, or each of its workers, runs at once."""
+    scales: bool = False
+    """Whether that can be changed."""
 
     @property
     def key(self) -> str:
         """Where it is in the store."""
-        return PREFIX + self.id
+        return self.prefix + self.id
 
     @property
     def is_gone(self) -> bool:
         """Whether its process is known to have ended: killed, for else it had taken itself off.
 
-        Only known on the worker's own machine, and in its container.
+        Only known on its own machine, and in its container.
         """
         if (self.host, self.place) != (process.NAME, process.place()):
             return False
@@ -91,22 +86,73 @@ class Entry(BaseModel):
         return False
 
 
-def introduced(options: WorkerOptions, connection: str, queues: tuple[str, ...]) -> Entry:
+class Entry(Listed):
+    """One worker."""
+
+    prefix: ClassVar[str] = "worker:"
+
+    state: str = "idle"
+    """`idle`, `running` or `paused`."""
+    pool: int | None = None
+    """The pid of the pool that keeps it."""
+    jobs: tuple[Running, ...] = ()
+    """The jobs that run, the oldest first; none also between two jobs in quick succession."""
+    counts: dict[str, int] = {}
+    """How often its jobs came to which outcome, since it began."""
+    memory: float = 0.0
+    """Resident megabytes."""
+
+
+class PoolEntry(Listed):
+    """One pool."""
+
+    prefix: ClassVar[str] = "pool:"
+
+    size: int
+    """How many workers it keeps."""
+    least: int = 1
+    most: int | None = None
+    """Between which numbers that can be changed."""
+
+    def may_keep(self, workers: int) -> bool:
+        """Whether it may be told to keep so many."""
+        return self.least <= workers and (self.most is None or workers <= self.most)
+
+
+L = TypeVar("L", bound=Listed)
+
+
+def introduced(
+    options: WorkerOptions, connection: str, queues: tuple[str, ...], pool: int | None = None
+) -> Entry:
     """Give the first entry of a worker in this process."""
-    return Entry(
-        id=secrets.token_hex(8),
-        name=options.name,
-        concurrency=options.concurrency,
-        host=process.NAME,
-        pid=process.pid(),
-        place=process.place(),
-        born=process.born(process.pid()),
-        connection=connection,
-        queues=queues,
-        started_at=round(time.time(), 3),
-        qframe=_version(),
-        python=".".join(map(str, sys.version_info[:3])),
-    )
+    return Entry(**_here(options, connection, queues), pool=pool)
+
+
+def introduced_pool(
+    options: WorkerOptions, connection: str, size: int, least: int, most: int | None
+) -> PoolEntry:
+    """Give the first entry of a pool that is this process."""
+    about = _here(options, connection, options.queues)
+    return PoolEntry(**about, size=size, least=least, most=most)
+
+
+def _here(options: WorkerOptions, connection: str, queues: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "id": secrets.token_hex(8),
+        "name": options.name,
+        "host": process.NAME,
+        "pid": process.pid(),
+        "place": process.place(),
+        "born": process.born(process.pid()),
+        "connection": connection,
+        "queues": queues,
+        "started_at": round(time.time(), 3),
+        "qframe": _version(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "concurrency": options.concurrency,
+        "scales": options.concurrency > 1 or (options.isolate and not options.rest),
+    }
 
 
 def _version() -> str:
@@ -118,18 +164,23 @@ def _version() -> str:
 
 def listed(store: Store) -> list[Entry]:
     """Give the entries of all workers, by host and pid."""
-    return _read(text for _, text in store.items(PREFIX))
+    return _read((text for _, text in store.items(Entry.prefix)), Entry)
+
+
+def pools(store: Store) -> list[PoolEntry]:
+    """Give the entries of all pools, by host and pid."""
+    return _read((text for _, text in store.items(PoolEntry.prefix)), PoolEntry)
 
 
 def read(store: Store, keys: Iterable[str]) -> list[Entry]:
     """Give the entries that there still are."""
-    return _read(text for text in store.get(*keys) if text is not None)
+    return _read((text for text in store.get(*keys) if text is not None), Entry)
 
 
-def _read(texts: Iterable[str]) -> list[Entry]:
+def _read(texts: Iterable[str], kind: type[L]) -> list[L]:
     """Read entries; what another version wrote differently is left out."""
     entries = []
     for text in texts:
         with contextlib.suppress(ValidationError):
-            entries.append(Entry.model_validate_json(text))
+            entries.append(kind.model_validate_json(text))
     return sorted(entries, key=lambda entry: (entry.host, entry.pid, entry.started_at))

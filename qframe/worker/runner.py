@@ -18,6 +18,8 @@ from weakref import WeakSet
 from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.status import State
+from qframe.contracts.step import Outcome as StepOutcome
+from qframe.contracts.step import Result
 from qframe.dispatch import pusher
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
@@ -35,19 +37,21 @@ from qframe.exceptions import (
     UnknownJob,
 )
 from qframe.features.base import End
-from qframe.features.reserved import ReservedJob
-from qframe.jobs import execution
+from qframe.features.reserved import PATIENCE, ReservedJob
+from qframe.jobs import current, execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
 from qframe.payload import envelope
 from qframe.worker import outcome as outcomes
+from qframe.worker.bounds import Bounds
 from qframe.worker.cancellation import Cancellation
 from qframe.worker.counters import Counts
 from qframe.worker.exchange import Exchange
 from qframe.worker.leases import LeaseKeeper
 from qframe.worker.limits import Facts, Limits
 from qframe.worker.options import WorkerOptions
-from qframe.worker.outcome import Exhausted, Expired, Outcome, Unrunnable, Verdict
+from qframe.worker.outcome import Exhausted, Expired, Full, Outcome, Unrunnable, Verdict
+from qframe.worker.permits import Bound
 from qframe.worker.pool.scoreboard import JobScore, WorkerScore
 from qframe.worker.signals import Signals
 from qframe.worker.watchdog import Watchdog
@@ -55,6 +59,8 @@ from qframe.worker.watchdog import Watchdog
 log = logging.getLogger("qframe")
 
 _FIRST_PAUSE = 0.1
+_TRIES = 5
+"""So often another permit is tried where somebody else was first."""
 _TIDY_EVERY = 1.0
 _MOMENT = 1.0
 _GLANCE = 0.02
@@ -107,6 +113,7 @@ class Runner:
         *,
         heartbeat: Heartbeat | None = None,
         scoreboard: WorkerScore | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.connection = connection
         self.registry = registry
@@ -133,6 +140,10 @@ class Runner:
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)
         self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
+        self.bounds = bounds
+        """How many jobs of a queue or class may run at once; None: nobody asks."""
+        if bounds is not None:
+            self.heartbeat.add(bounds.permits.every, bounds.permits.beat)
 
     def _exchange(self) -> Exchange:
         return Exchange(self.connection, self._ran_twice)
@@ -143,10 +154,13 @@ class Runner:
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
         attempt = self.attempt(self, job)
+        before = current.running.set(job)
         try:
             attempt.outcome = attempt.run()
         finally:
             self.leases.drop(job)
+            self.let_go(job)
+            current.running.reset(before)
         if attempt.outcome is not Outcome.LOST:
             self.counts.count(attempt.name, job.queue, attempt.outcome)
         return attempt
@@ -155,6 +169,10 @@ class Runner:
         """No job follows at once: neither stage of a timeout has anything to end."""
         self.watchdog.cancel()
         self.signals.at_rest()
+
+    def pause(self, seconds: float) -> None:
+        """Let some time pass before a job is started."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Run no more."""
@@ -193,6 +211,63 @@ class Runner:
                 return False
             else:
                 return True
+
+    # -- jobs that may run only so many at once ----------------------------------------------------
+
+    def start(self, attempt: Attempt) -> bool:
+        """Start a held job; false where it is no longer ours, or was given back to wait."""
+        bounds = self.bounds_of(attempt)
+        if not bounds:
+            return self.exchange.start(attempt.job)
+        for _ in range(_TRIES):
+            if not self.admits(attempt, bounds):
+                return False
+            result = self.exchange.start_now(attempt.job)
+            if result.outcome is not StepOutcome.REFUSED:
+                return result.applied
+            self.was_refused(attempt.job, result)
+            if attempt.job.is_settled:
+                return False
+        self.put_off(attempt.job, bounds[0])
+        return False
+
+    def bounds_of(self, attempt: Attempt) -> Sequence[Bound]:
+        """Give the bounds over all workers that an attempt is to keep to."""
+        if self.bounds is None:
+            return ()
+        return self.bounds.of(attempt.job, attempt.name_sent, attempt.job_class)
+
+    def admits(self, attempt: Attempt, bounds: Sequence[Bound]) -> bool:
+        """Whether a job may be started, as far as is known; else it is given back to wait."""
+        assert self.bounds is not None  # noqa: S101 (there are bounds)
+        full = self.bounds.permits.pick(attempt.job, bounds)
+        if full is not None:
+            self.put_off(attempt.job, full)
+        return full is None
+
+    def put_off(self, job: ReservedJob, full: Bound) -> None:
+        """Give back a job for which there is no permit of this bound, uncounted."""
+        assert self.bounds is not None  # noqa: S101 (as above)
+        seconds = self.bounds.delay(full)
+        log.debug("%s %s waits: the %s is full", job.name, job.uuid, full.shown)
+        with suppress(SettleError):
+            self.exchange.give_back(job, End(State.WAITING, seconds))
+
+    def was_refused(self, job: ReservedJob, result: Result) -> None:
+        """Hear that a start was refused, for a permit that somebody else has.
+
+        Where a step is made in parts the job may count as started: then it is given back.
+        """
+        full = None if self.bounds is None else self.bounds.permits.refused(job, result)
+        if full is None:
+            job.mark_lost()
+        elif job.reservation.started:
+            self.put_off(job, full)
+
+    def let_go(self, job: ReservedJob) -> None:
+        """Hear that a job is over, whatever became of it."""
+        if self.bounds is not None:
+            self.bounds.permits.over(job)
 
     # -- leases that were lost --------------------------------------------------------------------
 
@@ -263,14 +338,20 @@ class Attempt:
                 self.runner.exchange.flush()
             return self._settle(verdict, 0.0)
         self.runner.watchdog.spare()
-        if not self.runner.exchange.start(self.job):
-            # Only held, and so not counted: another worker has it now, as it should.
+        if not self.runner.start(self):
+            # Only held, and so not counted: another worker has it now, or will, as it should.
             job = self.job
-            log.debug("%s %s was held too long and has gone to another worker", job.name, job.uuid)
+            if job.is_lost:
+                log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
             return Outcome.LOST
         return self._started()
 
     # -- before its start -------------------------------------------------------------------------
+
+    @property
+    def name_sent(self) -> str:
+        """The name of the class as the payload has it."""
+        return self._name
 
     def _unread(self) -> Verdict | None:
         """Fail a job that is none, or whose signature is not right; find the class of any other."""
@@ -310,7 +391,7 @@ class Attempt:
         until = time.monotonic() + _MOMENT
         with suppress(SettleError):
             while job.attempts() and not _is_told(job) and time.monotonic() < until:
-                time.sleep(_GLANCE)
+                self.runner.pause(_GLANCE)
                 job.recall()
 
     # -- while it runs ----------------------------------------------------------------------------
@@ -322,6 +403,7 @@ class Attempt:
         try:
             self.tell_processing()
             report = self.perform()
+            self.has_ended()
             if self.scoreboard is not None:
                 self.scoreboard.settling()
             seconds = time.monotonic() - self.began
@@ -329,12 +411,28 @@ class Attempt:
             if outcome is Outcome.CANCELLED:
                 runner.cancellation.granted(job)
         finally:
-            runner.running.pop(job, None)
-            runner.cancellation.ended(job)
-            if self.scoreboard is not None:
-                self.scoreboard.settled(deferred=runner.exchange.defers(job))
+            self.over()
         events.fire(events.JobAttempted, job, report.error)
         return outcome
+
+    def over(self) -> None:
+        """Take note that the attempt has ended."""
+        runner, job = self.runner, self.job
+        runner.running.pop(job, None)
+        runner.cancellation.ended(job)
+        if self.scoreboard is not None:
+            self.scoreboard.settled(deferred=runner.exchange.defers(job))
+
+    @property
+    def permits(self) -> Sequence[tuple[str, str]]:
+        """The keys of the permits that the job has, and what they hold."""
+        bounds = self.runner.bounds
+        return () if bounds is None else bounds.permits.of(self.job)
+
+    def has_ended(self) -> None:
+        """Hear that the handler has: its end gives its permits back."""
+        if self.runner.bounds is not None:
+            self.runner.bounds.permits.ended(self.job)
 
     def tell_processing(self) -> None:
         """Tell the listeners that an attempt starts."""
@@ -364,7 +462,7 @@ class Attempt:
             self._learn_completion(error)
         return error
 
-    def _learn_completion(self, error: BaseException | None) -> None:
+    def _learn_completion(self, error: BaseException | None, patience: float = PATIENCE) -> None:
         """Learn whether a job that raised had been completed, and committed that, before.
 
         What it raised holds what it had open, a session perhaps, until that is let go.
@@ -375,7 +473,7 @@ class Attempt:
             gc.collect()
 
         try:
-            self.job.learn_completion(let_go)
+            self.job.learn_completion(let_go, patience)
         except (NotCommitted, SettleError, BackendUnavailable) as found:
             log.warning("%s", found)
 
@@ -413,7 +511,7 @@ class Attempt:
         runner.watchdog.cover(limit)
         runner.leases.keep(self.job, limit)
         if self.scoreboard is not None:
-            self.scoreboard.running(self.job.reservation.fence, limit)
+            self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
 
     def _made(self) -> JobDefinition:
         """Find the class, importing it if it must be, and make the job from its data."""
@@ -436,8 +534,19 @@ class Attempt:
             raise Exhausted
         if self.limits.expired(before):
             raise Expired("it had expired")
+        self.admitted(job_class)
         self.cover(self.limits.timeout)
         self.interrupts.change_timeout(self.limits.timeout, time.monotonic() - self.began)
+
+    def admitted(self, job_class: type[JobDefinition]) -> None:
+        """Make sure that one more of a class may run that was not known before; raises `Full`."""
+        bounds, most = self.runner.bounds, job_class.concurrency
+        if bounds is None or most is None:
+            return
+        name = job_class.own_name()
+        seconds = bounds.admit(self.job, self._name, name, most)
+        if seconds is not None:
+            raise Full(name, seconds)
 
     # -- what becomes of it -----------------------------------------------------------------------
 

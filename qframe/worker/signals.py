@@ -20,19 +20,16 @@ _SLACK = 1.0
 class Signals(WakeUp):
     """What the worker has been told, and what wakes it when it is.
 
-    Off the main thread, or not `heard`, no signal arrives; `tell_to_stop` still works. Unless
-    `raising`, what ends the running job, which is in a process of its own then, is only noted in
-    `fired`.
+    Off the main thread, or not `heard`, no signal arrives; `tell_to_stop` still works.
     """
 
-    def __init__(self, *, raising: bool = True, heard: bool = True) -> None:
+    def __init__(self, *, heard: bool = True) -> None:
         super().__init__()
         self.quit = False
         self.stop_signal = 0
         self.paused = False
         self.fired: Interruption | None = None
         """What ended the running job, also when the job swallowed it."""
-        self._raising = raising
         self.on_main_thread = heard and threading.current_thread() is threading.main_thread()
         """Whether signals arrive here."""
         self._ending: tuple[Interruption, Callable[[], bool]] | None = None
@@ -164,5 +161,4 @@ class Signals(WakeUp):
         if self._running:
             self._running = False
             self.fired = error
-            if self._raising:
-                guard.interrupt(error, frame)
+            guard.interrupt(error, frame)

@@ -39,6 +39,11 @@ class Watchdog:
         self._fires_at = needed + (_SLACK if moved_lately else 0)
         faulthandler.dump_traceback_later(self._fires_at - now, exit=True, file=_STDERR)
 
+    def sooner(self, seconds: float) -> None:
+        """End the process in `seconds`, unless it is to end before that."""
+        if not self._fires_at or time.monotonic() + seconds < self._fires_at:
+            self.cover(seconds)
+
     def spare(self) -> None:
         """Cover nothing any more if it would fire soon: no job runs, but a driver call may wait."""
         if self._fires_at and self._fires_at - time.monotonic() < _PATIENCE:

@@ -13,6 +13,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.jobs import execution
 from qframe.manager import QueueManager
 from qframe.worker import roster
+from qframe.worker.bounds import Bounds
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -120,11 +121,15 @@ class Worker:
         return reason.exit_code
 
     def _signals_made(self) -> Signals:
+        if self.options.isolate:
+            from qframe.worker.isolation.signals import IsolatingSignals  # noqa: PLC0415 (as in `load`)
+
+            return IsolatingSignals(heard=self.heeds_signals)
         if self.options.concurrency > 1:
             from qframe.worker.slots.signals import SlotSignals  # noqa: PLC0415 (as in `load`)
 
             return SlotSignals(heard=self.heeds_signals)
-        return Signals(raising=not self.options.isolate, heard=self.heeds_signals)
+        return Signals(heard=self.heeds_signals)
 
     def _made(self, signals: Signals) -> Loop:
         """Make what this run is made of."""
@@ -145,25 +150,31 @@ class Worker:
             self.manager.settings.unknown_job_delays,
             heartbeat=beats,
             scoreboard=score,
+            bounds=Bounds(self.connection, self.options.bounds, self.manager.settings.queues),
         )
         return loop(
-            self.connection, self._selected(), self.options, signals, runner, beats, self.told
-        )
+            self.connection, self._selected(), self.options, signals, runner, beats, self.told,
+            self.member,
+        )  # fmt: skip
 
     def _kinds(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
         """Give the classes that run jobs as the options say; rare ones are imported here."""
+        if self.options.isolate:
+            return self._isolating(signals)
         if self.options.concurrency > 1:
             from qframe.worker.slots.feed import Feed  # noqa: PLC0415 (as in `load`)
             from qframe.worker.slots.runner import SlotRunner  # noqa: PLC0415 (as in `load`)
 
             return SlotRunner, Feed
-        if not self.options.isolate:
-            return Runner, self.loop
+        return Runner, self.loop
+
+    def _isolating(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
         if not signals.on_main_thread:
             raise ConfigurationError("isolate forks, which only the main thread may: run it there")
+        from qframe.worker.isolation.loop import IsolatingLoop  # noqa: PLC0415 (as in `load`)
         from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
 
-        return IsolatingRunner, self.loop
+        return IsolatingRunner, IsolatingLoop
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tell the pool that signals are heard; one for a pause may have come too early for it."""

@@ -265,6 +265,27 @@ def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_every_measure_of_awaiting_is_reported_and_so_is_who_is_not_here(tmp_path: Path) -> None:
+    binary("redis-server")
+    file = tmp_path / "raw.json"
+
+    done = run("awaiting", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["awaiting"]}
+    ways = [f"100 at once, {peer}" for peer in ("SAQ", "ARQ", "TaskIQ, streams", "streaq")]
+    assert set(found) == {
+        f"{way}{what}"
+        for way in (*ways, "100 by one call, streaq")
+        for what in ("", ": longest blockage of the loop", ": threads")
+    }
+    assert all(row["ours"] for row in found.values())
+    assert {row["peer"] for row in found.values()} == {"left out"}
+    assert {row["ours"] for measure, row in found.items() if "threads" in measure} == {"2"}
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
 @pytest.mark.parametrize("against", [False, True])

@@ -16,6 +16,7 @@ COMMANDS = [
     *(
         "work",
         "restart",
+        "scale",
         "workers",
         "counters",
         "pause",
@@ -54,6 +55,7 @@ def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) ->
 def test_each_command_takes_a_configuration_file(shop: Shop, command: str) -> None:
     assert "--config" in shop.run(command, "--help").out
     arguments = {"clear": ["database"], "forget": ["u"], "dispatch": ["shop.Order"]}
+    arguments |= {"scale": ["mail", "3"]}
     arguments |= {each: ["b"] for each in ("batch", "cancel-batch", "retry-batch")}
     said = shop.run(command, *arguments.get(command, []), "--config", "gone.toml")
     assert said.code == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -87,3 +89,33 @@ def test_a_line_and_a_table_take_any_text(stdout: Stdout) -> None:
     text.say("é\ud800")
     text.say_rows([{"job": "é\ud800"}], ["job"], empty="")
     assert written.getvalue().decode("ascii").split() == [r"\xe9\ud800", "job", r"\xe9\ud800"]
+
+
+class _Slow(io.StringIO):
+    """A stream whose writer others overtake."""
+
+    def write(self, text: str) -> int:
+        for character in text:
+            super().write(character)
+            if not self.tell() % 7:
+                time.sleep(0.0001)
+        return len(text)
+
+
+def test_the_lines_of_several_threads_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = _Slow()
+    monkeypatch.setattr(sys, "stdout", stream)
+    said = output(as_json=True)
+    words = [f"{number}" * 40 for number in range(4)]
+
+    def say(word: str) -> None:
+        for _ in range(5):
+            said.notice("told", word, "")
+
+    threads = [threading.Thread(target=say, args=(word,)) for word in words]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert sorted(row["message"] for row in rows) == sorted(words * 5)

@@ -56,6 +56,20 @@ def test_size_counts_each_queue_by_state(shop: Shop) -> None:
     }  # fmt: skip
 
 
+def test_size_shows_the_permits_of_bounded_queues(shop: Shop) -> None:
+    shop.write("qframe.toml", TWO + '[queues."e*"]\nconcurrency = 3\n')
+    fill(shop)
+    shop.queue.store.set("permit:queue:database:emails:1", "somebody", 60)
+    header, *rows = shop.run("size", "--connection", "database").lines
+    assert header.split()[-1] == "permits"
+    assert [row.split()[1:] for row in rows] == [
+        ["default", "0", "0", "1", "0"], ["emails", "3", "1", "0", "0", "1/3"],
+    ]  # fmt: skip
+    default, emails = shop.run("size", "--connection", "database", "--json").rows
+    assert default["permits"] is None
+    assert emails["permits"] == {"taken": 1, "of": 3}
+
+
 def test_size_of_an_empty_database(shop: Shop) -> None:
     (row,) = shop.run("size", "--json").rows
     assert (row["queue"], row["ready"]) == ("default", 0)

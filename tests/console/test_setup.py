@@ -99,6 +99,16 @@ def test_check_exits_1_when_something_is_wrong(shop: Shop, text: str, said: str)
     assert shop.run("check", "--json").code == 1
 
 
+def test_check_says_which_queues_have_bounds(shop: Shop) -> None:
+    toml = "[queues.mail]\nconcurrency = 20\nper_worker = 5\n[queues.'x-*']\nper_worker = 1\n"
+    shop.write("qframe.toml", toml)
+    out = shop.run("check").out
+    assert "queue    mail: 20 at once over all workers, 5 in each worker\n" in out
+    assert "queue    x-*: 1 in each worker\n" in out
+    said = shop.run("check", "--json").rows
+    assert said["queues"]["mail"] == {"concurrency": 20, "per_worker": 5}
+
+
 def test_check_exits_2_when_the_configuration_cannot_be_read(shop: Shop) -> None:
     shop.write("qframe.toml", "defualt = 1")
     assert shop.run("check").code == 2

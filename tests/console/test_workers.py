@@ -35,19 +35,34 @@ def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.Mo
     register(shop, name="mail", born="1", queues=("a", "b"), started_at=now + 1)
     header, *rows = shop.run("workers").lines
     assert header.split() == [
-        "worker", "queues", "state", "slots", "job", "for", "processed", "failed", "MB", "seen",
+        "worker", "queues", "state", "used", "free", "job", "for",
+        "processed", "failed", "MB", "seen",
     ]  # fmt: skip
     me = f"{process.NAME}:{os.getpid()}"
     assert [row.split() for row in rows] == [
-        [me, "database:default", "running", "1/1", "shop.Order", "2m", "5s",
+        [me, "database:default", "running", "1", "0", "shop.Order", "2m", "5s",
          "7", "0", "62", "0s", "ago"],
-        [me, "mail", "database:a,b", "gone", "0/1", "0", "0", "0", "0s", "ago"],
+        [me, "mail", "database:a,b", "gone", "0", "1", "0", "0", "0", "0s", "ago"],
     ]  # fmt: skip
     first, _ = shop.run("workers", "--json").rows
+    assert (first["concurrency"], first["used"], first["free"]) == (1, 1, 0)
+    assert first["pool"] is None
     (job,) = first["jobs"]
     assert job["name"] == "shop.Order"
     assert job["since"].startswith("20")
     assert (first["processed"], first["given_back"], first["memory"]) == (7, 1, 61.7)
+
+
+def test_no_slot_is_free_while_there_are_to_be_fewer(shop: Shop) -> None:
+    jobs = tuple(running(f"shop.{name}") for name in ("A", "B", "C"))
+    register(shop, state="running", jobs=jobs, concurrency=2, pool=77)
+    (row,) = shop.run("workers", "--json").rows
+    assert (row["concurrency"], row["used"], row["free"], row["pool"]) == (2, 3, 0, 77)
+    assert [job["name"] for job in row["jobs"]] == ["shop.A", "shop.B", "shop.C"]
+    _, first, *others = shop.run("workers").lines
+    assert first.split()[3:6] == ["3", "0", "shop.A"]
+    assert [line.split()[0] for line in others] == ["shop.B", "shop.C"]
+    assert all(line.split()[1].endswith("s") for line in others), "since when each runs"
 
 
 def test_names_of_jobs_are_made_harmless(shop: Shop) -> None:

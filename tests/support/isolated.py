@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -126,6 +127,100 @@ class Family(Queueable):
             time.sleep(600)
             os._exit(0)
         note("left", os.read(reader, 20).decode())
+
+
+class Sockets(Queueable):
+    """Counts what it has open to others."""
+
+    seconds: float = 1
+
+    def handle(self) -> None:
+        places = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        note("sockets", sum(str(place).startswith(("socket", "anon")) for place in places))
+        time.sleep(self.seconds)
+
+
+class Keeps(Queueable):
+    """Needs a process that has left it, and is its child again: for as long as it runs."""
+
+    seconds: float = 2
+
+    def handle(self) -> None:
+        reader, writer = os.pipe()
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                os.write(writer, str(os.getpid()).encode())
+                time.sleep(600)
+            os._exit(0)
+        os.wait()
+        helper = int(os.read(reader, 20))
+        note("helper", helper)
+        time.sleep(self.seconds)
+        os.kill(helper, 0)
+        note("kept", helper)
+
+
+class LeavesSocket(Queueable):
+    """Dies, but somebody who has left it holds what it had open, and writes rubbish to all that."""
+
+    def handle(self) -> None:
+        if not os.fork():
+            os.setsid()
+            note("left", os.getpid())
+            time.sleep(0.5)
+            while True:
+                for descriptor in range(3, 30):
+                    with contextlib.suppress(OSError):
+                        os.set_blocking(descriptor, False)
+                        os.write(descriptor, b"rubbish\n" * 1000)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Floods(Queueable):
+    """Says more than anybody can hear."""
+
+    seconds: float = 2
+    track = True
+
+    def handle(self) -> str:
+        note("start", "floods", self.attempts)
+        self.progress(0.5, "x" * 10_000_000)
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            self.progress(0.5, "x")
+            self.job.renew()
+        return "y" * 10_000_000
+
+
+class Disowned(Queueable):
+    """Gives its job away, as if its lease had been lost, and goes on."""
+
+    def handle(self) -> None:
+        job: Any = self.job
+        note("start", "disowned", os.getpid())
+        job.context.backend.apply(Step(job.reservation, Delete()))
+        time.sleep(60)
+        note("end", "disowned")
+
+
+class Cleans(Queueable):
+    """Fails, or dies, and takes its time to hear that."""
+
+    dies: bool = False
+    tries = 1
+
+    def handle(self) -> None:
+        note("start", "cleans", os.getpid())
+        if self.dies:
+            os._exit(3)
+        raise ValueError("no")
+
+    def failed(self, error: BaseException) -> None:
+        note("hears", type(error).__name__, time.time())
+        time.sleep(2)
+        note("heard", type(error).__name__, time.time())
 
 
 class ReturnsTwice(Queueable):

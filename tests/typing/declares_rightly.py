@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, assert_type
@@ -9,18 +10,27 @@ from typing import ClassVar, assert_type
 from pydantic import Field, field_validator
 
 from qframe import (
+    Batch,
+    Cancelling,
+    JobStatus,
     PendingDispatch,
     Queueable,
     QueueManager,
     Worker,
     WorkerOptions,
+    batch,
     bulk,
+    cancel,
+    chain,
     dispatch,
     dispatch_if,
     dispatch_unless,
     events,
+    find_batch,
     foreign,
+    job_status,
     queueable,
+    wait_for,
 )
 
 
@@ -122,15 +132,55 @@ async def use() -> None:
     assert_type(add(1, 2), int)
     assert_type(add.dispatch(1, b=2), PendingDispatch)
     assert_type(await later(1), str)
-    assert_type(bulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
+    assert_type(await bulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
     assert_type(dispatch_if(True, SendWelcome(user_id=1)), PendingDispatch | None)
     assert_type(dispatch_unless(True, SendWelcome(user_id=1)), PendingDispatch | None)
     theirs = foreign("App\\Import@handle", {"id": 7}, tries=3, backoff=(1, 5), queue="php")
     assert_type(dispatch(theirs).delay(10).send(), str)
-    assert_type(bulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
+    assert_type(await bulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
     manager = QueueManager({"default": "null"})
     assert_type(manager.connection("redis").push(SendWelcome(user_id=7), "high"), str)
     assert_type(Worker(manager, WorkerOptions(tries=5)).run(), int)
+
+
+async def ask(id_: str) -> JobStatus | None:
+    assert_type(await chain([SendWelcome(user_id=7)]).dispatch(), str)
+    assert_type(await chain([SendWelcome(user_id=7)]), str)
+    made = await batch([SendWelcome(user_id=7)]).name("x").dispatch()
+    assert_type(made, Batch)
+    assert_type(await batch([SendWelcome(user_id=7)]), Batch)
+    assert_type(await made.fresh(), Batch)
+    assert_type(await made.add(SendWelcome(user_id=8)), Batch)
+    assert_type(await made.cancel(), bool)
+    assert_type(await made.failed_jobs, list[str])
+    assert_type(await wait_for(id_, 60), JobStatus)
+    assert_type(await cancel(id_), Cancelling)
+    found = await find_batch(id_)
+    assert found is None or found.total
+    async with asyncio.TaskGroup() as group:
+        assert_type(group.create_task(wait_for(id_, 60)), asyncio.Task[JobStatus])
+    ids, ended = await asyncio.gather(bulk([SendWelcome(user_id=7)]), wait_for(id_, 60))
+    assert_type(ids, list[str])
+    assert_type(ended, JobStatus)
+    return await job_status(id_)
+
+
+def block(id_: str) -> JobStatus | None:
+    """Where no event loop runs, each is what it gives."""
+    ids: list[str] = bulk([SendWelcome(user_id=7)])
+    identity: str = chain([SendWelcome(user_id=7)]).dispatch()
+    made: Batch = batch([SendWelcome(user_id=7)]).dispatch()
+    was_cancelled: bool = made.cancel()
+    failed: Sequence[str] = made.fresh().failed_jobs
+    ended: JobStatus = wait_for(id_, 60)
+    outcome: Cancelling = cancel(id_)
+    if cancel(id_) is Cancelling.REMOVED and made.cancel():
+        print(ids, identity, was_cancelled, failed, ended.state, outcome)
+    found = job_status(id_)
+    if found is None:
+        return None
+    print(found.state)
+    return job_status(id_)
 
 
 @events.listen(events.JobFailed)

@@ -7,10 +7,14 @@ from qframe import (
     QueueManager,
     Worker,
     WorkerOptions,
+    bulk,
     dispatch,
     events,
+    find_batch,
     foreign,
+    job_status,
     queueable,
+    wait_for,
 )
 
 
@@ -69,6 +73,14 @@ foreign(7)  # type: ignore[arg-type]
 
 Worker(QueueManager(), WorkerOptions(tris=5))  # type: ignore[call-arg]
 WorkerOptions(tries="5")  # type: ignore[arg-type]
+
+
+async def ask(id_: str) -> None:
+    print((await job_status(id_)).state)  # type: ignore[union-attr]
+    print((await find_batch(id_)).total)  # type: ignore[union-attr]
+    print((await wait_for(id_, 60)).stat)  # type: ignore[attr-defined]
+    numbers: list[int] = await bulk([SendWelcome(user_id=7)])  # type: ignore[assignment]
+    print(numbers, job_status(id_).stat)  # type: ignore[union-attr]
 
 
 @events.listen(events.JobFailed)  # type: ignore[arg-type]

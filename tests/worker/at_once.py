@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import os
+import signal
 import sys
 import threading
 import time
@@ -12,9 +15,14 @@ from typing import Any, ClassVar
 
 from jobs import note  # type: ignore[import-not-found] # the project's
 
-from qframe import Queueable, middleware
+from qframe import Queueable, events, middleware
 
 whose: ContextVar[str] = ContextVar("whose", default="nobody")
+
+
+@events.listen(events.WorkerInterrupted)
+def told(_: events.WorkerInterrupted) -> None:
+    note("told")
 
 
 class Waits(Queueable):
@@ -24,7 +32,7 @@ class Waits(Queueable):
     seconds: float = 0.5
 
     async def handle(self) -> None:
-        note("start", self.word, self.attempts, time.time())
+        note("start", self.word, self.attempts, time.time(), os.getpid())
         try:
             await asyncio.sleep(self.seconds)
         except BaseException as error:
@@ -41,7 +49,7 @@ class Blocks(Queueable):
     seconds: float = 0.5
 
     def handle(self) -> None:
-        note("start", self.word, self.attempts, time.time())
+        note("start", self.word, self.attempts, time.time(), os.getpid())
         until = time.monotonic() + self.seconds
         try:
             while time.monotonic() < until:
@@ -78,6 +86,11 @@ class Late(Queueable):
 
     async def has_a_task_compute(self) -> None:
         await asyncio.create_task(self.computes())
+
+    async def has_another_task_compute(self) -> None:
+        task = asyncio.create_task(self.computes())
+        await asyncio.sleep(60)
+        await task
 
     async def has_a_group(self) -> None:
         async def one() -> None:
@@ -144,6 +157,23 @@ class Leaves(Queueable):
 
     async def _exit(self) -> None:
         sys.exit(4)
+
+
+class Hogs(Queueable):
+    """Keeps the interpreter's lock for ever, from its first moment."""
+
+    timeout: ClassVar[float | None] = 1
+
+    def handle(self) -> None:
+        all(itertools.repeat(1))
+
+
+class Kills(Queueable):
+    """Ends the process before any job that comes to the loop after it."""
+
+    async def handle(self) -> None:
+        note("start", "kills", self.attempts)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class ExitsInThread(Queueable):
@@ -227,3 +257,39 @@ class Fails(Queueable):
     async def failed(self, error: BaseException) -> None:
         await asyncio.sleep(0.01)
         note("failed", type(error).__name__)
+
+
+class Few(Waits):
+    """Of which so many run at once over all workers."""
+
+    concurrency = 2
+
+
+class FewInThread(Blocks):
+    concurrency = 2
+
+
+class Ends(Queueable):
+    """Comes to each end there is."""
+
+    tries: ClassVar[int | None] = 2
+    timeout: ClassVar[float | None] = 1
+    concurrency = 2
+    how: str
+
+    def handle(self) -> None:
+        note("ending", self.how, self.attempts)
+        match self.how:
+            case "fails":
+                raise ValueError("boom")
+            case "releases" if self.attempts == 1:
+                self.release()
+            case "deletes":
+                self.delete()
+            case "late":
+                while True:
+                    time.sleep(0.01)
+            case "stays":
+                time.sleep(60)
+            case "dies":
+                os.kill(os.getpid(), 9)

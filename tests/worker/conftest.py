@@ -74,7 +74,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]
         with BeanstalkdProject(tmp_path / "app", beanstalkd) as on_beanstalkd:
             yield on_beanstalkd
         return
-    if request.param == "postgresql":
+    if request.param in {"postgresql", "mariadb"}:
         with DatabaseProject(tmp_path / "app", url=settings_of(request)["url"]) as on_database:
             yield on_database
         return

@@ -252,6 +252,33 @@ def test_a_lease_that_was_lost_is_told_once(kept: Kept, caplog: pytest.LogCaptur
     assert caplog.text.count("its lease has passed to another worker") == 1
 
 
+def test_a_backend_that_hardly_answers_is_asked_for_one_lease_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(monkeypatch)
+    for name in ("B", "C"):
+        kept.bench.push(name)
+    jobs = [kept.job, *(kept.bench.held() for _ in range(2))]
+    for job in jobs[1:]:
+        assert kept.bench.runner.exchange.start(job)
+    kept.bench.backend.apply()
+    for job in jobs:
+        kept.keeper.keep(job, 0)
+    renewed: list[ReservedJob] = []
+
+    def slowly(job: ReservedJob) -> None:
+        renewed.append(job)
+        kept.now += 2
+
+    monkeypatch.setattr(ReservedJob, "renew", slowly)
+    while not renewed:
+        kept.pass_time(kept.keeper.every)
+    assert len(renewed) == 1, "who calls it may have other things to do"
+    kept.keeper.look()
+    kept.keeper.look()
+    assert set(renewed) == set(jobs), "what is due first comes first"
+
+
 def test_one_that_has_settled_itself_is_left_alone(
     kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:

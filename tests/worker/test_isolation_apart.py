@@ -76,6 +76,20 @@ def test_where_no_process_can_be_forked_the_job_is_given_back(project: Project) 
     stop(worker)
 
 
+def test_who_finds_no_room_waits_for_it_and_its_neighbours_go_on(project: Project) -> None:
+    project.configure('jobs = ["jobs"]\n', retry_after=1)
+    for _ in range(2):
+        project.push("Sleep", {"seconds": 0.5}, timeout=1)
+    project.push("Sleep", {"seconds": 4, "word": "neighbour"}, maxTries=1)
+    worker = work(project, "fork", "--concurrency", 4, "--preload")
+    wait_for(lambda: len(project.notes("end")) == 3, "all three")
+    wait_for(project.empty, "nothing to be left")
+    assert worker.out.count("GIVEN BACK  no process can be forked") == 1
+    assert "LOST" not in worker.out, "the lease of who waits was kept"
+    assert [line[2] for line in project.notes("start")] == ["1"] * 3
+    stop(worker)
+
+
 def test_a_job_out_of_tries_is_told_in_a_process_of_its_own(project: Project) -> None:
     """With its class known, it is failed before it is started; the worker runs nothing of it."""
     project.configure('jobs = ["iso"]\n', retry_after=1)

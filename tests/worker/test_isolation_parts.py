@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import selectors
 import signal
 import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -13,7 +19,11 @@ from qframe.contracts.status import State
 from qframe.exceptions import JobTimedOut, LeaseLost, MaxAttemptsExceeded, QframeError
 from qframe.features import status
 from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.registry import Registry
 from qframe.payload import tracebacks
+from qframe.worker import process_tree
+from qframe.worker.isolation import supervision
 from qframe.worker.isolation.job import ChildChannel
 from qframe.worker.isolation.messages import (
     ElsewhereError,
@@ -22,9 +32,13 @@ from qframe.worker.isolation.messages import (
     unpacked,
     unpacked_end,
 )
+from qframe.worker.isolation.runner import IsolatingRunner
+from qframe.worker.isolation.signals import IsolatingSignals
 from qframe.worker.isolation.spawn import ChildExit
 from qframe.worker.isolation.supervision import SupervisedChild
+from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Exhausted, Unrunnable
+from qframe.worker.slots.base import SlottedAttempt
 from tests.worker.bench import Bench
 
 
@@ -125,13 +139,17 @@ def test_an_error_that_comes_back_is_the_same() -> None:
 def channels() -> tuple[socket.socket, ChildChannel, SupervisedChild]:
     """Give both ends of a channel whose process has ended."""
     ours, theirs = socket.socketpair()
-    child = SupervisedChild(Bench().runner, 0, frozenset(), ours)
-    child.exit = ChildExit(0, 0)
-    return theirs, ChildChannel(theirs), child
+    return theirs, ChildChannel(theirs), supervised(ours, lambda _: ChildExit(0, 0))
+
+
+def supervised(sock: socket.socket, ended: Callable[[int], ChildExit | None]) -> SupervisedChild:
+    selector = selectors.DefaultSelector()
+    selector.register(sock, selectors.EVENT_READ)
+    return SupervisedChild(0, sock, ended, selector, None)
 
 
 def dismiss(worker: SupervisedChild) -> None:
-    worker.end(0, lambda _: False)
+    assert list(worker.ending(0)) == []
 
 
 def test_messages_come_in_order_and_whole() -> None:
@@ -172,6 +190,90 @@ def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
     theirs.close()
 
 
+def test_of_what_is_said_again_and_again_the_last_is_heard() -> None:
+    theirs, job, worker = channels()
+    for message in (
+        {"say": "progress", "done": 0.1},
+        {"say": "progress", "done": 0.2},
+        {"say": "renew"},
+        {"say": "progress", "done": 0.3},
+        {"say": "renew"},
+        {"say": "intent", "n": 1},
+        {"say": "intent", "n": 2},
+        {"say": "progress", "done": 0.4},
+    ):
+        job.tell(message)
+    heard = [(each["say"], each.get("done", each.get("n"))) for each in worker.hear()]
+    assert heard == [
+        ("progress", 0.3),
+        ("renew", None),
+        ("intent", 1),
+        ("intent", 2),
+        ("progress", 0.4),
+    ]
+    dismiss(worker)
+    theirs.close()
+
+
+def test_a_message_that_is_not_taken_at_once_is_told_bit_by_bit() -> None:
+    theirs, job, worker = channels()
+    steps = worker.telling({"text": "x" * 500_000})
+    assert next(steps) > time.monotonic(), "it waits for room"
+    told = ThreadPoolExecutor(1).submit(job.hear)
+    for _ in steps:
+        assert worker.selector.select(20), "there is room"
+    assert told.result(20) == {"text": "x" * 500_000}
+    assert not worker.selector.select(0), "it is listened to again"
+    job.tell({"n": 1})
+    assert worker.selector.select(20)
+    dismiss(worker)
+    theirs.close()
+
+
+def test_a_message_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_LONGEST", 100_000)
+    theirs, _, worker = channels()
+    theirs.send(b"x" * 150_000)
+    assert worker.hear() == []
+    assert worker.is_closed
+    dismiss(worker)
+    theirs.close()
+
+
+def test_a_process_that_not_even_a_kill_ends_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is stuck in the system, that is; its signals, and the clock, are made up."""
+    now, sent = 1000.0, []
+    monkeypatch.setattr(f"{supervision.__name__}.time.monotonic", lambda: now)
+    monkeypatch.setattr(process_tree, "send", lambda *what: sent.append(what[1]))
+    monkeypatch.setattr(process_tree, "kill_group", lambda _: sent.append("group"))
+    ours, theirs = socket.socketpair()
+    ends: list[ChildExit] = []
+    worker = supervised(ours, lambda _: ends[0] if ends else None)
+    worker.allow(5)
+    steps = worker.waiting(lambda _: False)
+    assert next(steps) == 1005
+    now = 1005.0
+    assert next(steps) == 1005 + supervision.STACKS
+    assert (worker.was_late, sent) == (True, [signal.SIGQUIT])
+    now += supervision.STACKS
+    assert next(steps) == now + supervision.KILLED
+    assert sent == [signal.SIGQUIT, "group", signal.SIGKILL]
+    now += supervision.KILLED
+    assert next(steps) == now
+    with pytest.raises(StopIteration) as over:
+        next(steps)
+    assert over.value.value is False
+    assert worker.is_stuck
+    rest = worker.ending(5)
+    assert next(rest) == math.inf, "its slot is taken until it is gone"
+    ends.append(ChildExit(0, signal.SIGKILL))
+    assert list(rest) == []
+    assert len(sent) == 3
+    theirs.close()
+
+
 def test_a_descriptor_that_is_something_else_now_is_not_written_to() -> None:
     theirs, job, worker = channels()
     other, end = socket.socketpair()
@@ -197,3 +299,35 @@ def test_an_end_is_put_into_words() -> None:
     assert "nobody knows how" in ChildExit(7, None).words()
     assert ChildExit(7, 0).is_clean
     assert not ChildExit(7, None).is_clean
+
+
+# -- slots ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runner() -> Iterator[IsolatingRunner]:
+    options = WorkerOptions(concurrency=2)
+    with IsolatingSignals(heard=False) as signals:
+        made = IsolatingRunner(Bench().connection, Registry(), options, signals)
+        yield made
+        made.close()
+
+
+def test_slots_may_become_more_and_fewer_while_jobs_run(runner: IsolatingRunner) -> None:
+    attempts = [SlottedAttempt(runner, cast("ReservedJob", None)) for _ in range(4)]
+    for attempt in attempts[:2]:
+        runner.enter(attempt)
+    assert (runner.busy, runner.free) == (2, 0)
+    runner.slots = 4
+    for attempt in attempts[2:]:
+        runner.enter(attempt)
+    assert (runner.busy, runner.free) == (4, 0)
+    assert [attempt.slot for attempt in attempts] == [0, 1, 2, 3]
+    runner.slots = 2
+    runner.leave(attempts[1])
+    assert (runner.busy, runner.free) == (3, 0)
+    runner.leave(attempts[3])
+    runner.leave(attempts[2])
+    assert (runner.busy, runner.free) == (1, 1)
+    runner.enter(attempts[3])
+    assert attempts[3].slot == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from qframe.drivers.memory.backend import MemoryBackend
@@ -9,7 +11,7 @@ from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
 from qframe.worker import WorkerOptions
 from qframe.worker.control import Control, pause_key
-from qframe.worker.queues import KEPT, Queues
+from qframe.worker.queues import KEPT, Queues, bounded, shown
 
 THERE = ["MAIL-x", "default", "high", "mail-a", "mail-b", "mail-slow", "x.1:2"]
 
@@ -139,6 +141,40 @@ def test_what_is_neither_a_name_nor_a_pattern_is_refused(given: list[str], messa
 def test_skips_that_leave_nothing_are_refused(given: str) -> None:
     with pytest.raises(ConfigurationError, match="leaves no queue to work: give a name, or"):
         WorkerOptions(queues=tuple(given.split(",")))
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "bounds"),
+    [
+        ("mail:5,*", "mail,*", {"mail": 5}),
+        ("a:5:50", "a:5", {"a:5": 50}),
+        ("mail-*:5,high", "mail-*,high", {"mail-*": 5}),
+        ("[a-c]:1", "[a-c]", {"[a-c]": 1}),
+        ("a:3,a:2,a", "a,a,a", {"a": 2}),
+        ("a:007", "a", {"a": 7}),
+        ("*,!a:5", "*,!a:5", {}),
+        ("a:b,a:5x,a:1e3,a:", "a:b,a:5x,a:1e3,a:", {}),
+        ("", "", {}),
+    ],
+)
+def test_a_number_behind_a_colon_is_a_bound(given: str, names: str, bounds: dict[str, int]) -> None:
+    parts = given.split(",")
+    assert bounded(parts) == (tuple(names.split(",")), bounds)
+    assert ",".join(shown(*bounded(parts))).replace("a:2,a:2,a:2", "a:3,a:2,a") in {
+        given.replace("007", "7"), given,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", [{"a": 0}, {"a": -1}, {"a": 1001}, {"a": True}, {"a": "5"}])
+def test_wrong_bounds_in_code_are_refused(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"'a:.*from 1 to 1000"):
+        WorkerOptions(bounds=bounds)
+
+
+def test_bounds_in_code_are_of_names_and_patterns() -> None:
+    assert WorkerOptions(queues=("a:5",), bounds={"a:5": 3, "b*": 1000}).queues == ("a:5",)
+    with pytest.raises(InvalidQueueName):
+        WorkerOptions(bounds={"a b": 5})
 
 
 @pytest.mark.parametrize("given", ["[a-]", "[-a]x", "[a-c-e]*", "[--a]", "[!-]", "z-a*", "*" * 99])

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,43 @@ class TestScoreboard:
         assert [job.fence for job in score.last_jobs()] == [b"one", b"two", b""]
         assert score.deadline() == second.last_job().deadline, "the earliest"
         score.close()
+
+    def test_parts_that_are_appended_are_found_by_the_other_process(
+        self, score: WorkerScore
+    ) -> None:
+        writer = WorkerScore(score.descriptor)
+        writer.jobs[0].running(b"one", 0)
+        writer.grow(3)
+        writer.grow(2)
+        assert len(writer.jobs) == 3
+        writer.jobs[2].running(b"three", 5)
+        assert score.running() == 2
+        assert [job.fence for job in score.last_jobs()] == [b"one", b"", b"three"]
+        writer.grow(4)
+        writer.jobs[3].running(b"four", 3)
+        assert score.deadline() == writer.jobs[3].last_job().deadline
+        assert writer.jobs[0].last_job().fence == b"one", "what was there stays"
+
+    def test_what_a_job_has_put_in_its_place_is_left_alone(
+        self, score: WorkerScore, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "theirs"
+        file.write_bytes(b"theirs")
+        before = os.dup(score.descriptor)
+        with file.open("rb+") as theirs:
+            os.dup2(theirs.fileno(), score.descriptor)
+        with pytest.raises(OSError, match="has closed"):
+            score.grow(2)
+        assert file.read_bytes() == b"theirs"
+        os.dup2(before, score.descriptor)
+        os.close(before)
+
+    def test_the_pool_says_how_many_slots_there_are_to_be(self, score: WorkerScore) -> None:
+        assert WorkerScore(score.descriptor).slots == 0
+        score.slots = 10_000
+        score.paused = True
+        score.farewell("memory", {})
+        assert WorkerScore(score.descriptor).slots == 10_000
 
     def test_a_job_is_counted_once_however_often_its_limits_change(
         self, score: WorkerScore

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qframe.contracts.backend import Capability
 from qframe.worker import roster
 from tests.support.process import Process, Project, wait_for
 
@@ -113,7 +114,10 @@ def test_a_handler_is_on_the_one_loop_whatever_is_around_it(crowd: Project) -> N
 
 
 @both_loops
-@pytest.mark.parametrize("how", ["awaits", "computes", "has_a_task_compute", "has_a_group"])
+@pytest.mark.parametrize(
+    "how",
+    ["awaits", "computes", "has_a_task_compute", "has_another_task_compute", "has_a_group"],
+)
 def test_a_late_job_sees_why_it_ends_and_nobody_else_does(crowd: Project, how: str) -> None:
     push(crowd, "Late", how=how)
     push(crowd, "Waits", seconds=3)
@@ -124,8 +128,7 @@ def test_a_late_job_sees_why_it_ends_and_nobody_else_does(crowd: Project, how: s
     assert "JobTimedOut" in crowd.failure().exception
     (saw,) = crowd.notes("saw")
     assert saw[1] == how
-    if how != "has_a_task_compute":  # it is in its task that this one is ended
-        assert saw[2] == "JobTimedOut"
+    assert saw[2] == "JobTimedOut"
     assert len(crowd.notes("cleaned")) == (2 if how == "has_a_group" else 0)
     assert worker.alive(), "a job that has ended leaves nothing that is not to be trusted"
     assert crowd.stop([worker]) == [0]
@@ -166,12 +169,22 @@ def test_a_job_that_does_not_end_is_settled_without_its_handler(crowd: Project, 
     assert [job.attempts() for found in jobs for job in found] == [0] * left
 
 
+@pytest.mark.slow
+def test_a_job_that_keeps_the_interpreter_to_itself_ends_the_process(crowd: Project) -> None:
+    crowd.configure('jobs = ["at_once"]')
+    push(crowd, "Hogs")
+    worker = work(crowd, "--grace", 1)
+    assert worker.wait(40) == 1
+    assert "in handle" in worker.err
+
+
 def test_the_first_stop_signal_lets_jobs_end(crowd: Project) -> None:
     push(crowd, "Waits", seconds=2)
     push(crowd, "Blocks", seconds=2)
     worker = work(crowd)
     crowd.wait_for_note("start", count=2)
     worker.signal(signal.SIGTERM)
+    crowd.wait_for_note("told")
     push(crowd, "Waits", word="next")
     assert worker.wait() == 0
     assert ended(crowd) == 2
@@ -283,8 +296,8 @@ def test_a_worker_lists_what_it_runs(crowd: Project) -> None:
         return [job.name for entry in roster.listed(crowd.queue.store) for job in entry.jobs]
 
     wait_for(lambda: sorted(jobs()) == ["at_once.Blocks", "at_once.Waits"], "both to be listed")
-    shown = crowd.start("workers").finished()
-    assert "2/7" in shown.out
+    shown = crowd.start("workers").finished().out.splitlines()
+    assert shown[1].split()[2:5] == ["running", "2", "5"]
     worker.signal(signal.SIGUSR1)
     assert worker.wait() == 1
 
@@ -321,3 +334,17 @@ def test_a_pool_settles_all_that_a_dead_worker_ran(crowd: Project) -> None:
     assert time.monotonic() - began < 15
     assert pool.stop() == 0
     assert sorted(line[2] for line in crowd.notes("start")) == ["1"] * 6 + ["2"] * 6
+
+
+def test_a_job_that_kills_its_worker_costs_those_that_had_not_begun_nothing(crowd: Project) -> None:
+    if Capability.AHEAD not in crowd.queue.capabilities:
+        pytest.skip("there the server counts reservations, and gives back by itself")
+    crowd.configure('jobs = ["at_once"]')
+    push(crowd, "Kills")
+    for number in range(6):
+        push(crowd, "Waits", word=str(number), seconds=0.1)
+    pool = work(crowd, "--workers", 1, "--tries", 1, slots=10)
+    wait_for(lambda: ended(crowd) == 6, "its neighbours")
+    wait_for(lambda: len(crowd.failed()) == 1, "the one that kills to be failed")
+    assert pool.stop() == 0
+    assert sorted(line[2] for line in crowd.notes("start")) == ["1"] * 7

@@ -1,4 +1,4 @@
-"""Fifty jobs at once, and what breaks: nothing is lost, and each settle is applied once."""
+"""Many jobs at once, and what breaks: nothing is lost, and each settle is applied once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 _JOBS = int(os.environ.get("SLOTS_JOBS", "600"))
 """20,000 take some minutes."""
-_SLOTS = 50
+_SLOTS = {"": 50, "--isolate": 10}
+"""How many run at once, in one process and in one each."""
+
+isolated_too = pytest.mark.parametrize("how", _SLOTS)
 
 
 @pytest.fixture
 def crowd(project: Project) -> Project:
     shutil.copy(Path(__file__).with_name("at_once.py"), project.root)
-    project.configure(retry_after=2)
+    project.configure('jobs = ["at_once"]\n', retry_after=2)
     for number in range(_JOBS):
         kind = "Waits" if number % 3 else "Blocks"
         project.push(f"at_once.{kind}", {"word": str(number), "seconds": 0.05})
     return project
 
 
-def start(project: Project) -> Process:
-    return project.work("--concurrency", _SLOTS, "--tries", 0)
+def start(project: Project, how: str) -> Process:
+    options = [how, "--preload"] if how else []
+    return project.work("--concurrency", _SLOTS[how], "--tries", 0, *options)
 
 
 def done(project: Project) -> set[str]:
@@ -48,9 +52,10 @@ def finish(project: Project) -> Counter[str]:
 
 
 @pytest.mark.slow
+@isolated_too
 @pytest.mark.timeout(900)
-def test_workers_are_killed(crowd: Project) -> None:
-    workers = [start(crowd) for _ in range(2)]
+def test_workers_are_killed(crowd: Project, how: str) -> None:
+    workers = [start(crowd, how) for _ in range(2)]
     kills = 0
     while len(done(crowd)) < _JOBS * 0.8:
         oldest = workers.pop(0)
@@ -59,20 +64,21 @@ def test_workers_are_killed(crowd: Project) -> None:
         oldest.signal(signal.SIGKILL)
         oldest.wait()
         kills += 1
-        workers.append(start(crowd))
+        workers.append(start(crowd, how))
     starts = finish(crowd)
     assert crowd.stop(workers) == [0, 0]
-    assert sum(starts.values()) - _JOBS <= kills * _SLOTS, "only what ran may run twice"
+    assert sum(starts.values()) - _JOBS <= kills * _SLOTS[how], "only what ran may run twice"
 
 
 @pytest.mark.slow
+@isolated_too
 @pytest.mark.timeout(900)
-def test_a_worker_stands_still_for_longer_than_its_leases(crowd: Project) -> None:
-    frozen, other = start(crowd), start(crowd)
+def test_a_worker_stands_still_for_longer_than_its_leases(crowd: Project, how: str) -> None:
+    frozen, other = start(crowd, how), start(crowd, how)
     wait_for(lambda: len(done(crowd)) >= 100, "some jobs")
     frozen.signal(signal.SIGSTOP)
     time.sleep(4)
     frozen.signal(signal.SIGCONT)
     starts = finish(crowd)
     assert crowd.stop([frozen, other]) == [0, 0]
-    assert sum(starts.values()) - _JOBS <= _SLOTS, "only what ran may run twice"
+    assert sum(starts.values()) - _JOBS <= _SLOTS[how], "only what ran may run twice"

@@ -5,6 +5,10 @@ const fs = require("node:fs");
 const written = fs.openSync("written", "a");
 const times = fs.openSync("times", "a");
 const gate = Number(process.env.BENCH_GATE || 0);
+const waits = Number(process.env.BENCH_WAITS || 0) * 1000;
+const computes = Number(process.env.BENCH_COMPUTES || 0) * 1e6;
+const now = () => (performance.timeOrigin + performance.now()) / 1000;
+let started = 0;
 let waited = !gate;
 
 function passGate() {
@@ -16,19 +20,41 @@ function passGate() {
   fs.closeSync(file);
 }
 
-exports.append = () => {
+function append() {
   if (!waited) passGate();
   fs.writeSync(written, ".");
+}
+
+// A promise of it where the job is to wait.
+exports.append = () => {
+  if (!waits) return append();
+  return new Promise((wake) => setTimeout(wake, waits)).then(append);
 };
+
+// Processor time, as everybody's: of a machine that is busy it takes longer.
+function compute() {
+  const began = process.cpuUsage();
+  for (;;) {
+    const { user, system } = process.cpuUsage(began);
+    if (user + system >= computes) return;
+  }
+}
 
 exports.since = (moment) => {
-  fs.writeSync(times, `${(Date.now() / 1000 - moment).toFixed(6)}\n`);
-  exports.append();
+  const late = (now() - moment).toFixed(6);
+  if (!computes) fs.writeSync(times, `${late}\n`);
+  else if (++started % 100) fs.writeSync(times, `${late} ${moment.toFixed(6)}\n`);
+  else {
+    fs.writeSync(times, `- ${moment.toFixed(6)}\n`);
+    compute();
+  }
+  append();
 };
 
-// Dispatches as `many COUNT` or `spaced COUNT SEED` says, and prints how many a second.
+// Dispatches as `many COUNT`, `spaced COUNT SEED` or `paced COUNT EACH_SECOND` says, and prints how
+// many a second.
 exports.produce = async (append, since) => {
-  const [, , what, number] = process.argv;
+  const [, , what, number, eachSecond] = process.argv;
   const count = Number(number);
   await append();
   let rate = 0;
@@ -39,7 +65,14 @@ exports.produce = async (append, since) => {
   } else if (what === "spaced") {
     for (let done = 0; done < count; done++) {
       await new Promise((wake) => setTimeout(wake, 100 + Math.random() * 200));
-      await since(Date.now() / 1000);
+      await since(now());
+    }
+  } else if (what === "paced") {
+    const began = performance.now();
+    for (let done = 0; done < count; done++) {
+      const left = began + (done * 1000) / Number(eachSecond) - performance.now();
+      if (left > 0) await new Promise((wake) => setTimeout(wake, left));
+      await since(now());
     }
   }
   console.log(JSON.stringify(rate));

@@ -10,11 +10,30 @@ Redis.silence_deprecations = true # Debian's redis gem would warn at every comma
 
 WRITTEN = File.open("written", "a")
 TIMES = File.open("times", "a")
+WAITS = ENV["BENCH_WAITS"].to_f
+COMPUTES = ENV["BENCH_COMPUTES"].to_f
+
+# Which each hundredth is; threads count together.
+class Started
+  LOCK = Mutex.new
+  @count = 0
+
+  def self.next
+    LOCK.synchronize { @count += 1 }
+  end
+end
+
+def compute
+  clock = Process::CLOCK_THREAD_CPUTIME_ID
+  ends = Process.clock_gettime(clock) + COMPUTES
+  nil while Process.clock_gettime(clock) < ends
+end
 
 class Append
   include Sidekiq::Worker
 
   def perform
+    sleep(WAITS) if WAITS.positive?
     WRITTEN.syswrite(".")
     sleep(ENV["BENCH_SLEEPS"].to_f) if ENV["BENCH_SLEEPS"]
   end
@@ -24,7 +43,15 @@ class Since
   include Sidekiq::Worker
 
   def perform(moment)
-    TIMES.syswrite(format("%.6f\n", Time.now.to_f - moment))
+    late = Time.now.to_f - moment
+    if COMPUTES.zero?
+      TIMES.syswrite(format("%.6f\n", late))
+    elsif (Started.next % 100).positive?
+      TIMES.syswrite(format("%.6f %.6f\n", late, moment))
+    else
+      TIMES.syswrite(format("- %.6f\n", moment))
+      compute
+    end
     WRITTEN.syswrite(".")
   end
 end

@@ -208,7 +208,7 @@ class DatabaseBackend(Backend):
 
     def read(self, *keys: str) -> list[str | None]:
         with self.database.session() as session:
-            return [self._tables.facts.value(session, key) for key in keys]
+            return self._tables.facts.values(session, keys)
 
     def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
         with self.database.session() as session:

@@ -227,8 +227,8 @@ class Session:
 
     lazy = False
     """Whether this call's commit waits for no disk: PostgreSQL writes it some 200 ms later."""
-    sweeps = True
-    """Whether what has expired may be removed by the way."""
+    is_own = True
+    """Whether it is no caller's: what has expired is removed by the way, and lists are taken."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import BigInteger, Text, and_, case, cast, func, or_, select
 
 from qframe.contracts.step import Add, Expect, Outcome, Raise, Result, Set, Unset
@@ -11,6 +13,8 @@ from qframe.drivers.database.sweep import LAST, Sweep, expired
 
 _SWEEP_EVERY = 50
 """So many writes."""
+_AT_ONCE = 32
+"""Keys that one statement reads."""
 
 
 class Facts:
@@ -34,6 +38,8 @@ class Facts:
         self._has_one_writer = database.is_sqlite
         self._stored, self._text = database.stored_text, database.read_text
         self._read = make(read)
+        several = c.key.in_([param(f"key{place}") for place in range(_AT_ONCE)])
+        self._read_several = make(select(c.key, c.value).where(several, alive))
         self._locked = make(whole.with_for_update())
         self._placeholder = make(upsert(facts, key | changed))
         self._set = make(upsert(facts, key | changed, changed))
@@ -101,6 +107,18 @@ class Facts:
         """Give what a key holds."""
         row = session.run(self._read, key=key, now=session.now).fetchone()
         return None if row is None else self._text(row[0])
+
+    def values(self, session: Session, keys: Sequence[str]) -> list[str | None]:
+        """Give what keys hold, many in one statement."""
+        if len(keys) == 1:
+            return [self.value(session, keys[0])]
+        found: dict[str, str] = {}
+        for begin in range(0, len(keys), _AT_ONCE):
+            some = keys[begin : begin + _AT_ONCE]
+            names = {f"key{place}": some[min(place, len(some) - 1)] for place in range(_AT_ONCE)}
+            rows = session.run(self._read_several, now=session.now, **names).fetchall()
+            found |= {key: self._text(value) for key, value in rows}
+        return [found.get(key) for key in keys]
 
     def scan(self, session: Session, prefix: str, limit: int, after: str) -> list[tuple[str, str]]:
         """List facts by key."""

@@ -44,7 +44,7 @@ class Sweep:
 
     def wrote(self, session: Session, key: str) -> None:
         """Hear of a write; go on after every so many."""
-        if not session.sweeps:
+        if not session.is_own:
             return
         self._left -= 1
         if self._left >= 0:

@@ -54,7 +54,7 @@ class CallerDatabase(Database):
 class CallerSession(Session):
     """The caller's connection, a context for each call. It commits nothing."""
 
-    sweeps = False
+    is_own = False
 
     def __init__(self, database: Database, caller: CallerConnection) -> None:
         super().__init__(database)

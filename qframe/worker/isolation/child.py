@@ -18,12 +18,13 @@ from qframe import events
 from qframe.dispatch.pending import send_dropped
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
 from qframe.features import status
+from qframe.jobs import current
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
 from qframe.worker.isolation.spawn import flush
-from qframe.worker.outcome import Outcome, Verdict
+from qframe.worker.outcome import Full, Outcome, Verdict
 from qframe.worker.runner import Attempt, Report, Runner
 from qframe.worker.signals import Signals
 
@@ -32,6 +33,7 @@ INTERRUPT = signal.SIGUSR1
 GIVE_BACK = signal.SIGUSR2
 CANCEL = signal.SIGVTALRM
 SHOW_STACKS = signal.SIGQUIT
+TOLD = (INTERRUPT, GIVE_BACK, CANCEL, SHOW_STACKS)
 """What the worker sends to the job's process."""
 
 
@@ -48,6 +50,7 @@ class ChildAttempt(Attempt):
             shared.connection, shared.registry, shared.options, signals, shared.unknown_delays
         )
         super().__init__(runner, IsolatedJob(parent.job, channel), parent.job_class)
+        current.running.set(self.job)
         self._name = envelope.job_name(self.job.payload)
         self.limits = parent.limits
         self.report = parent.report
@@ -111,6 +114,16 @@ class ChildAttempt(Attempt):
     def _now_known(self, job_class: type[JobDefinition]) -> None:
         self._channel.tell({"say": "known", "timeout": self._limits(job_class).timeout})
         super()._now_known(job_class)
+
+    def admitted(self, job_class: type[JobDefinition]) -> None:
+        """Ask the worker, which takes and keeps the permit."""
+        name, most = job_class.own_name(), job_class.concurrency
+        if most is not None:
+            self._channel.tell({"say": "bounded", "name": name, "concurrency": most})
+            told = self._channel.hear()
+            seconds = 0.0 if told is None else told["delay"]
+            if seconds is not None:
+                raise Full(name, seconds)
 
     def _anew(self) -> JobDefinition | None:
         with suppress(Exception):  # there is nobody to tell

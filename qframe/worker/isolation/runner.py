@@ -1,47 +1,40 @@
 """`--isolate`, the worker's side: a process is forked for each job, and all is settled here.
 
-The worker is single-threaded, so that it may fork: while a job's process runs, it waits for that to
-speak, to end, or to be late, and keeps the lease meanwhile.
+The worker is single-threaded, so that it may fork: between two exchanges with the backend it waits
+for one of the processes to speak, to end, or to be late, and keeps their jobs' leases meanwhile.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
+import math
+import os
+import selectors
+import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
 
-from qframe import events
-from qframe.exceptions import (
-    BackendUnavailable,
-    ConfigurationError,
-    DirtyExit,
-    JobGivenBack,
-    JobTimedOut,
-    SettleError,
-)
-from qframe.features.base import End
-from qframe.jobs import project
+from qframe.exceptions import ConfigurationError, Interruption
+from qframe.features.reserved import ReservedJob
+from qframe.jobs import current, project
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
-from qframe.worker import outcome as outcomes
-from qframe.worker import process_tree
-from qframe.worker.isolation.child import ChildAttempt, Work
+from qframe.worker.isolation.attempt import Forking, IsolatedAttempt
+from qframe.worker.isolation.child import TOLD, ChildAttempt, Work
 from qframe.worker.isolation.job import ChildChannel
-from qframe.worker.isolation.messages import Message, packed_end, unpacked, unpacked_end
+from qframe.worker.isolation.signals import IsolatingSignals
 from qframe.worker.isolation.spawn import Spawner
-from qframe.worker.isolation.supervision import STACKS, SupervisedChild
+from qframe.worker.isolation.supervision import KILLED, STACKS, SupervisedChild
 from qframe.worker.options import WorkerOptions
-from qframe.worker.outcome import Outcome, Verdict
-from qframe.worker.runner import Attempt, Report, Runner
+from qframe.worker.outcome import Verdict
+from qframe.worker.runner import Attempt
+from qframe.worker.slots.base import SlottedAttempt
+from qframe.worker.slots.exchange import SlotExchange
 
-log = logging.getLogger("qframe")
-
-_NO_ROOM = 2.0
-"""Seconds to wait where there was no room for one more process."""
-_PATIENCE = 5.0
-"""Seconds a pool gives this process more than this one gives the job's."""
+_OF_PROCESSES = bytes([signal.SIGCHLD, signal.SIGALRM])
 
 
 def preload(manager: QueueManager, options: WorkerOptions) -> None:
@@ -63,207 +56,152 @@ def preload(manager: QueueManager, options: WorkerOptions) -> None:
             ) from error
 
 
-class IsolatingRunner(Runner):
-    """Takes jobs to their outcome, each run in a process of its own. On the main thread only."""
+class IsolatingRunner(Forking):
+    """Runs jobs in processes of their own, one in each slot. On the main thread only.
 
+    `attend` is what lets them go on. Who waits for something else beside waits for `fileno`, no
+    longer than `patience`, and calls it then.
+    """
+
+    attempt: ClassVar[type[SlottedAttempt]] = IsolatedAttempt
+    signals: IsolatingSignals
     _spawner: Spawner | None = None
 
-    def close(self) -> None:
-        """Fork no more."""
-        if self._spawner is not None:
-            self._spawner.close()
-            self._spawner = None
+    def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
+        super().__init__(*arguments, **more)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.signals, selectors.EVENT_READ)
+        self._going: dict[IsolatedAttempt, None] = {}
+        self._children: list[SupervisedChild] = []
+        self._look_at = 0.0
+        """When all are let go on again, whether or not something is known to have come."""
+        self.signals.processes = lambda: [*self._going]
+
+    def _exchange(self) -> SlotExchange:
+        return SlotExchange(self.connection, self._ran_twice, wake=lambda: None)
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def take(self, attempts: Sequence[IsolatedAttempt]) -> None:
+        """Run jobs that were started."""
+        self.enter_started(attempts)
+        for attempt in attempts:
+            attempt.begin()
+            self._go_on(attempt)
+
+    def settle(self, attempt: IsolatedAttempt, verdict: Verdict) -> None:
+        """Carry out what is to become of a job that is not started."""
+        self.enter(attempt)
+        attempt.begin_unstarted(verdict)
+        self._go_on(attempt)
+
+    def _go_on(self, attempt: IsolatedAttempt) -> None:
+        """Let an attempt do what it can do now."""
+        self._going[attempt] = None
+        before = current.running.set(attempt.job)
+        try:
+            attempt.until = next(attempt.life)
+            self.signals.arm(attempt.until)
+        except StopIteration:
+            del self._going[attempt]
+            self.leases.drop(attempt.job)
+            self.let_go(attempt.job)
+            attempt.seconds = time.monotonic() - attempt.began
+            self.ended.append(attempt)
+        finally:
+            current.running.reset(before)
+
+    def _end(self, job: ReservedJob, error: Interruption) -> None:
+        attempt = self.running.get(job)
+        if isinstance(attempt, IsolatedAttempt):
+            attempt.end(error)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a handler runs."""
+        return any(attempt.runs for attempt in self._going)
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Give the descriptor that can be read when there is something to attend to."""
+        return self._selector.fileno()
+
+    def patience(self) -> float:
+        """Give the seconds after which there is something to attend to, whatever comes."""
+        if not self._going:
+            return math.inf
+        due = min(self._look_at, *(attempt.until for attempt in self._going))
+        return max(0.0, due - time.monotonic())
+
+    def attend(self, seconds: float) -> bool:
+        """Wait for what the processes do, so long at most, and let their attempts go on.
+
+        Says whether a signal has come that is not about them.
+        """
+        found = self._selector.select(min(seconds, self.patience()))
+        ready = {key.data for key, _ in found}
+        told = self.signals.drain() if None in ready else b""
+        self.heartbeat.beat()
+        now = time.monotonic()
+        everyone = bool(told) or now >= self._look_at
+        if everyone:
+            self._look_at = now + self.leases.every
+            if self._spawner is not None:
+                self._spawner.end_left()
+        for attempt in [*self._going]:
+            if everyone or attempt in ready or now >= attempt.until:
+                self._go_on(attempt)
+        self.left = sum(each.is_left for each in self._going)
+        return bool(told.strip(_OF_PROCESSES))
+
+    def pause(self, seconds: float) -> None:
+        """Let some time pass before a job is started."""
+        self.attend(seconds)
+
+    # -- processes --------------------------------------------------------------------------------
 
     def fork(self, attempt: Attempt, work: Work) -> SupervisedChild:
         """Fork a process that does `work`; raises `OSError` where there can be no more."""
         if self._spawner is None:
-            self._spawner = Spawner()
-        others = process_tree.children()
+            self._spawner = Spawner(TOLD)
+        self._children = [child for child in self._children if not child.is_closed]
         ours, theirs = socket.socketpair()
 
         def begin(unblock: Callable[[], object]) -> None:
             ours.close()
+            os.close(self.fileno())
+            for neighbour in self._children:
+                neighbour.forget()
             there = ChildAttempt(attempt, ChildChannel(theirs))
             unblock()
             work(there)
 
         try:
+            self._selector.register(ours, selectors.EVENT_READ, attempt)
             pid = self._spawner.fork(begin)
         except BaseException:
+            with suppress(KeyError):
+                self._selector.unregister(ours)
             ours.close()
             raise
         finally:
             theirs.close()
-        return SupervisedChild(self, pid, others, ours)
+        child = SupervisedChild(pid, ours, self._spawner.ended, self._selector, attempt)
+        self._children.append(child)
+        return child
 
-
-class IsolatedAttempt(Attempt):
-    """One reserved job, its handler run in a process of its own."""
-
-    runner: IsolatingRunner
-    _child: SupervisedChild | None = None
-    _error: Message | None = None
-    """What the job's process says it raised."""
-    _verdict: Verdict | None = None
-    """What the process says is to become of the job."""
-    _waits = False
-    """Whether the process waits to be told what did."""
-    _intent: End | None = None
-    """How the job has settled itself."""
-
-    def run(self) -> Outcome:
-        """Bring the job to its outcome."""
-        try:
-            return super().run()
-        finally:
-            self._dismiss(max(1.0, self.runner.options.grace))
-
-    def tell_processing(self) -> None:
-        """Tell the listeners of qframe itself; others hear of it in the job's process."""
-        events.tell_own(events.JobProcessing, self.job)
-
-    def perform(self) -> Report:
-        """Run the handler, in a process of its own, and say how it ended."""
-        runner, job = self.runner, self.job
-        events.fire(events.JobForking, job)
-        self.began = time.monotonic()
-        runner.signals.running(0)
-        try:
-            process = self._child = runner.fork(self, ChildAttempt.go)
-            self.cover(self.limits.timeout)
-            reported = process.wait(self._heard, job)
-        except OSError as full:
-            log.warning("no process can be forked for %s: %s", job.name, full)
-            runner.signals.wait(_NO_ROOM)
-            return Report(JobGivenBack(f"no process can be forked: {full}"))
-        finally:
-            runner.signals.not_running()
-        error = unpacked(self._error)
-        if not reported:
-            self._child = None
-            error = None if job.is_lost else self._why(process)
-        if error is not None:  # in the midst of a step, perhaps
-            job.reservation.unsent = True
-        self._learn_completion(error)
-        return Report(error)
-
-    def cover(self, timeout: float) -> None:
-        """Look after the attempt, which has `timeout` seconds from its beginning; 0 is no limit."""
-        limit = timeout + self.runner.options.grace if timeout else 0
-        left = max(0.001, self.began + limit - time.monotonic()) if limit else 0
-        if self._child is not None:
-            self._child.allow(left)
-        self.runner.leases.keep(self.job, left)
-        if self.scoreboard is not None:
-            # The pool looks after this process, which ends the job's itself.
-            ours = left + STACKS + _PATIENCE if left else 0
-            self.scoreboard.running(self.job.reservation.fence, ours)
-
-    def _heard(self, message: Message) -> bool:
-        """Hear the process; says whether that was its report."""
-        try:
-            match message.pop("say"):
-                case "report":
-                    self._error, self._waits = message["error"], message["waits"]
-                    end = unpacked_end(message["end"])
-                    self._verdict = Verdict(Outcome(message["outcome"]), end)
-                    return True
-                case "intent":
-                    self._intent = unpacked_end(message)
-                case "known":
-                    self.name = self._name
-                    self.limits.timeout = message["timeout"]
-                    self.cover(self.limits.timeout)
-                case "completing":
-                    self._let_complete()
-                case "still open":
-                    self.job.still_open()
-                case "renew":
-                    self.job.renew()
-                case "progress":
-                    self.job.progress(message["done"], message["text"])
-        except (BackendUnavailable, SettleError) as error:
-            log.warning("%s: %s", self.job.name, error)
-        return False
-
-    def _let_complete(self) -> None:
-        """Keep out of the way of a transaction in which the process completes the job."""
-        try:
-            self.job.completing()
-        finally:
-            if self._child is not None:
-                self._child.tell({"ours": not self.job.is_lost})
-
-    def _why(self, process: SupervisedChild) -> BaseException:
-        """Say what became of a process that did not say it."""
-        fired, end = self.runner.signals.fired, process.end(0, self._heard)
-        if fired is not None:
-            return fired
-        if process.was_late:
-            timeout, grace = self.limits.timeout, self.runner.options.grace
-            return JobTimedOut(
-                f"ran longer than its timeout of {timeout:g} s, did not end in {grace:g} s more, "
-                "and was killed"
-            )
-        silence = "" if end.is_killed else " without saying how the job did"
-        return DirtyExit(f"the process of the job {end.words()}{silence}")
-
-    # -- what becomes of it -----------------------------------------------------------------------
-
-    def conclude(self, report: Report) -> Verdict:
-        """Settle the job as it has told, and say what is to become of it."""
-        intent = None if self.job.is_settled else self._intent
-        if intent is not None and not self.runner.settled(self.job, intent, self.name):
-            return outcomes.LOST
-        return super().conclude(report)
-
-    def decide(self, report: Report) -> Verdict:
-        """Take what the job's process says, or one more that is asked where it has died."""
-        error = report.error
-        if self._verdict is None and error is not None and not outcomes.is_early(error):
-            self._fork(lambda there: there.stand_in(error))
-        return self._verdict or super().decide(report)
-
-    def _tell(self, outcome: Outcome, end: End, seconds: float) -> None:
-        """Tell the job's process, where it waits or there is a `failed` to be called; then here."""
-        if self._waits and self._child is not None:
-            self._child.tell({"outcome": outcome, "end": packed_end(end), "seconds": seconds})
-            self._dismiss(self._patience)
-        elif outcome is Outcome.FAILED and self.job.refusal is None:
-            self._fork(lambda there: there.tell(Verdict(outcome, end), seconds))
-        super()._tell(outcome, end, seconds)
-
-    def tell_failed(self, error: BaseException) -> None:
-        """Leave it to the job's process."""
-
-    @property
-    def _patience(self) -> float:
-        options = self.runner.options
-        return options.timeout + options.grace if options.timeout else 0
-
-    def _fork(self, work: Work) -> None:
-        """Have one more process do what the job's own cannot do any more, and wait for that."""
-        self._dismiss(self._patience)
-        try:
-            self._child = self.runner.fork(self, work)
-        except OSError as error:
-            log.warning("no process can be forked: %s", error)
-        else:
-            self._child.allow(self._patience)
-            self._child.wait(self._heard)
-
-    def _dismiss(self, seconds: float) -> None:
-        """Wait for the process's end; it has so many seconds."""
-        done, self._child, self._waits = self._child, None, False
-        if done is not None:
-            end = done.end(seconds, self._heard)
-            if not end.is_clean:
-                log.warning(
-                    "%s %s had ended, then its process %s",
-                    self.job.name,
-                    self.job.uuid,
-                    end.words(),
-                )
-
-
-IsolatingRunner.attempt = IsolatedAttempt
+    def close(self) -> None:
+        """Fork no more, and end what still runs."""
+        patience = max(1.0, self.options.grace)
+        for attempt in [*self._going]:
+            self.leases.drop(attempt.job)
+            attempt.abandon(patience)
+            self._go_on(attempt)
+        until = time.monotonic() + patience + STACKS + KILLED
+        while self._going and time.monotonic() < until:
+            self.attend(patience)
+        if self._spawner is not None:
+            self._spawner.close()
+            self._spawner = None
+        self._selector.close()

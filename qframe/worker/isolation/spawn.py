@@ -9,18 +9,16 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 from qframe.exceptions import QframeError
 from qframe.worker import process_tree
 
-_SCORE = Path("/proc/self/oom_score_adj")
+_SCORE = "/proc/self/oom_score_adj"
 _CHILDS_SCORE = 500
-"""So that the system, short of memory, ends the job rather than the worker."""
 FAILED = 70
 """Exit code of a child that broke outside of its job, or could not say how that did."""
 
@@ -59,13 +57,25 @@ class ChildExit:
 
 
 class Spawner:
-    """Forks the children of this process; what is the same for all is found out once."""
+    """Forks the children of this process; what is the same for all is found out once.
 
-    def __init__(self) -> None:
+    While a child lives, what its descendants leave falls to it. What falls to this process is
+    therefore of children that have ended, and is ended, too. This process's own children are
+    spared: those that were there when none of these was, and those in its process group. `told` are
+    the signals a child is sent.
+    """
+
+    def __init__(self, told: Collection[int]) -> None:
+        self._alive: set[int] = set()
+        self._spared: frozenset[int] = frozenset()
+        self._has_left = False
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._lifeline, self._lifeline_end = os.pipe()
         # So that the end of a child wakes who waits for a signal.
         self._sigchld = signal.signal(signal.SIGCHLD, lambda *_: None)
+        # What a child is told by, and what would be heard there as here. To block all takes longer.
+        heard = (n for n in signal.valid_signals() if callable(signal.getsignal(n)))
+        self._signals = {*told, *heard}
         process_tree.adopt_orphans()
         gc.collect()
         gc.freeze()  # so that a collection in a child writes to none of the pages that are shared
@@ -84,7 +94,9 @@ class Spawner:
         Signals are blocked there until it calls the function it is given.
         """
         flush()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if not (self._alive or self._has_left):
+            self._spared = process_tree.children()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         unblock = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         parent = os.getpid()
         try:
@@ -95,7 +107,38 @@ class Spawner:
                 os.setpgid(pid, pid)
         finally:
             unblock()
+        self._alive.add(pid)
         return pid
+
+    def ended(self, pid: int) -> ChildExit | None:
+        """Say how a child ended, and end what it has left behind; None while it runs."""
+        try:
+            found, status, usage = os.wait4(pid, os.WNOHANG)
+        except ChildProcessError:
+            end = ChildExit(pid, None)
+        else:
+            if not found:
+                return None
+            size = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024 * 1024)
+            end = ChildExit(pid, status, size, usage.ru_utime + usage.ru_stime)
+        self._alive.discard(pid)
+        process_tree.kill_group(pid)
+        self._has_left = True
+        self.end_left()
+        return end
+
+    def end_left(self) -> None:
+        """End what children that have ended have left behind, as far as it is there by now."""
+        if self._has_left:
+            self._has_left = process_tree.kill_children(self._is_spared)
+
+    def _is_spared(self, pid: int) -> bool:
+        if pid in self._alive or pid in self._spared:
+            return True
+        try:
+            return os.getpgid(pid) == os.getpgrp()
+        except OSError:
+            return False
 
     def _be_child(self, parent: int, work: Callable[[], None]) -> NoReturn:
         code = FAILED
@@ -104,11 +147,11 @@ class Spawner:
             os.setpgid(0, 0)
             os.close(self._lifeline_end)
             process_tree.signal_at_death_of_parent(signal.SIGKILL, self._lifeline)
+            process_tree.adopt_orphans()
             if os.getppid() == parent:
                 os.dup2(self._null, 0)
                 with contextlib.suppress(OSError, ValueError):
-                    if int(_SCORE.read_text()) < _CHILDS_SCORE:
-                        _SCORE.write_text(str(_CHILDS_SCORE))
+                    _be_ended_first()
                 work()
                 code = 0
         except QframeError:  # the worker cannot be told
@@ -121,6 +164,14 @@ class Spawner:
                 flush()
                 logging.shutdown()
             os._exit(code)
+
+
+def _be_ended_first() -> None:
+    """Have the system, short of memory, end this process rather than the worker."""
+    score = os.open(_SCORE, os.O_RDWR)
+    if int(os.read(score, 20)) < _CHILDS_SCORE:
+        os.write(score, b"%d" % _CHILDS_SCORE)
+    os.close(score)
 
 
 def flush() -> None:

@@ -18,6 +18,7 @@ from enum import StrEnum
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
+from qframe.contracts.step import Step, Unset
 from qframe.drivers.heartbeat import start_thread
 from qframe.exceptions import BackendUnavailable, JobTimedOut, SettleError
 from qframe.features.base import End
@@ -32,6 +33,7 @@ log = logging.getLogger("qframe")
 
 _LOOKS = (0, 0.02, 0.05, 0.1, 0.2)
 """Pauses before a job is looked for: its start may be on its way still."""
+_BEGUN = {JobState.STARTED, JobState.RUNNING}
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _PARTING = 5.0
@@ -149,6 +151,9 @@ class Rescuer:
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
     def _settled(self, connection: Connection, orphan: Orphan) -> Rescue:
+        if orphan.job.permits:
+            given = [Unset(key, value) for key, value in orphan.job.permits]
+            connection.backend.apply(Step(None, *given))
         job = _adopted(connection, orphan.job)
         if job is None:
             return Rescue(orphan, Fate.GONE)
@@ -162,7 +167,8 @@ class Rescuer:
         """Say how the job is to end: the next worker decides whether it may be tried again."""
         if orphan.job.state is JobState.DEFERRED:
             return Fate.DELETED, End(State.COMPLETE)
-        if orphan.stopping and not orphan.late and Capability.UNCOUNT in connection.capabilities:
+        uncounted = orphan.job.state is JobState.STARTED or (orphan.stopping and not orphan.late)
+        if uncounted and Capability.UNCOUNT in connection.capabilities:
             return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
         how = TIMED_OUT if orphan.late else DIED
         delay = self._backoff(job, orphan.words) if orphan.late and job.refusal is None else 0.0
@@ -180,7 +186,7 @@ class Rescuer:
 
 def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:
     """Adopt the job; its worker's last words to the backend may come a moment after ours."""
-    for pause in _LOOKS if last.state is JobState.RUNNING else _LOOKS[:1]:
+    for pause in _LOOKS if last.state in _BEGUN else _LOOKS[:1]:
         time.sleep(pause)
         reservation = connection.backend.adopt(last.fence)
         if reservation is not None:

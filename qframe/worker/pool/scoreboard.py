@@ -1,8 +1,9 @@
 """The scoreboard of a pool: a piece of memory for each worker in which it says what it is doing.
 
 The worker writes without a system call; the pool reads while the worker lives, and when it is dead.
-There is a part for each job that runs at once. What is said of a job is complete whenever its state
-is not `IDLE`: the state is written last, and taken back first.
+There is a part for each job that runs at once; a worker that is scaled up appends some. What is
+said of a job is complete whenever its state is not `IDLE`: the state is written last, and taken
+back first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -21,21 +22,31 @@ SIZE = 8 * 1024 * 1024
 """Bytes of memory for a job, and for the rest; only those that were written are taken."""
 
 _PHASE, _PAUSED = 0, 1
+_SLOTS = struct.Struct("@I")  # in the machine's own order, as that is written in one go
+_SLOTS_AT = 4
 _LENGTH = struct.Struct("<I")
 _LENGTH_AT = 8
 _STATE = 0
-_HEAD = struct.Struct("<QddI")  # number, began, deadline, length of what follows
+_HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the permits
 _HEAD_AT = 8
 _BODY_AT = 64
 
 
+Permits = Sequence[tuple[str, str]]
+"""Keys of bounds over all workers that a job has, and what they hold."""
+
+
 class JobState(IntEnum):
-    """What there is to a job. `DEFERRED`: it is done, its deletion may be unsent."""
+    """What there is to a job.
+
+    `STARTED`: nothing of it has run so far. `DEFERRED`: it is done, its deletion may be unsent.
+    """
 
     IDLE = 0
     RUNNING = 1
     SETTLING = 2
     DEFERRED = 3
+    STARTED = 4
 
 
 class _Phase(IntEnum):
@@ -57,6 +68,7 @@ class LastJob:
     began: float
     deadline: float
     fence: bytes
+    permits: Permits = ()
 
 
 class JobScore:
@@ -69,17 +81,25 @@ class JobScore:
 
     # -- the worker writes ------------------------------------------------------------------------
 
-    def running(self, fence: bytes, limit: float) -> None:
+    def started(self, fence: bytes, permits: Permits = ()) -> None:
+        """Say which reservation was started, and is about to run."""
+        self._say(JobState.STARTED, fence, 0.0, permits)
+
+    def running(self, fence: bytes, limit: float, permits: Permits = ()) -> None:
         """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
-        if self._state != JobState.RUNNING:  # else its limits became known
+        self._say(JobState.RUNNING, fence, limit, permits)
+
+    def _say(self, state: JobState, fence: bytes, limit: float, permits: Permits) -> None:
+        if self._state not in {JobState.STARTED, JobState.RUNNING}:  # else its limits became known
             self._number += 1
         now = time.monotonic()
         self._state = JobState.IDLE
-        body = fence if len(fence) <= SIZE - _BODY_AT else b""
-        head, at = (self._number, now, now + limit if limit else 0.0, len(body)), self._start
-        _HEAD.pack_into(self._memory, at + _HEAD_AT, *head)
+        told = json.dumps(permits).encode() if permits else b""
+        fence = fence if len(fence) + len(told) <= SIZE - _BODY_AT else b""
+        ends, at, body = now + limit if limit else 0.0, self._start, fence + told
+        _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(told))
         self._memory[at + _BODY_AT : at + _BODY_AT + len(body)] = body
-        self._state = JobState.RUNNING
+        self._state = state
 
     def settling(self) -> None:
         """Say that the handler has ended: nothing is late any more."""
@@ -91,20 +111,28 @@ class JobScore:
 
     # -- the pool reads ---------------------------------------------------------------------------
 
+    def is_busy(self) -> bool:
+        """Whether a job runs now, or is about to."""
+        return self._state in {JobState.STARTED, JobState.RUNNING}
+
     def deadline(self) -> float:
         """Give the deadline of the job that runs now; 0 where none does or need end."""
         if self._state != JobState.RUNNING:
             return 0.0
-        number, _, deadline, _ = self._head()
+        number, _, deadline, *_ = self._head()
         again, *_ = self._head()
         return deadline if self._state == JobState.RUNNING and again == number else 0.0
 
     def last_job(self) -> LastJob:
         """Give the last job, once the worker is dead."""
         state = JobState(self._state)
-        number, began, deadline, length = self._head()
-        at = self._start + _BODY_AT
-        return LastJob(state, number, began, deadline, self._memory[at : at + length * bool(state)])
+        number, began, deadline, length, more = self._head()
+        if not state:
+            return LastJob(state, number, began, deadline, b"")
+        middle = self._start + _BODY_AT + length
+        fence, told = self._memory[middle - length : middle], self._memory[middle : middle + more]
+        permits = [(key, value) for key, value in json.loads(told or b"[]")]
+        return LastJob(state, number, began, deadline, fence, permits)
 
     @property
     def _state(self) -> int:
@@ -114,9 +142,9 @@ class JobScore:
     def _state(self, value: int) -> None:
         self._memory[self._start + _STATE] = value
 
-    def _head(self) -> tuple[int, float, float, int]:
-        number, began, deadline, length = _HEAD.unpack_from(self._memory, self._start + _HEAD_AT)
-        return number, began, deadline, length
+    def _head(self) -> tuple[int, float, float, int, int]:
+        number, began, deadline, *lengths = _HEAD.unpack_from(self._memory, self._start + _HEAD_AT)
+        return number, began, deadline, lengths[0], lengths[1]
 
 
 class WorkerScore:
@@ -127,9 +155,11 @@ class WorkerScore:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        size = os.fstat(descriptor).st_size
-        self._memory = mmap.mmap(descriptor, size)
-        self.jobs = [JobScore(self._memory, start) for start in range(SIZE, size, SIZE)]
+        self.jobs: list[JobScore] = []
+        about = os.fstat(descriptor)
+        self._size, self._inode = about.st_size, about.st_ino
+        self._memory = mmap.mmap(descriptor, self._size)
+        self._add_parts(self._memory, SIZE)
 
     @classmethod
     def create(cls, jobs: int = 1) -> WorkerScore:
@@ -143,10 +173,31 @@ class WorkerScore:
         return cls(descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back; what was written can still be read."""
+        """Give the descriptor back; what was written so far can still be read."""
         os.close(self.descriptor)
 
+    def _add_parts(self, memory: mmap.mmap, start: int) -> None:
+        self.jobs += [JobScore(memory, at) for at in range(start, len(memory), SIZE)]
+
+    def _look_for_more(self) -> None:
+        """Find the parts that the worker has appended."""
+        size = os.fstat(self.descriptor).st_size
+        if size > self._size:
+            memory = mmap.mmap(self.descriptor, size - self._size, offset=self._size)
+            self._size = size
+            self._add_parts(memory, 0)
+
     # -- the worker writes ------------------------------------------------------------------------
+
+    def grow(self, jobs: int) -> None:
+        """Have parts for so many jobs at least; raises `OSError` where there is no room."""
+        if jobs <= len(self.jobs):
+            return
+        # A job may have closed every descriptor, and opened its own under this number.
+        if os.fstat(self.descriptor).st_ino != self._inode:
+            raise OSError("a job has closed the scoreboard")
+        os.ftruncate(self.descriptor, SIZE * (1 + jobs))
+        self._look_for_more()
 
     def ready(self) -> None:
         """Say that the worker hears signals and is about to work."""
@@ -170,6 +221,16 @@ class WorkerScore:
     def paused(self, value: bool) -> None:
         self._memory[_PAUSED] = value
 
+    @property
+    def slots(self) -> int:
+        """How many jobs the worker is to run at once; 0: as many as it was started with."""
+        (number,) = _SLOTS.unpack_from(self._memory, _SLOTS_AT)
+        return int(number)
+
+    @slots.setter
+    def slots(self, value: int) -> None:
+        _SLOTS.pack_into(self._memory, _SLOTS_AT, value)
+
     # -- the pool reads ---------------------------------------------------------------------------
 
     @property
@@ -179,10 +240,17 @@ class WorkerScore:
 
     def deadline(self) -> float:
         """Give the earliest deadline of the jobs that run now; 0 where none does or need end."""
+        self._look_for_more()
         return min(filter(None, (job.deadline() for job in self.jobs)), default=0.0)
+
+    def running(self) -> int:
+        """Give how many jobs run now."""
+        self._look_for_more()
+        return sum(job.is_busy() for job in self.jobs)
 
     def last_jobs(self) -> list[LastJob]:
         """Give the last job of each slot, once the worker is dead."""
+        self._look_for_more()
         return [job.last_job() for job in self.jobs]
 
     def last_words(self) -> tuple[str, dict[str, int]]:

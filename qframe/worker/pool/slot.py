@@ -56,11 +56,10 @@ class WorkerExit:
 class PoolWorker:
     """A worker that was started; raises `OSError` where the system does not let it."""
 
-    def __init__(
-        self, command: Sequence[str], lifeline: int, *, paused: bool, concurrency: int = 1
-    ) -> None:
-        self.score = WorkerScore.create(concurrency)
+    def __init__(self, command: Sequence[str], lifeline: int, *, paused: bool, slots: int) -> None:
+        self.score = WorkerScore.create(slots)
         self.score.paused = paused
+        self.score.slots = slots
         told = f"{self.score.descriptor}:{lifeline}:{os.getpid()}"
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command this process was started by)
@@ -70,8 +69,9 @@ class PoolWorker:
                 pass_fds=(self.score.descriptor, lifeline),
                 start_new_session=True,
             )
-        finally:
+        except BaseException:
             self.score.close()
+            raise
         self.pid = self._process.pid
         self.began = time.monotonic()
         self.killed = False
@@ -106,13 +106,14 @@ class PoolWorker:
 class WorkerSlot:
     """Where one worker runs at a time. `number` counts from 1; `due` is when the next one starts.
 
-    `closed`: no worker is to follow.
+    `closed`: no worker is to follow. `is_surplus`: that is as there are to be fewer.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.due = 0.0
         self.closed = False
+        self.is_surplus = False
         self.worker: PoolWorker | None = None
         self._at_once = 0
 
@@ -120,6 +121,16 @@ class WorkerSlot:
     def waits(self) -> bool:
         """Whether a worker is to be started."""
         return self.worker is None and not self.closed
+
+    def load(self) -> int:
+        """Give how much would be ended with it: jobs that run, and its worker; 0: it has none."""
+        return 0 if self.worker is None else 1 + self.worker.score.running()
+
+    def give_up(self) -> None:
+        """Have its worker end after its jobs, and none follow."""
+        self.closed = self.is_surplus = True
+        if self.worker is not None:
+            self.worker.tell_to_leave()
 
     def not_started(self) -> float:
         """Count that the system did not let a worker be started; gives the seconds to wait."""
@@ -136,6 +147,7 @@ class WorkerSlot:
         self.worker = None
         code, jobs = worker.reaped(status), worker.score.last_jobs()
         reason, totals = worker.score.last_words()
+        worker.score.close()
         lived = time.monotonic() - worker.began
         left = [job for job in jobs if not reason and job.state is not JobState.IDLE]
         started = sum(job.number for job in jobs)

@@ -6,6 +6,7 @@ and outlives the parent by no more than its job.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from qframe.worker import process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
+from qframe.worker.pool.presence import PoolPresence
 from qframe.worker.pool.rescuer import Orphan, Rescuer
 from qframe.worker.pool.scoreboard import LastJob
 from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot, is_late
@@ -29,8 +31,8 @@ _MARGIN = 2.0
 """Seconds after its hard timeout in which a worker ends itself, writing its stacks."""
 _WORST = (USAGE, StopReason.LOST_BACKEND.exit_code, StopReason.MEMORY.exit_code, 1)
 _PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
-_FILES_CHANGED = 0
-"""Heard like a signal."""
+_FILES_CHANGED, _SCALED = 0, 255
+"""Heard like signals."""
 _FINAL = {StopReason.EMPTY, StopReason.ONCE}
 
 
@@ -53,9 +55,10 @@ class PoolReporter(Protocol):
 class Supervisor:
     """Keeps `size` workers running until told to stop, or until all have ended for good.
 
-    `command` starts a worker. `stop_timeout` is how many seconds running jobs have to end when
-    the pool stops, 0 without limit; `options.grace` how many follow for what was told to end.
-    `changes`, called with a function, calls that whenever the workers are to be replaced.
+    That many, and `slots`, the jobs that each runs at once, may be changed meanwhile. `command`
+    starts a worker. `stop_timeout` is how many seconds running jobs have to end when the pool
+    stops, 0 without limit; `options.grace` how many follow for what was told to end. `changes`,
+    called with a function, calls that whenever the workers are to be replaced.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Supervisor:
         size: int,
         options: WorkerOptions,
         rescuer: Rescuer,
+        presence: PoolPresence,
         report: PoolReporter,
         *,
         stop_timeout: float = 0,
@@ -72,11 +76,15 @@ class Supervisor:
         self.totals: Counter[str] = Counter()
         self._options = options
         self._rescuer = rescuer
+        self._presence = presence
         self._report = report
         self._stop_timeout = stop_timeout
         self._changes = changes
         self._command = command
         self._lifeline, self._lifeline_end = os.pipe()
+        self.size = size
+        self.slots = options.concurrency
+        self._wanted = (self.size, self.slots)
         self._slots = [WorkerSlot(n + 1) for n in range(size)]
         self._proven = False
         self._paused = False
@@ -100,12 +108,20 @@ class Supervisor:
                 self._end_late_jobs()
                 self._step_to_the_end()
             self._rescuer.end()
+            self._presence.end()
             process_tree.end_children()
         os.close(self._lifeline_end)
         os.close(self._lifeline)
         if self._stopping:
             return 0
         return next((code for code in _WORST if code in self._codes), int(any(self._codes)))
+
+    def scale(self, size: int, slots: int) -> None:
+        """Keep so many workers, each of so many jobs at once, 0: as it is; from any thread."""
+        wanted = (size or self.size, slots or self.slots)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._wakeup.tell(_SCALED)
 
     @property
     def was_stopped(self) -> bool:
@@ -143,6 +159,24 @@ class Supervisor:
             self._report.told("source files have changed: workers are replaced after their jobs")
             for worker in self._workers:
                 worker.tell_to_leave()
+        if _SCALED in heard and not self._stopping:
+            self._scale(*self._wanted)
+
+    def _scale(self, size: int, slots: int) -> None:
+        """Have it so: fewer workers by the ends of those that are in the fewest jobs."""
+        self.slots = slots
+        for worker in self._workers:
+            worker.score.slots = slots
+        kept = [slot for slot in self._slots if not slot.is_surplus]
+        for slot in sorted(kept, key=lambda slot: (-slot.load(), slot.number))[size:]:
+            slot.give_up()
+        self._slots = [each for each in self._slots if each.worker or not each.is_surplus]
+        taken = {slot.number for slot in self._slots}
+        free = (number for number in itertools.count(1) if number not in taken)
+        self._slots += [WorkerSlot(next(free)) for _ in range(size - len(kept))]
+        if size != self.size:
+            self.size = size
+            self._report.told(f"scaled to {size} workers")
 
     def _pass_on(self, number: int) -> None:
         if number != signal.SIGUSR1:
@@ -157,8 +191,9 @@ class Supervisor:
         self._stopping += 1
         if self._stopping <= 2:  # noqa: PLR2004 (finish, and give back)
             for worker in self._workers:
-                # One that cannot hear yet holds no job, and would say of an INT where it was.
-                worker.signal(number if worker.score.is_ready else signal.SIGTERM)
+                if self._stopping > 1 or not worker.leaves:  # else it would be the second one
+                    # One that cannot hear yet holds no job, and would say of an INT where it was.
+                    worker.signal(number if worker.score.is_ready else signal.SIGTERM)
                 worker.signal(signal.SIGCONT)  # or one that is stopped would not hear it
             wait = self._stop_timeout if self._stopping == 1 else max(self._options.grace, 1)
             self._next_step = time.monotonic() + wait if wait else 0.0
@@ -182,6 +217,7 @@ class Supervisor:
             for slot in self._slots:
                 if slot.worker is not None and slot.worker.pid == pid:
                     self._ended(slot, slot.reap(slot.worker, status))
+                    break
 
     def _ended(self, slot: WorkerSlot, exit_: WorkerExit) -> None:
         self.totals.update(exit_.totals)
@@ -191,7 +227,9 @@ class Supervisor:
         for left in exit_.left:
             if left.fence:
                 self._rescuer.rescue(self._orphan(exit_, left))
-        if delay is None:
+        if slot.is_surplus:
+            self._slots.remove(slot)
+        elif delay is None:
             slot.closed = True
             self._codes.append(exit_.code)
         else:
@@ -206,7 +244,7 @@ class Supervisor:
 
     def _delay(self, slot: WorkerSlot, exit_: WorkerExit) -> float | None:
         """Give the seconds until another worker takes the slot; None where none is to."""
-        if self._stopping or exit_.reason in _FINAL or self._options.once:
+        if self._stopping or slot.is_surplus or exit_.reason in _FINAL or self._options.once:
             return None
         if exit_.code == USAGE and not self._proven:
             for other in self._slots:  # what is wrong with one is wrong with all
@@ -232,10 +270,11 @@ class Supervisor:
         if not self._proven:
             worker = first.worker
             self._proven = worker is not None and worker.score.is_ready
-            if self._proven:
-                self._rescuer.begin()
-            elif worker is None or now - worker.began <= _FIRST_ALONE:
+            if not self._proven and (worker is None or now - worker.began <= _FIRST_ALONE):
                 return
+        if self._proven:
+            self._rescuer.begin()
+            self._presence.begin(self)
         for slot in others:
             self._start(slot, now)
 
@@ -246,7 +285,7 @@ class Supervisor:
                     self._command,
                     self._lifeline,
                     paused=self._paused,
-                    concurrency=self._options.concurrency,
+                    slots=self.slots,
                 )
             except OSError as error:
                 delay = slot.not_started()

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from qframe.connection import Connection
-from qframe.contracts.step import Outcome
+from qframe.contracts.step import Outcome, Result
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.worker.exchange import Ended, Exchange
+from qframe.worker.exchange import Ended, Exchange, Started
 
 
 class SlotExchange(Exchange):
@@ -27,6 +27,8 @@ class SlotExchange(Exchange):
         wake: Callable[[], None],
     ) -> None:
         super().__init__(connection, lost)
+        self.refused: list[tuple[ReservedJob, Result]] = []
+        """The starts of the last exchange that something was not as expected for, and what."""
         self._left: deque[Ended] = deque()
         self._wake = wake
 
@@ -44,29 +46,53 @@ class SlotExchange(Exchange):
         """Whether there is something to be said."""
         return bool(self._left or self._ended)
 
-    def start_all(
-        self, held: Sequence[ReservedJob], queues: Sequence[str], limit: int
-    ) -> list[ReservedJob]:
-        """Start held jobs, some of which may be found lost, and hold up to `limit` more."""
-        ended = self._take()
-        plans = [job.start_plan() for job in held]
-        steps = [*(each.plan for each in ended), *plans]
+    def start_all(self, held: Sequence[ReservedJob], *, wait: bool = False) -> bool:
+        """Start held jobs, some of which may be found lost; says whether that is known by now.
+
+        Where it is not, `hear` hears of it while they run. With `wait`, some may be `refused`.
+        """
+        ended, self.refused = self._take(), []
+        for job in held:
+            self._unanswered[job] = Started(job, ended)
+        starts = [self._unanswered[job].plan for job in held]
+        steps = [*(each.plan for each in ended), *starts]
+
+        def hear(results: Sequence[Result]) -> None:
+            self._hear_ends(ended, results)
+            for job, result in zip(held, results[len(ended) :], strict=True):
+                self._hear_start(job, result)
+
         try:
-            if limit > 0 and queues:
-                found, results = self._connection.reserve_after(steps, queues, limit)
+            if wait:
+                hear(self._backend.apply(*steps))
             else:
-                found, results = [], self._backend.apply(*steps) if steps else []
+                self._backend.tell(steps, hear)
         except BackendUnavailable:
+            for job in held:
+                self._unanswered.pop(job, None)
             self._put_back(ended)
             raise
-        self._hear_ends(ended, results)
-        for job, plan, result in zip(held, plans, results[len(ended) :], strict=True):
-            if result.outcome is Outcome.APPLIED:
-                plan.applied()
-            elif not job.is_settled:
-                job.mark_lost()
+        return held[-1] not in self._unanswered
+
+    def _hear_start(self, job: ReservedJob, result: Result) -> None:
+        if result.outcome is Outcome.REFUSED and self._unanswered.pop(job, None) is not None:
+            self.refused.append((job, result))
+        else:
+            super()._hear_start(job, result)
+
+    def flush(self) -> None:
+        """Say now what waits for the next exchange, and hear what was told."""
+        super().flush()
+        self.hear()
+
+    def hear(self) -> None:
+        """Hear what was told and not answered, before the thread waits for something else."""
+        self._backend.hear()
         self._settle_refused()
-        return found
+
+    def _forget_starts(self) -> None:
+        for job in [job for job in self._unanswered if job.is_settled]:
+            self._unanswered.pop(job, None)
 
     def _take(self) -> list[Ended]:
         while self._left:

@@ -92,12 +92,9 @@ class SlotInterrupts:
         """Say that it has ended: nothing is raised any more."""
         with self._lock:
             self._runs = False
-            if self.fired is not None and self.task is None and not self._on_loop():
+            if self.fired is not None and self.task is None:
                 _raise_in(ctypes.c_ulong(self._thread), None)
         guard.forget_interruption()
-
-    def _on_loop(self) -> bool:
-        return self._thread == threading.main_thread().ident
 
     # -- in a signal handler ----------------------------------------------------------------------
 
@@ -128,13 +125,14 @@ class SlotInterrupts:
             if not self._runs:
                 return
             if current.get() is self:  # its code is what the signal has broken into
-                self._has_reached = True
                 if self.task is not None and asyncio.current_task(self._loop) is not self.task:
                     self._loop.call_soon_threadsafe(self._cancel)  # in a task it has started
+                else:
+                    self._has_reached = True
                 guard.interrupt(error, frame)
             elif self.task is not None:
                 self._loop.call_soon_threadsafe(self._cancel)
-            elif not (self.awaits or self._on_loop()):
+            elif not self.awaits:
                 self._has_reached = True
                 _interrupt(self._thread, self._there, error)
 
@@ -211,7 +209,7 @@ def _interrupt(ident: int, there: dict[str, Any], error: BaseException) -> None:
     No byte code between the question and the answer lets another thread run. What waits for the
     system, or is in C code, is interrupted when that returns.
     """
-    if there.get("depth"):
+    if "depth" in there and there["depth"]:  # noqa: RUF019 (`get` is a call: others may run)
         there["interruption"] = error
     else:
         _raise_in(ctypes.c_ulong(ident), ctypes.py_object(type(error)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import math
 import os
 import sys
 import threading
@@ -22,8 +21,6 @@ log = logging.getLogger("qframe")
 _LOOK = 0.25
 _SLOW = 1.0
 """Seconds for which the event loop may be blocked before that is told."""
-_PATIENCE = 15.0
-"""Seconds in which this thread must come to run, or the process ends."""
 
 
 class Overseer:
@@ -55,12 +52,7 @@ class Overseer:
         now = time.monotonic()
         grace = self._runner.options.grace
         attempts = self._runner.attempts
-        ends = [each.interrupts.due + grace for each in attempts if each.interrupts.runs]
-        first = min(ends, default=math.inf)
-        if first < math.inf:
-            self._runner.watchdog.cover(max(0.0, first - now) + _PATIENCE)
-        else:
-            self._runner.watchdog.cancel()
+        self._runner.cover_all()
         for attempt in attempts:
             interrupts = attempt.interrupts
             if interrupts.runs and not attempt.is_left and now > interrupts.due + grace:

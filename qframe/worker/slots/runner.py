@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar, cast
@@ -21,13 +21,16 @@ from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import Interruption, JobTimedOut, SettleError
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import current as current_job
 from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
-from qframe.worker.options import WorkerOptions
+from qframe.worker.bounds import Bounds
+from qframe.worker.options import MOST_AT_ONCE, WorkerOptions
 from qframe.worker.outcome import Outcome, Verdict
 from qframe.worker.pool.scoreboard import WorkerScore
-from qframe.worker.runner import Attempt, Report, Runner
+from qframe.worker.runner import Report
+from qframe.worker.slots.base import SlottedAttempt, SlottedRunner
 from qframe.worker.slots.exchange import SlotExchange
 from qframe.worker.slots.interrupts import SlotInterrupts, Steps, current
 from qframe.worker.slots.jobs_loop import JobsLoop
@@ -37,35 +40,28 @@ log = logging.getLogger("qframe")
 
 T = TypeVar("T")
 
+_PATIENCE = 15.0
+"""Seconds after which the process ends where a job keeps all threads of it from running."""
 _SPARE = 4
 """Threads for what is no handler: settling in place of one that does not end."""
 
 
-class SlotAttempt(Attempt):
+class SlotAttempt(SlottedAttempt):
     """One reserved job among several. Whatever becomes of it, `runner.over` is told once."""
 
     runner: SlotRunner
-    slot = 0
-    seconds = 0.0
-    """How long it took."""
-    is_left = False
-    """Whether its handler does not end, and the worker has settled the job without it."""
     _has_told_failed = False
 
     def __init__(
         self, runner: SlotRunner, job: ReservedJob, job_class: type[JobDefinition] | None = None
     ) -> None:
         super().__init__(runner, job, job_class)
-        self.interrupts: SlotInterrupts = SlotInterrupts(runner.signals.arm, runner.jobs_loop.loop)
+        self.interrupts: SlotInterrupts = SlotInterrupts(runner.arm, runner.jobs_loop.loop)
 
     @property
     def is_for_loop(self) -> bool:
         """Whether all of it is `async`, so that it needs no thread."""
         return self.job_class is not None and self.runner.is_for_loop(self.job_class)
-
-    def refused(self) -> Verdict | None:
-        """Say what is to become of a job that is not to be started; None where it is."""
-        return self._unread() or self._refused()
 
     # -- in a thread ------------------------------------------------------------------------------
 
@@ -105,6 +101,7 @@ class SlotAttempt(Attempt):
         try:
             self.tell_processing()
             report = await self._perform_on_loop()
+            self.has_ended()
             if self.scoreboard is not None:
                 self.scoreboard.settling()
             seconds = time.monotonic() - self.began
@@ -204,7 +201,7 @@ class SlotAttempt(Attempt):
         limit = timeout + self.runner.options.grace if timeout else 0
         self.runner.leases.keep(self.job, limit)
         if self.scoreboard is not None:
-            self.scoreboard.running(self.job.reservation.fence, limit)
+            self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
 
     # -- a handler that does not end --------------------------------------------------------------
 
@@ -237,12 +234,11 @@ def _set(heard: asyncio.Future[bool], ours: bool) -> None:
         heard.set_result(ours)
 
 
-class SlotRunner(Runner):
-    """Runs jobs in slots. `take` puts them into one each; `ended` have come to their ends."""
+class SlotRunner(SlottedRunner):
+    """Runs jobs on an event loop, and in threads."""
 
-    attempt: ClassVar[type[Attempt]] = SlotAttempt
+    attempt: ClassVar[type[SlottedAttempt]] = SlotAttempt
     signals: SlotSignals
-    exchange: SlotExchange
 
     def __init__(
         self,
@@ -254,41 +250,27 @@ class SlotRunner(Runner):
         *,
         heartbeat: Heartbeat,
         scoreboard: WorkerScore | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         super().__init__(
             connection, registry, options, signals, unknown_delays, heartbeat=heartbeat,
-            scoreboard=scoreboard,
+            scoreboard=scoreboard, bounds=bounds,
         )  # fmt: skip
         self.jobs_loop = JobsLoop()
         self.sleeps = False
         """Whether the thread that takes jobs waits, and is to be woken."""
-        self.ended: deque[SlotAttempt] = deque()
-        self.stuck: JobTimedOut | None = None
-        """What a job was to end by that did not; the worker ends."""
         self.threads = ThreadPoolExecutor(
-            options.concurrency + _SPARE, "qframe-job", initializer=self._begin_thread
-        )
-        self.left = 0
-        """How many slots are taken by handlers whose jobs were settled without them."""
-        self._free = [*range(options.concurrency)]
+            MOST_AT_ONCE + _SPARE, "qframe-job", initializer=self._begin_thread
+        )  # one is made where none is free: as many as there are slots that need one
         self._context = contextvars.copy_context()
         self._for_loop: dict[type[JobDefinition], bool] = {}
         signals.jobs = self._interruptible
+        self._covering = threading.Lock()
 
     def _exchange(self) -> SlotExchange:
         return SlotExchange(self.connection, self._ran_twice, self.wake)
 
     # -- slots ------------------------------------------------------------------------------------
-
-    @property
-    def free(self) -> int:
-        """How many slots are free."""
-        return len(self._free)
-
-    @property
-    def busy(self) -> int:
-        """How many slots are taken."""
-        return self.options.concurrency - len(self._free)
 
     @property
     def attempts(self) -> list[SlotAttempt]:
@@ -303,16 +285,15 @@ class SlotRunner(Runner):
 
     def take(self, attempts: Sequence[SlotAttempt]) -> None:
         """Run jobs that were started."""
+        self.enter_started(attempts)
+        for_loop = []
         for attempt in attempts:
-            self._enter(attempt)
-            self.running[attempt.job] = attempt
-            self.leases.keep(attempt.job, 0)
-        for_loop = [attempt for attempt in attempts if attempt.is_for_loop]
+            if attempt.is_for_loop:
+                for_loop.append(attempt)
+            else:
+                self._begin_in_thread(attempt)
         if for_loop:
             self.jobs_loop.call(self._begin_on_loop, for_loop)
-        for attempt in attempts:
-            if not attempt.is_for_loop:
-                self._begin_in_thread(attempt)
 
     def _begin_on_loop(self, attempts: Sequence[SlotAttempt]) -> None:
         for attempt in attempts:
@@ -329,34 +310,32 @@ class SlotRunner(Runner):
 
     def settle(self, attempt: SlotAttempt, verdict: Verdict) -> None:
         """Carry out what is to become of a job that is not started; its hooks may take long."""
-        self._enter(attempt)
+        self.enter(attempt)
         self._in_thread(attempt, lambda: attempt.settle_unstarted(verdict))
 
     def over(self, attempt: SlotAttempt) -> None:
         """Hear that an attempt has come to its end; from any thread, perhaps twice."""
         self.leases.drop(attempt.job)
+        if not attempt.is_left:
+            self.let_go(attempt.job)
         attempt.tell_of_tasks()
         attempt.seconds = time.monotonic() - attempt.began
         self.ended.append(attempt)
         self.wake()
-
-    def leave(self, attempt: SlotAttempt) -> None:
-        """Free the slot of an attempt that has ended."""
-        if not attempt.is_left:
-            self._free.append(attempt.slot)
-
-    def _enter(self, attempt: SlotAttempt) -> None:
-        attempt.slot = self._free.pop()
-        if self.scores:
-            attempt.scoreboard = self.scores[attempt.slot]
 
     def _in_thread(self, attempt: SlotAttempt, act: Callable[[], None]) -> None:
         self.threads.submit(self._fresh(attempt).run, act)
 
     def _fresh(self, attempt: SlotAttempt) -> contextvars.Context:
         """Give a job a context of its own, as it was when the worker began."""
-        context = self._context.copy()
+        context = self._named(attempt)
         context.run(current.set, attempt.interrupts)
+        return context
+
+    def _named(self, attempt: SlotAttempt) -> contextvars.Context:
+        """Give a context that names the job, and in which nothing ends it."""
+        context = self._context.copy()
+        context.run(current_job.running.set, attempt.job)
         return context
 
     def _begin_thread(self) -> None:
@@ -370,9 +349,6 @@ class SlotRunner(Runner):
             found = execution.is_for_loop(job_class, self.middleware)
             self._for_loop[job_class] = found
         return found
-
-    def at_rest(self) -> None:
-        """Nothing is to be done: the jobs have deadlines of their own."""
 
     def close(self) -> None:
         """Run no more; what does not end is left."""
@@ -407,6 +383,21 @@ class SlotRunner(Runner):
     def _interruptible(self) -> list[SlotInterrupts]:
         return [each.interrupts for each in self.attempts]
 
+    def arm(self, due: float) -> None:
+        """Have a job ended by then, and the process where no thread can; from any thread."""
+        self.signals.arm(due)
+        if due < math.inf:
+            with self._covering:
+                patience = self.options.grace + _PATIENCE
+                self.watchdog.sooner(max(0.0, due - time.monotonic()) + patience)
+
+    def cover_all(self) -> None:
+        """Have the process end where the first of the jobs that run has kept it to itself."""
+        with self._covering:
+            first = min((each.due for each in self._interruptible() if each.runs), default=math.inf)
+            left = max(0.0, first + self.options.grace - time.monotonic())
+            self.watchdog.cover(left + _PATIENCE if first < math.inf else 0)
+
     def _end(self, job: ReservedJob, error: Interruption) -> None:
         attempt = self.running.get(job)
         if isinstance(attempt, SlotAttempt):
@@ -434,7 +425,7 @@ class SlotRunner(Runner):
         """Settle a job whose handler does not end, or cannot go on; its slot stays taken."""
         self.left += 1
         attempt.leave()
-        self.threads.submit(attempt.settle_without, error)
+        self.threads.submit(self._named(attempt).run, attempt.settle_without, error)
 
 
 class _OnLoop:

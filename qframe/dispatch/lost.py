@@ -1,0 +1,58 @@
+"""Telling of what was dispatched and could not be pushed, where nobody can be raised at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.payload import tracebacks
+
+log = logging.getLogger("qframe")
+
+
+class Unpushed(NamedTuple):
+    """A job that was not pushed; the payload is empty where it could not be built."""
+
+    connection: Connection
+    queue: str
+    job: Any
+    payload: dict[str, Any]
+    delay: float = 0.0
+
+    @classmethod
+    def unbuilt(cls, connection: Connection, job: Any, queue: str | None = None) -> Unpushed:  # noqa: ANN401 (what was to be a job)
+        """Give one whose payload is not there."""
+        own = getattr(job, "queue", None)
+        return cls(connection, queue or own or connection.default_queue, job, {})
+
+
+def tell(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
+    """Tell of an error: by the event, for each job, a log record and `sys.unraisablehook`."""
+    for connection, queue, job, payload, delay in unpushed:
+        events.fire(
+            events.JobDispatchFailed, connection.name, queue, job, payload, delay, error
+        )  # fmt: skip
+    places = dict.fromkeys(f"{each.connection.name}:{each.queue}" for each in unpushed)
+    log.critical(
+        "%s could not be pushed to %s: %s", what, ", ".join(places), tracebacks.brief(error)
+    )
+    raise_unraisably(error)
+
+
+def tell_undone(what: str, error: BaseException) -> None:
+    """Tell of the error of what pushes no job."""
+    log.critical("%s failed, and nobody has heard of it: %s", what, tracebacks.brief(error))
+    raise_unraisably(error)
+
+
+def raise_unraisably(error: BaseException) -> None:
+    """Have the interpreter itself call `sys.unraisablehook`: only it can make its argument."""
+
+    class DroppedDispatch:
+        def __del__(self) -> None:
+            raise error
+
+    DroppedDispatch()

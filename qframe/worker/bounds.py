@@ -1,0 +1,246 @@
+"""Bounds: how many jobs of a queue or class run at once, in this worker and over all workers.
+
+A queue that is full is left out of what is reserved and waited for, and so delays no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from qframe.config import QueueSettings
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.step import Result, Step
+from qframe.exceptions import BackendUnavailable
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.definition import JobDefinition
+from qframe.worker import permits
+from qframe.worker.permits import Bound, Permits
+
+log = logging.getLogger("qframe")
+
+_KEPT = 100
+"""So many more queues than are worked are remembered."""
+_A_LOOK = 0.5
+"""Seconds within which a job whose delay is over was looked for."""
+
+
+class _QueueBound(NamedTuple):
+    here: float
+    everywhere: Bound | None
+
+
+class Bounds:
+    """What one worker has to keep to.
+
+    `here` are the bounds of queues in this worker alone, by name or pattern; `configured` what the
+    configuration says of queues. Of several bounds the least counts.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        here: Mapping[str, int],
+        configured: Mapping[str, QueueSettings],
+    ) -> None:
+        self._connection = connection
+        self._here = [*here.items()]
+        self._here += [(each, of.per_worker) for each, of in configured.items() if of.per_worker]
+        self._configured = configured
+        self._everywhere = any(of.concurrency for of in configured.values())
+        self.of_queues = bool(self._here or self._everywhere)
+        """Whether there are bounds of queues, whichever they are."""
+        self.permits = Permits(connection.backend, connection.retry_after)
+        self._queues: dict[str, _QueueBound] = {}
+        self._classes: dict[str, Bound] = {}
+        self._learned: dict[str, Bound] = {}
+        """The bounds of classes that this process does not know, by the names in payloads."""
+        self._back_until = 0.0
+        self._silent = False
+
+    # -- queues -----------------------------------------------------------------------------------
+
+    def reserve_after(
+        self,
+        first: Sequence[Step],
+        queues: Sequence[str],
+        limit: int,
+        jobs: Collection[ReservedJob],
+    ) -> tuple[list[ReservedJob], list[Result]]:
+        """Apply steps, then hold up to `limit` jobs, of no queue more than may run beside `jobs`.
+
+        The order of the queues is kept: where one may give fewer than those before and behind it,
+        it is asked by itself. The steps go with the first that are asked.
+        """
+        connection, steps = self._connection, first
+        ahead = Capability.AHEAD in connection.capabilities
+        limit, size = limit if ahead else min(limit, 1), 0
+        found: list[ReservedJob] = []
+        results: list[Result] = []
+        self._look(queues)
+        while limit > len(found) and size < connection.backend.timing.most_bytes:
+            part, most, queues = self._part(queues, limit - len(found), [*jobs, *found])
+            if not part:
+                break
+            try:
+                more, said = connection.reserve_after(steps, part, most)
+            except BackendUnavailable:
+                if steps or not (found or results):
+                    raise
+                break  # what was found is held, and who asks next hears it
+            results += said
+            found += more
+            steps = ()
+            size += sum(len(job.raw_body) for job in more)
+            if len(more) >= most:  # those before the last one's queue have no more
+                queues = [*part[part.index(more[-1].queue) :], *queues]
+        if steps:
+            results = connection.backend.apply(*steps)
+        return found, results
+
+    def _part(
+        self, queues: Sequence[str], limit: int, jobs: Collection[ReservedJob]
+    ) -> tuple[list[str], int, Sequence[str]]:
+        """Give what is asked together, for how many jobs at most, and the queues behind it.
+
+        That is a run of queues which could give all, or one of queues which could not: each gives
+        no more than the least of them may.
+        """
+        rooms = self._rooms(queues, jobs)
+        part: list[str] = []
+        most = limit
+        for place, queue in enumerate(queues):
+            room = rooms[queue]
+            if room <= 0:
+                continue
+            if part and (room < limit) != (most < limit):
+                return part, most, queues[place:]
+            part.append(queue)
+            most = int(min(most, room))
+        return part, most, ()
+
+    def _rooms(self, queues: Iterable[str], jobs: Collection[ReservedJob]) -> dict[str, float]:
+        """Give for each queue how many more of it may be held beside these jobs."""
+        here = Counter(job.queue for job in jobs)
+        unstarted = Counter(job.queue for job in jobs if job not in self.permits)
+        rooms: dict[str, float] = {}
+        for queue in queues:
+            bound = self._bound(queue)
+            rooms[queue] = bound.here - here[queue]
+            if bound.everywhere is not None:
+                rooms[queue] = min(rooms[queue], bound.everywhere.room - unstarted[queue])
+        return rooms
+
+    def open(self, queues: Sequence[str], jobs: Collection[ReservedJob]) -> Sequence[str]:
+        """Give the queues of which one more may be held beside these jobs."""
+        if not self.of_queues:
+            return queues
+        rooms = self._rooms(queues, jobs)
+        return tuple(queue for queue in queues if rooms[queue] > 0)
+
+    def seconds(self, queues: Sequence[str]) -> float:
+        """Give the seconds until it is to be looked whether one that is full still is."""
+        if not self._everywhere:
+            return math.inf
+        full = [each for each in self._bounds(queues) if not each.room]
+        return min((each.looks_at() for each in full), default=math.inf) - time.monotonic()
+
+    def keeps_waiting(self, queues: Sequence[str], jobs: Collection[ReservedJob]) -> bool:
+        """Whether jobs are ready, or soon will be, that may not run yet."""
+        if time.monotonic() < self._back_until:
+            return True
+        full = {*queues}.difference(self.open(queues, jobs))
+        counts = Capability.SIZE in self._connection.capabilities
+        return any(not counts or self._connection.sizes(queue).ready for queue in full)
+
+    def _look(self, queues: Sequence[str]) -> None:
+        """Learn how the bounds over all workers stand."""
+        if not self._everywhere:
+            return
+        if len(self._queues) > len(queues) + _KEPT:  # names come and go
+            self._queues = {queue: self._bound(queue) for queue in queues}
+        try:
+            self.permits.look(self._bounds(queues))
+            self._silent = False
+        except BackendUnavailable as error:
+            if Capability.JOINT in self._connection.capabilities:
+                raise
+            if not self._silent:  # the jobs are elsewhere, and of other queues they can run
+                log.warning("queues with a bound are left alone: %s", error)
+            self._silent = True
+            for bound in self._bounds(queues):
+                bound.unknown()
+
+    def _bounds(self, queues: Iterable[str]) -> list[Bound]:
+        found = (self._bound(queue).everywhere for queue in queues)
+        return [each for each in found if each is not None]
+
+    def _bound(self, queue: str) -> _QueueBound:
+        found = self._queues.get(queue)
+        if found is None:
+            here, most = least(self._here, queue), over_all(self._configured, queue)
+            name = permits.queue_name(self._connection.name, queue)
+            found = self._queues[queue] = _QueueBound(
+                math.inf if here is None else here,
+                None if most is None else Bound(permits.QUEUE, name, most),
+            )
+        return found
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def of(
+        self, job: ReservedJob, name: str, job_class: type[JobDefinition] | None
+    ) -> Sequence[Bound]:
+        """Give the bounds over all workers of a job; `name` is that of its class in the payload."""
+        most = None if job_class is None else job_class.concurrency
+        if most is None and not self._everywhere and not self._learned:
+            return ()
+        bounds = self._bounds([job.queue]) if self._everywhere else []
+        if job_class is None:
+            bounds += [self._learned[name]] if name in self._learned else []
+        elif most is not None:
+            bounds.append(self._class(job_class.own_name(), most))
+        return bounds
+
+    def admit(self, job: ReservedJob, name: str, own_name: str, concurrency: int) -> float | None:
+        """Take a permit for a job that was started before its class was known.
+
+        That is called `name` in payloads: the next job's start takes its permit. Gives the seconds
+        until it is worth trying again where there is none.
+        """
+        bound = self._learned[name] = self._class(own_name, concurrency)
+        return None if self.permits.take(job, bound) else self.delay(bound)
+
+    def _class(self, name: str, concurrency: int) -> Bound:
+        bound = self._classes.get(name)
+        if bound is None or bound.most != concurrency:
+            bound = self._classes[name] = Bound(permits.CLASS, name, concurrency)
+        return bound
+
+    def delay(self, bound: Bound) -> float:
+        """Give the seconds until a job is tried again for which there was no permit.
+
+        One of a queue that is full need not wait: its queue does.
+        """
+        if bound.kind == permits.QUEUE:
+            return 0.0
+        seconds = bound.delay()
+        self._back_until = max(self._back_until, time.monotonic() + seconds + _A_LOOK)
+        return seconds
+
+
+def least(bounds: Iterable[tuple[str, int]], queue: str) -> int | None:
+    """Give the least of the bounds whose names or patterns match a queue."""
+    return min((most for text, most in bounds if fnmatchcase(queue, text)), default=None)
+
+
+def over_all(configured: Mapping[str, QueueSettings], queue: str) -> int | None:
+    """Give how many jobs of a queue run at once over all workers, by the configuration."""
+    bounds = ((text, of.concurrency) for text, of in configured.items())
+    return least(((text, most) for text, most in bounds if most is not None), queue)

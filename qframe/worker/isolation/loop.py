@@ -1,0 +1,73 @@
+"""IsolatingLoop: one run of a worker whose jobs have a process each; one thread does all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from qframe.worker.isolation.runner import IsolatingRunner
+from qframe.worker.options import StopReason
+from qframe.worker.slots.feed import SlotLoop
+
+
+class IsolatingLoop(SlotLoop):
+    """Attends to the jobs' processes wherever it waits."""
+
+    runner: IsolatingRunner
+    _rested = 0
+    """So many jobs had ended when it rested last."""
+    _attended = False
+    """Whether it has looked after the processes since it last did something else."""
+
+    def run(self) -> StopReason:
+        """Work, and say why it stopped."""
+        reason = super().run()
+        self._drain()
+        return reason
+
+    def _note_ended(self) -> None:
+        if not self._attended:
+            self.runner.attend(0)
+        self._attended = False
+        super()._note_ended()
+
+    def _exchange(self) -> bool:
+        if self.options.rest and self.jobs > self._rested and not self.signals.quit:
+            self._rested = self.jobs
+            self.runner.exchange.flush()
+            self._pause(self.options.rest)
+            return True
+        return super()._exchange() and self.runner.free > 0
+
+    def _room(self) -> int:
+        """Give how many more to hold: none as long as there are some, or no slot is free."""
+        return 0 if self._held or not self.runner.free else super()._room()
+
+    def _ahead(self) -> int:
+        return 0 if self.options.rest else self._prefetch.limit() - 1
+
+    def _rest(self) -> None:
+        self._beats.beat()  # there is no thread that does
+
+    def _hear_signals(self) -> None:
+        """Leave it to the runner, which has heard them and lets the jobs know."""
+
+    def _sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
+        runner = self.runner
+        until = time.monotonic() + seconds
+        while not (runner.ended or runner.exchange.has_ends):
+            left = min(until - time.monotonic(), runner.patience())
+            if queues and left > 0:
+                self.connection.backend.wait(queues, left, runner.fileno())
+                left = 0.0
+            self._attended = True
+            if runner.attend(left) or queues or time.monotonic() >= until:
+                return
+
+    def _gave_up_settling(self) -> bool:
+        return super()._gave_up_settling() and not self.runner.runs
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.runner.attend(left):
+            continue

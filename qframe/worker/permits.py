@@ -1,0 +1,381 @@
+"""Permits: facts by which no more jobs of a queue, or class, run at once than all workers may.
+
+A bound of N has N keys. A job takes one in the step that starts it, and gives it back in the one
+that ends it. What is taken has a lease, which the heartbeat renews as long as the handler runs: so
+the permit of a killed worker is free when that is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import random
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.step import Expect, Result, Set, Step, Unset
+from qframe.drivers import process
+from qframe.exceptions import BackendUnavailable
+from qframe.features.base import End, Plan
+from qframe.features.reserved import Feature, ReservedJob
+
+log = logging.getLogger("qframe")
+
+QUEUE, CLASS = "queue", "class"
+"""The kinds of bounds."""
+_LONGEST_LEASE = 30.0
+_LONGEST_NAME = 200
+_FRESH = 1.0
+"""Seconds for which what was read is believed."""
+_FULL_FOR = 0.5
+"""Seconds after which it is looked again whether one is free, more or less."""
+_UNSAID = 2.0
+"""Seconds in which a step that gives one back is said, or never."""
+_TRIES = 5
+_SHORTEST_DELAY = 0.2
+_LONGEST_DELAY = 10.0
+_APART = 0.002
+"""Seconds between two jobs of a class that come again, as long as they may wait no longer."""
+
+
+class Bound:
+    """One bound, as far as this worker knows how it stands. Safe in threads."""
+
+    def __init__(self, kind: str, name: str, most: int) -> None:
+        self.kind = kind
+        self.shown = f"{kind} {name}"
+        self.most = most
+        self.keys = keys(kind, name, most)
+        self._free: dict[str, str | None] = {}
+        """The keys nobody has, the last given back last; with what they hold then."""
+        self._picked: set[str] = set()
+        """Those that jobs here have, or are about to."""
+        self._known = -math.inf
+        self._full_until = 0.0
+        self._full_since = 0.0
+        self._put_off = 0.0
+        self._holders: frozenset[str | None] = frozenset()
+        self._mutex = threading.Lock()
+
+    @property
+    def room(self) -> int:
+        """How many are free, as far as is known."""
+        return len(self._free)
+
+    def looks_at(self) -> float:
+        """Give the moment from which it is worth to look how the permits stand."""
+        if self._free:
+            return self._known + _FRESH
+        return self._full_until if len(self._picked) < self.most else math.inf
+
+    def learn(self, values: Sequence[str | None]) -> None:
+        """Take in what the keys hold."""
+        now, holders = time.monotonic(), frozenset(values)
+        with self._mutex:
+            before, self._free = self._free, {}
+            pairs = list(zip(self.keys, values, strict=True))
+            random.shuffle(pairs)  # so that two workers do not try the same one first
+            for key, value in pairs:
+                if key not in self._picked and (value is None or value == before.get(key)):
+                    self._free[key] = value
+            self._known = now
+            if holders != self._holders:
+                self._full_since = 0.0
+            self._holders = holders
+            if not self._free:
+                self._full_until = now + _FULL_FOR * random.uniform(0.7, 1.3)  # noqa: S311 (jitter)
+
+    def pick(self) -> tuple[str, str | None] | None:
+        """Take a key that is free here; gives it with what it holds."""
+        with self._mutex:
+            if not self._free:
+                self._full_since = self._full_since or time.monotonic()
+                return None
+            key, holds = self._free.popitem()
+            self._picked.add(key)
+            self._full_since = 0.0
+            return key, holds
+
+    def unknown(self) -> None:
+        """Hear that the store does not answer: none is free for a while, as far as is known."""
+        with self._mutex:
+            self._free.clear()
+            self._full_until = time.monotonic() + _FULL_FOR
+
+    def give(self, key: str, holds: str | None = None) -> None:
+        """Put back a key that was picked."""
+        with self._mutex:
+            self._picked.discard(key)
+            self._free[key] = holds
+            self._known = time.monotonic()
+
+    def lose(self, key: str) -> None:
+        """Forget a key that was picked: somebody else has it, and perhaps more of them by now."""
+        with self._mutex:
+            self._picked.discard(key)
+            self._free = {each: holds for each, holds in self._free.items() if holds is not None}
+            self._full_until = 0.0
+
+    def is_free(self, key: str) -> None:
+        """Hear that a key holds nothing."""
+        with self._mutex:
+            if key not in self._picked:
+                self._free[key] = None
+                self._known = time.monotonic()
+
+    def delay(self) -> float:
+        """Give the seconds until a job is worth trying again that found none free.
+
+        Half of the time for which the same jobs have had them all, so those of short jobs are soon
+        in use again. Of many jobs each comes a moment after the one before it.
+        """
+        now = time.monotonic()
+        longest = max(_SHORTEST_DELAY, (now - (self._full_since or now)) / 2)
+        self._put_off = max(now, self._put_off + _APART)
+        wanted = max(longest * random.uniform(0.5, 1), self._put_off - now)  # noqa: S311 (jitter)
+        return min(wanted, _LONGEST_DELAY * random.uniform(0.7, 1))  # noqa: S311
+
+
+class Permit(Feature):
+    """One permit of one job, and what the job's moves do with it."""
+
+    key: ClassVar[str] = ""
+    """No payload names it: it is the worker's."""
+    runs = False
+    """Whether the handler runs, and so the permit is to be kept."""
+    renew_at = math.inf
+    _given = False
+
+    def __init__(self, permits: Permits, bound: Bound, fact: str, holds: str | None) -> None:
+        self.bound = bound
+        self.fact = fact
+        self.holds = holds
+        self.token = f"{process.NAME}:{process.pid()}:{secrets.token_hex(8)}"
+        self._permits = permits
+
+    def taking(self) -> tuple[Expect, Set]:
+        """Give what takes it."""
+        return Expect(self.fact, self.holds), Set(self.fact, self.token, self._permits.lease)
+
+    def giving(self) -> Unset:
+        """Give what gives it back."""
+        return Unset(self.fact, self.token)
+
+    def start(self, job: ReservedJob, plan: Plan) -> None:  # noqa: ARG002 (a feature's)
+        """Take it; the start is refused where somebody else has."""
+        plan.add(*self.taking())
+        plan.then(self.taken)
+
+    def taken(self) -> None:
+        """Hear that it was taken."""
+        self.runs = True
+        self.renew_at = time.monotonic() + self._permits.lease / 3
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:  # noqa: ARG002 (as above)
+        """Give it back; not where the job settles itself and runs on."""
+        if self.runs:
+            return
+        plan.add(self.giving())
+        plan.then(self._was_given)
+        if not self._given:
+            self._given = True
+            self.bound.give(self.fact)  # the next start is said behind this end, or with it
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a step was planned that gives it back."""
+        return self._given
+
+    def has_ended(self) -> bool:
+        """Whether the handler runs no more, by now."""
+        return not self.runs
+
+    def _was_given(self) -> None:
+        self._permits.forget(self)
+        self.bound.is_free(self.fact)
+
+
+class Permits:
+    """The permits that the jobs of one worker have. Raises `BackendUnavailable`."""
+
+    def __init__(self, backend: Backend, retry_after: float) -> None:
+        self.lease = min(retry_after, _LONGEST_LEASE)
+        self.every = min(1.0, self.lease / 6)
+        """Seconds between two calls of `beat`."""
+        self._backend = backend
+        self._taken: dict[ReservedJob, list[Permit]] = {}
+        self._left: dict[Permit, float] = {}
+        """Those whose jobs are over, and from when on they are to be given back."""
+        self._silent = False
+
+    def __contains__(self, job: ReservedJob) -> bool:
+        return job in self._taken
+
+    def of(self, job: ReservedJob) -> Sequence[tuple[str, str]]:
+        """Give the permits of a job: their keys, and what they hold."""
+        return [(each.fact, each.token) for each in self._taken.get(job, ())]
+
+    def look(self, bounds: Sequence[Bound]) -> None:
+        """Learn how bounds stand of which that is not known: in one exchange."""
+        now = time.monotonic()
+        due = [bound for bound in bounds if bound.looks_at() <= now]
+        if due:
+            values = iter(self._backend.read(*(key for bound in due for key in bound.keys)))
+            for bound in due:
+                bound.learn([next(values) for _ in bound.keys])
+
+    # -- taking -----------------------------------------------------------------------------------
+
+    def pick(self, job: ReservedJob, bounds: Sequence[Bound]) -> Bound | None:
+        """See to it that the start of a job takes a permit of each bound.
+
+        Gives the bound that has none; then nothing is to be taken.
+        """
+        self.undo(job)
+        picked: list[Permit] = []
+        for bound in bounds:
+            found = bound.pick()
+            if found is None:
+                self.look([bound])
+                found = bound.pick()
+            if found is None:
+                for each in picked:
+                    each.bound.give(each.fact, each.holds)
+                return bound
+            picked.append(Permit(self, bound, *found))
+        self._taken[job] = picked
+        job.features = [*job.features, *picked]
+        return None
+
+    def undo(self, job: ReservedJob) -> None:
+        """Let a start take no permits that was not said."""
+        for each in self._detach(job):
+            each.bound.give(each.fact, each.holds)
+
+    def refused(self, job: ReservedJob, result: Result) -> Bound | None:
+        """Hear that a start was refused; gives the bound of which somebody else has the permit."""
+        found = None
+        for each in self._detach(job):
+            if each.fact != result.key:
+                each.bound.give(each.fact, each.holds)
+                continue
+            found = each.bound
+            found.lose(each.fact)
+            if result.holds is None:
+                found.is_free(each.fact)
+        return found
+
+    def take(self, job: ReservedJob, bound: Bound) -> bool:
+        """Take a permit for a job that has been started; says whether it has one."""
+        if any(each.bound.keys[0] == bound.keys[0] for each in self._taken.get(job, ())):
+            return True
+        for _ in range(_TRIES):
+            self.look([bound])
+            found = bound.pick()
+            if found is None:
+                break
+            permit = Permit(self, bound, *found)
+            (result,) = self._backend.apply(Step(None, *permit.taking()))
+            if result.applied:
+                permit.taken()
+                self._taken[job] = [*self._taken.get(job, ()), permit]
+                job.features = [*job.features, permit]
+                return True
+            bound.lose(permit.fact)
+        return False
+
+    # -- giving back ------------------------------------------------------------------------------
+
+    def ended(self, job: ReservedJob) -> None:
+        """Hear that a handler has ended: the job's end gives its permits back."""
+        for each in self._taken.get(job, ()):
+            each.runs = False
+
+    def over(self, job: ReservedJob) -> None:
+        """Hear that a job is over, whatever became of it."""
+        for each in self._detach(job):
+            each.runs = False
+            self._left[each] = time.monotonic() + (_UNSAID if each.is_given else 0)
+            if not each.is_given:
+                each.bound.give(each.fact, each.token)
+
+    def forget(self, permit: Permit) -> None:
+        """Hear that a permit was given back."""
+        self._left.pop(permit, None)
+
+    def _detach(self, job: ReservedJob) -> Sequence[Permit]:
+        permits = self._taken.pop(job, ())
+        if permits:
+            job.features = [each for each in job.features if each not in permits]
+        return permits
+
+    # -- while jobs run ---------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Renew what handlers need, and give back what was left; for the heartbeat."""
+        now = time.monotonic()
+        running = [each for several in [*self._taken.values()] for each in several]
+        due = [each for each in running if each.runs and now >= each.renew_at - self.every / 2]
+        left = [each for each, moment in [*self._left.items()] if now >= moment]
+        if not due and not left:
+            return
+        steps = [Step(None, Expect(e.fact, e.token), Set(e.fact, e.token, self.lease)) for e in due]
+        steps += [Step(None, each.giving()) for each in left]
+        try:
+            results = self._backend.apply(*steps)
+            self._silent = False
+            for each, result in zip(due, results, strict=False):
+                if result.applied:
+                    each.renew_at = now + self.lease / 3
+                else:
+                    self._ran_out(each, result)
+        except BackendUnavailable as error:  # it is tried again with the next beat
+            if not self._silent:
+                log.warning("the permits of running jobs could not be renewed: %s", error)
+            self._silent = True
+            return
+        for each in left:
+            self._left.pop(each, None)
+            each.bound.is_free(each.fact)
+
+    def _ran_out(self, permit: Permit, result: Result) -> None:
+        """Take again what ran out while its job ran, unless somebody else has."""
+        if permit.has_ended():  # it was given back meanwhile
+            return
+        permit.holds = None
+        if result.holds is None and self._backend.apply(Step(None, *permit.taking()))[0].applied:
+            permit.renew_at = time.monotonic() + self.lease / 3
+            log.warning("a permit of the %s had run out, and was taken again", permit.bound.shown)
+            if permit.has_ended():
+                self._left[permit] = 0.0
+            return
+        permit.renew_at = math.inf
+        log.error(
+            "a permit of the %s ran out while its job ran: one more than %d may run meanwhile",
+            permit.bound.shown,
+            permit.bound.most,
+        )
+
+    def close(self) -> None:
+        """Give back what was left of jobs that are over."""
+        left = [*self._left]
+        if left:
+            self._backend.apply(*(Step(None, each.giving()) for each in left))
+            self._left.clear()
+
+
+def queue_name(connection: str, queue: str) -> str:
+    """Name the bound of a queue."""
+    return f"{connection}:{queue}"
+
+
+def keys(kind: str, name: str, most: int) -> list[str]:
+    """Give the keys of a bound's permits."""
+    if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
+        name = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return [f"permit:{kind}:{name}:{number}" for number in range(most)]

@@ -1,0 +1,70 @@
+"""What a pool says of itself in the store, and is told there: how many workers, and slots of each.
+
+A thread looks once a second, so that no worker that is long in its job keeps the pool from hearing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from qframe.drivers.heartbeat import Heartbeat
+from qframe.drivers.store import Store
+from qframe.worker.control import number, size_key, slots_key
+from qframe.worker.presence import EVERY, PARTING, Writing
+from qframe.worker.roster import BEAT, TTL, PoolEntry
+
+
+class Scaled(Protocol):
+    """What runs the pool: `size` workers, each of `slots` jobs at once."""
+
+    size: int
+    slots: int
+
+    def scale(self, size: int, slots: int) -> None:
+        """Have it so, 0: as it is; from any thread."""
+
+
+class PoolPresence:
+    """Keeps a pool's entry up to date. `connect` gives the store; `close` is called at the end."""
+
+    def __init__(
+        self, connect: Callable[[], Store], close: Callable[[], None], entry: PoolEntry
+    ) -> None:
+        self.entry = entry
+        self._connect = connect
+        self._beats = Heartbeat(close=close)
+        self._writing = Writing("the pool's entry")
+        self._written = 0.0
+        self._pool: Scaled | None = None
+
+    def begin(self, pool: Scaled) -> None:
+        """Look from now on, if that has not been begun."""
+        if self._pool is None:
+            self._pool = pool
+            self._beats.add(EVERY, lambda: self._writing.attempt(self._hear, self._write), first=0)
+
+    def end(self) -> None:
+        """Take the pool off the list, as far as the store answers."""
+        if self._pool is not None:
+            self._beats.end(lambda: self._writing.attempt(self._leave), PARTING)
+
+    def _hear(self) -> None:
+        entry, pool = self.entry, self._pool
+        size, slots = map(number, self._connect().get(size_key(entry.id), slots_key(entry.id)))
+        if pool is not None:
+            pool.scale(size if entry.may_keep(size) else 0, slots if entry.scales else 0)
+            update = {"size": pool.size, "concurrency": pool.slots}
+            if update != entry.model_dump(include={*update}):
+                self.entry, self._written = entry.model_copy(update=update), 0.0
+
+    def _write(self) -> None:
+        now = time.monotonic()
+        if not self._written or now - self._written >= BEAT:
+            self.entry = self.entry.model_copy(update={"beat_at": round(time.time(), 3)})
+            self._connect().set(self.entry.key, self.entry.model_dump_json(), TTL)
+            self._written = now
+
+    def _leave(self) -> None:
+        self._connect().delete(self.entry.key)
