@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qframe.config import DatabaseSettings
+from qframe.contracts.backend import Timing
 from qframe.contracts.step import APPLIED, LOST, Delete, Push, Reservation, Result, Start, Step
 from qframe.drivers.database import DatabaseBackend
 from qframe.exceptions import BackendUnavailable
@@ -16,6 +17,8 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Mode, Proxy
 
 QUEUE = "q"
+TIMING = Timing(hold=60)
+"""A start is told as long as a third of this has not passed, which a busy machine may let pass."""
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def backend(url: str, postgres_running: PostgresServer, proxy: Proxy) -> Iterato
     """Give a backend behind the proxy."""
     through = url.replace(f":{postgres_running.port}/", f":{proxy.port}/")
     assert through != url
-    made = DatabaseBackend("here", DatabaseSettings(url=through, listen=False))
+    made = DatabaseBackend("here", DatabaseSettings(url=through, listen=False), TIMING)
     made.migrate()
     yield made
     proxy.switch(Mode.PASS)
@@ -125,7 +128,7 @@ def test_a_push_that_is_prepared_counts_once_where_no_answer_came(
 
 
 def test_it_is_said_when_the_server_is_back(own_postgres: PostgresServer) -> None:
-    backend = DatabaseBackend("here", DatabaseSettings(url=own_postgres.url))
+    backend = DatabaseBackend("here", DatabaseSettings(url=own_postgres.url), TIMING)
     backend.migrate()
     (job,) = _held(backend)
     heard = _tell(backend, Step(job, Start(60)))

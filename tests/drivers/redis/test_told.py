@@ -33,6 +33,8 @@ QUEUE = "q"
 
 
 def _held(backend: RedisBackend, count: int = 1) -> list[Reservation]:
+    """Hold messages for long: a start is told as long as a third of it has not passed."""
+    backend.timing.hold = 60
     backend.apply(*(Step(None, Push(QUEUE, b"%d" % n)) for n in range(count)))
     jobs, _ = backend.reserve([QUEUE], count)
     assert len(jobs) == count
