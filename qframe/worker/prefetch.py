@@ -5,6 +5,7 @@ from __future__ import annotations
 _SPAN = 0.02
 _MOST = 100
 _WEIGHT = 0.2
+_BRIEF = 0.001
 
 
 class Prefetch:
@@ -22,6 +23,11 @@ class Prefetch:
         else:
             before = min(self._seconds, _SPAN)
             self._seconds = before + _WEIGHT * (seconds - before)
+
+    @property
+    def are_brief(self) -> bool:
+        """Whether the last ones were over as soon as they began, give or take a millisecond."""
+        return self._seconds < _BRIEF
 
     def limit(self) -> int:
         """Give how many to reserve."""
