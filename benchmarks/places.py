@@ -159,6 +159,10 @@ class Place:
         """Run the side's producer and give all that it measured."""
         return json.loads(self._output(self._command(self.side.producer), arguments))
 
+    def measured(self, module: str, *arguments: object, seconds: float = _PATIENCE) -> Any:  # noqa: ANN401 (the module's own)
+        """Run a module of ours to its end and give the JSON it prints."""
+        return json.loads(self._output((sys.executable, "-m", module), arguments, seconds))
+
     def run(self, module: str, *arguments: object) -> float:
         """Run a module of ours to its end and give the number it prints."""
         return self._run((sys.executable, "-m", module), arguments)
@@ -166,7 +170,9 @@ class Place:
     def _run(self, command: Sequence[str], arguments: Sequence[object]) -> float:
         return float(json.loads(self._output(command, arguments)))
 
-    def _output(self, command: Sequence[str], arguments: Sequence[object]) -> str:
+    def _output(
+        self, command: Sequence[str], arguments: Sequence[object], seconds: float = _PATIENCE
+    ) -> str:
         try:
             done = subprocess.run(
                 [*command, *map(str, arguments)],
@@ -175,10 +181,10 @@ class Place:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_PATIENCE,
+                timeout=seconds,
             )
         except subprocess.TimeoutExpired as error:
-            raise BenchmarkError(f"{self.side.name}: not done in {_PATIENCE:g} s") from error
+            raise BenchmarkError(f"{self.side.name}: not done in {seconds:g} s") from error
         if done.returncode:
             raise BenchmarkError(f"{self.side.name}: {done.stdout}{done.stderr}")
         return done.stdout

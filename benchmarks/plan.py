@@ -48,6 +48,8 @@ class Plan:
     """About what we drain of them in a second, where they do nothing."""
     mixed: int = 500
     """Jobs of a mix, of which each hundredth computes."""
+    page_waiting: int = 1_000_000
+    page_failed: int = 200_000
     parts: tuple[str, ...] = ()
     """What is measured of a group that has parts; all where none is named."""
     alone: bool = False
@@ -84,4 +86,6 @@ class Plan:
             watched=3,
             concurrent_seconds=0.1,
             mixed=100,
+            page_waiting=3_000,
+            page_failed=600,
         )

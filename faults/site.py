@@ -201,11 +201,14 @@ class Site(Project):
         self.writing.note("E", number)
         return number
 
-    def send_many(self, count: int, delay: float, queue: str = "default") -> list[int]:
-        """Push many short jobs in one step, due at the same moment, and give their numbers."""
+    def send_many(
+        self, count: int, delay: float = 0, queue: str = "default", *, seconds: float = 0
+    ) -> list[int]:
+        """Push many jobs in one step, due at the same moment, and give their numbers."""
         numbers = [self.number() for _ in range(count)]
         self.queue_names.add(queue)
-        made = [self.queue.envelope(jobs.Work(number=number)) for number in numbers]
+        work = [jobs.Work(number=number, seconds=seconds) for number in numbers]
+        made = [*map(self.queue.envelope, work)]
         for number in numbers:
             self.writing.note("P", number)
         self.queue.backend.apply(Step(None, *(Push(queue, each.raw, delay) for each in made)))

@@ -49,13 +49,18 @@ def note_stalls(ledger: Ledger) -> None:
 
 
 def note_settles(ledger: Ledger) -> None:
-    """Note in the ledger that the worker is up, and how each reservation ended."""
+    """Note in the ledger that the worker is up, what it takes, and how each reservation ended."""
 
     def up(_event: object) -> None:
         threading.Thread(target=note_stalls, args=(ledger,), daemon=True).start()
         ledger.note("U", os.getpid())
 
+    def taken(event: events.JobPopped) -> None:
+        if isinstance(event.job, ReservedJob):
+            ledger.note("T", name(event.job), os.getpid())
+
     events.listen(events.WorkerStarting)(up)
+    events.listen(events.JobPopped)(taken)
 
     def note(job: ReservedJob) -> None:
         # What was only held may go to another: nothing was begun that could be refused.

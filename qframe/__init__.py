@@ -46,6 +46,7 @@ from qframe.exceptions import (
     OtherDatabase,
     PayloadTooLarge,
     QframeError,
+    ResultTooLarge,
     SettleError,
     UnknownJob,
     Unsupported,
@@ -58,6 +59,7 @@ from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
     from qframe.dispatch.status import cancel, job_status, wait_for
+    from qframe.schedules.definition import schedule
     from qframe.worker import Worker, WorkerOptions
 
 __all__ = [
@@ -99,6 +101,7 @@ __all__ = [
     "QframeError",
     "QueueManager",
     "Queueable",
+    "ResultTooLarge",
     "Secret",
     "SettleError",
     "State",
@@ -122,6 +125,7 @@ __all__ = [
     "job_log_fields",
     "job_status",
     "queueable",
+    "schedule",
     "wait_for",
 ]
 
@@ -138,4 +142,8 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
             from qframe.dispatch import status  # noqa: PLC0415 (not before it is needed)
 
             return getattr(status, name)
+        if name == "schedule":
+            from qframe.schedules import definition  # noqa: PLC0415 (not before it is needed)
+
+            return definition.schedule
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import parse_qsl, urlsplit
@@ -15,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FilePath,
     PositiveInt,
     SecretStr,
     ValidationError,
@@ -31,11 +34,14 @@ from qframe.contracts.queue import LARGEST_BOUND
 from qframe.exceptions import ConfigurationError
 from qframe.payload import encryption
 from qframe.payload.text import nearest, one_line, queue_name, queue_pattern
+from qframe.rules import OF_OUTBOX, Rule, check_connections, parse
 
 QueueName = Annotated[str, AfterValidator(queue_name)]
 QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
 
 FILE = "qframe.toml"
+DATABASE_FILE = "qframe.sqlite3"
+"""Where jobs wait, under the root, where nothing is configured."""
 
 
 class ConnectionSettings(BaseModel):
@@ -75,7 +81,7 @@ class DatabaseSettings(ConnectionSettings):
     """
 
     driver: Literal["database"] = "database"
-    url: str = "sqlite:///qframe.sqlite3"
+    url: str = f"sqlite:///{DATABASE_FILE}"
     schema_name: Annotated[_TableName | None, Field(alias="schema")] = None
     table: _TableName = "jobs"
     failed_table: _TableName = "failed_jobs"
@@ -277,6 +283,227 @@ class OutboxSettings(BaseModel):
     connection: str | None = None
 
 
+class OtelSettings(BaseModel):
+    """Whether jobs are traced by OpenTelemetry (`pip install 'qframe[otel]'`).
+
+    `relation` says what an attempt is to its dispatch: a trace of its own with a `link` to it, or a
+    `child`. `setup` (`module:function`) is called first, where it has to set its SDK up.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    enabled: bool = False
+    relation: Literal["link", "child"] = "link"
+    setup: str | None = None
+
+
+class ScheduleSettings(BaseModel):
+    """Where schedules are defined, and who dispatches them.
+
+    `modules` are imported besides those of `jobs`. With `enabled`, every worker dispatches what is
+    due. `timezone` is that of schedules which name none. `environment` is what `.environments()`
+    asks for. `app` tells apart programs that keep their facts in one place.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    modules: list[str] = []
+    enabled: bool = True
+    timezone: str = "UTC"
+    environment: str = ""
+    app: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,40}$")] = ""
+
+
+_Processes = Annotated[int, Field(ge=1, le=1000)]
+
+
+class SupervisorSettings(BaseModel):
+    """What `qframe supervise` keeps running for some queues, in Horizon's words.
+
+    `balance`: `auto` gives each queue the processes it needs, `simple` the same number, `off` keeps
+    processes that work all queues in order. Each queue has `min_processes`, all together have
+    `max_processes`. Each `balance_cooldown` seconds a queue gets `balance_max_shift` more at most;
+    what waits is to be gone `clear_within` seconds later. `strategy`: jobs count by the `time` they
+    run, or, by `size`, all alike. Where there are too few, `order` decides: the first queue first
+    (`strict`), or by `weights`. `nice` is by how much processes yield to others. The rest is what
+    each worker is told, as by the options of `qframe work`.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    connection: str | None = None
+    queues: list[QueueName] = []
+    balance: Literal["off", "simple", "auto"] = "auto"
+    min_processes: _Processes = 1
+    max_processes: _Processes = 1
+    balance_max_shift: _Processes = 3
+    balance_cooldown: Annotated[float, Field(ge=1, le=3600)] = 3
+    strategy: Literal["time", "size"] = "time"
+    order: Literal["weighted", "strict"] = "weighted"
+    weights: dict[QueueName, Annotated[float, Field(gt=0, le=1000)]] = {}
+    clear_within: Annotated[float, Field(ge=1, le=86400)] = 10
+    timeout: float = 60
+    tries: int = 1
+    backoff: float | list[float] = 0
+    grace: float = 5
+    sleep: float = 3
+    rest: float = 0
+    memory: float = 256
+    max_jobs: int = 0
+    max_time: float = 0
+    force: bool = False
+    concurrency: int = 1
+    isolate: bool = False
+    preload: bool = False
+    schedule: bool = True
+    stop_timeout: Annotated[float, Field(ge=0, le=86400)] = 0
+    nice: Annotated[int, Field(ge=0, le=19)] = 0
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        queues = self.queues or ["default"]
+        if len({*queues}) < len(queues):
+            raise ValueError("queues: each comes once")
+        groups = 1 if self.balance == "off" else len(queues)
+        if self.min_processes * groups > self.max_processes:
+            raise ValueError(
+                f"max_processes {self.max_processes} is fewer than min_processes "
+                f"{self.min_processes} of {groups} queues"
+            )
+        for name in self.weights:
+            if name not in queues:
+                raise ValueError(f"weights: {name!r} is none of its queues{nearest(name, queues)}")
+        if self.weights and (self.order == "strict" or self.balance != "auto"):
+            raise ValueError('weights are for balance = "auto" and order = "weighted"')
+        return self
+
+
+SupervisorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")]
+
+
+class WebSettings(BaseModel):
+    """Who may open `qframe web`: who has the `password`, or the `token` in `Authorization: Bearer`.
+
+    `access` is what they may do: `read`, `act`, or the names of actions. Without password and
+    token, only this machine may.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    password: Annotated[SecretStr | None, Field(min_length=8)] = None
+    token: Annotated[SecretStr | None, Field(min_length=16)] = None
+    access: Literal["read", "act"] | list[str] = "act"
+
+
+def _rule(text: str) -> str:
+    parse(text)
+    return text
+
+
+def _http_url(url: SecretStr) -> SecretStr:
+    try:
+        parts = urlsplit(url.get_secret_value())
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        fits = False
+    if not fits or not url.get_secret_value().isprintable():
+        raise ValueError("is no address: it begins with https:// or http://")
+    return url
+
+
+def _mail_address(text: str) -> str:
+    if not re.fullmatch(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+", text) or not text.isprintable():
+        raise ValueError(f"{one_line(text, 60)!r} is no mail address")
+    return text
+
+
+_Span = Annotated[float, Field(gt=0, le=60)]
+_MailAddress = Annotated[str, AfterValidator(_mail_address)]
+
+
+class WebhookSettings(BaseModel):
+    """Where alerts are posted as JSON; with a `secret` they are signed (HMAC-SHA256).
+
+    `timeout` is how many seconds it may take in all. `ca` is a file of authorities whose
+    certificates are trusted besides the system's.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    url: Annotated[SecretStr, AfterValidator(_http_url)]
+    secret: Annotated[SecretStr | None, Field(min_length=16)] = None
+    ca: FilePath | None = None
+    timeout: _Span = 10
+
+
+class MailSettings(BaseModel):
+    """To whom alerts are mailed, and through which server.
+
+    `tls`: `starttls`, `tls` from the first byte, or `none`; with a password, not `none` unless the
+    server is this machine. `ca` is as of the webhook.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    to: Annotated[list[_MailAddress], Field(min_length=1)]
+    sender: Annotated[_MailAddress, Field(alias="from")]
+    host: Annotated[str, Field(pattern=r"^\S+$")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 587
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    user: str | None = None
+    password: SecretStr | None = None
+    ca: FilePath | None = None
+    timeout: _Span = 20
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Self:
+        is_here = self.host in {"localhost", "127.0.0.1", "::1"}
+        if self.password is not None and self.tls == "none" and not is_here:
+            raise ValueError('a password needs tls = "starttls" or "tls"')
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password belong together")
+        return self
+
+
+class CommandSettings(BaseModel):
+    """A program, with its arguments, that is run for each alert, without a shell.
+
+    It gets the alert as JSON on stdin; after `timeout` seconds it is killed.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    run: Annotated[list[str], Field(min_length=1)]
+    timeout: _Span = 20
+
+
+class AlertSettings(BaseModel):
+    """What is to be told of, and to whom; listeners hear `AlertRaised` and `AlertResolved` anyway.
+
+    The running workers look each `every` seconds, one of them at a time. An alert is over when
+    nothing was wrong for `calm` seconds, which is told where `resolved` is true. While it is on, it
+    is told again each `remind` seconds (0: never). `connection` is where the state is kept: that of
+    the default connection, unless said.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    rules: list[Annotated[str, AfterValidator(_rule)]] = []
+    every: Annotated[float, Field(ge=1, le=3600)] = 10
+    calm: Annotated[float, Field(ge=0, le=86400)] = 60
+    remind: Annotated[float, Field(ge=0)] = 0
+    resolved: bool = True
+    connection: str | None = None
+    webhook: WebhookSettings | None = None
+    mail: MailSettings | None = None
+    command: CommandSettings | None = None
+
+    def parsed(self) -> list[Rule]:
+        """Give the rules, each once."""
+        return [parse(each) for each in dict.fromkeys(self.rules)]
+
+
 BUILT_IN: dict[str, type[ConnectionSettings]] = {
     "database": DatabaseSettings,
     "redis": RedisSettings,
@@ -296,6 +523,12 @@ class Settings(BaseSettings):
     job this worker does not know is tried again, before it is failed.
 
     `queues` says by name or pattern of a queue how many of its jobs run at once (`QueueSettings`).
+
+    `metrics` says whether what becomes of jobs is counted by the minute, and how long they take.
+
+    `metric_tags` are patterns of tags by which that is counted as well.
+
+    `version` is the application's: where workers begin with another, a deploy is marked.
 
     The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or else the first of
     `signing_keys`, signs, all verify. `signing` says what becomes of payloads without a signature
@@ -320,7 +553,33 @@ class Settings(BaseSettings):
     failed: PlaceSettings = PlaceSettings()
     outbox: OutboxSettings = OutboxSettings()
     queues: dict[QueuePattern, QueueSettings] = {}
+    metrics: bool = True
+    metric_tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = []
+    version: Annotated[str, Field(max_length=200)] = ""
+    schedule: ScheduleSettings = ScheduleSettings()
+    supervisors: dict[SupervisorName, SupervisorSettings] = {}
+    web: WebSettings = WebSettings()
+    otel: OtelSettings = OtelSettings()
+    alerts: AlertSettings = AlertSettings()
     root: Path = Field(default_factory=Path.cwd)
+
+    @model_validator(mode="after")
+    def _has_what_alerts_need(self) -> Self:
+        found = self.alerts.parsed()
+        known = self.connection_names()
+        check_connections(found, known)
+        for each in found:
+            if each.is_counted and not self.metrics:
+                raise ValueError(f"alerts: the rule {each.text!r} needs metrics = true")
+            if each.subject in OF_OUTBOX and self.outbox.connection is None:
+                raise ValueError(f"alerts: the rule {each.text!r} needs an outbox: [outbox]")
+        place = self.alerts.connection
+        if place is not None and place not in known:
+            raise ValueError(
+                f"alerts.connection: unknown connection {one_line(place, 60)!r}"
+                f"{nearest(place, known)}"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -356,6 +615,11 @@ class Settings(BaseSettings):
         return sorted(names, key=lambda name: name != self.default)
 
 
+source: Callable[[], tuple[str, Mapping[str, Any]] | None] | None = None
+"""Gives the settings of a program whose framework has them, and what they are called there.
+
+They stand in place of a file that is looked for, not of one that is named; None: there are none.
+"""
 _file_settings: dict[str, Any] = {}
 """What the file says, while `load` makes settings of it."""
 
@@ -367,8 +631,9 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     `ConfigurationError` with one line that names the key and, for an unknown one, the nearest.
     """
     file = file or os.environ.get("QFRAME_CONFIG")
-    path = Path(file) if file else find(Path.cwd())
-    values = (read(path) or {}) if path is not None else {}
+    given = source() if source is not None and not file else None
+    path = Path(file) if file else None if given else find(Path.cwd())
+    values = (read(path) or {}) if path is not None else dict(given[1]) if given else {}
     if isinstance(root := values.setdefault("root", "."), str):
         values["root"] = (path.resolve().parent if path is not None else Path.cwd()) / root
     _check_environment()
@@ -376,7 +641,7 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     try:
         return Settings(**over)
     except ValidationError as error:
-        where = path.name if path is not None else "settings"
+        where = path.name if path is not None else given[0] if given else "settings"
         raise ConfigurationError(describe(error, Settings, where)) from None
     except ValueError as error:  # a QFRAME_ variable that is not the JSON its setting needs
         raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
@@ -449,4 +714,5 @@ def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:
                 model = inner
         known = [field.alias or name for name, field in model.model_fields.items()]
         return f"{where}: unknown key {full!r}{nearest(key, known)}"
-    return ": ".join(filter(None, (where, full, one_line(fault["msg"]))))
+    said = fault["msg"].removeprefix("Value error, ")  # a validator's own words are a sentence
+    return ": ".join(filter(None, (where, full, one_line(said))))

@@ -10,11 +10,13 @@ from typing import Any, Self
 from qframe import events
 from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend, Capability, Found, Place
+from qframe.contracts.history import History
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
-from qframe.contracts.step import Operation, Result, Step
+from qframe.contracts.step import Operation, Release, Result, Step
 from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.lookup import Look, look
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
 from qframe.features import chain
@@ -26,6 +28,7 @@ from qframe.features.context import Context, Prepared, check, push_of
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
+from qframe.jobs.tracing import active, resending, sending
 from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
 from qframe.payload.signature import OVERHEAD
@@ -56,6 +59,8 @@ class Connection:
         """The small shared state that goes with the connection."""
         self.failed = FailedStore(self.backend)
         """Where its failed jobs are kept."""
+        self.is_measured = False
+        """Whether its workers count what becomes of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
         self._learned = False
 
@@ -154,8 +159,9 @@ class Connection:
         """
         if (other := substitute(self, job)) is not None:
             return other.push_envelope(job, made, queue, delay)
-        pushing = self.pushing(job, made, queue, delay)
-        holder = self.context.push(pushing)
+        with sending(self):
+            pushing = self.pushing(job, made, queue, delay)
+            holder = self.context.push(pushing)
         self.tell(job, pushing, holder)
         return holder or made.uuid
 
@@ -176,7 +182,10 @@ class Connection:
         name = queue_name(queue or job.queue or self.default_queue)
         if delay and isinstance(job, JobDefinition):  # Laravel would take it for the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
-        if delay or events.listeners_of(events.JobQueueing):
+        tracing = active.tracing
+        if delay or tracing is not None or events.listeners_of(events.JobQueueing):
+            if tracing is not None:  # before the listeners, who see all that is sent
+                tracing.queueing(self, name, made.payload)
             events.fire(events.JobQueueing, self.name, name, job, made.payload, delay)
             made.encode()
             self._check_envelope(made)
@@ -196,7 +205,8 @@ class Connection:
         job = Prepared("", raw, name, timing.seconds_until(delay))
         pushing = self.context.pushing(job)
         uuid = pushing.message.get("uuid")
-        self.context.push(pushing)
+        with resending(self, name, pushing.message):
+            self.context.push(pushing)
         return uuid if isinstance(uuid, str) else ""
 
     # -- chains and batches -----------------------------------------------------------------------
@@ -278,7 +288,7 @@ class Connection:
         if Capability.SEARCH in self.capabilities:
             for feature in self.context.features:
                 for found in self._waiting_with(name, feature.key):
-                    count += self._remove(found)
+                    count += self.remove(found)
         return count + self.backend.purge(name)
 
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
@@ -291,8 +301,8 @@ class Connection:
         ]:
             yield from found
 
-    def _remove(self, found: Found) -> bool:
-        """Remove a job that waits, with what belongs to its end."""
+    def remove(self, found: Found) -> bool:
+        """Remove a job that was found waiting, with what belongs to its end; false: it moved."""
         reservation = self.backend.take(found)
         if reservation is None:
             return False
@@ -302,6 +312,21 @@ class Connection:
         except LeaseLost:
             return False
         return True
+
+    def make_ready(self, found: Found) -> bool:
+        """Have a job that was found delayed run as soon as its turn comes; false: it moved."""
+        if found.place is not Place.DELAYED:
+            return False
+        reservation = self.backend.take(found)
+        if reservation is None:
+            return False
+        (result,) = self.backend.apply(Step(reservation, Release()))
+        return result.applied
+
+    def history(self, found: Found) -> History:
+        """Give the attempts of a job that was found waiting or running."""
+        notes = self.backend.notes_of(found)
+        return History.from_json(notes.decode("utf-8", "replace") or None)
 
     def kick(self, queue: str | None = None) -> int:
         """Make the buried jobs of a queue ready; gives how many there were."""
@@ -319,18 +344,25 @@ class Connection:
             return Cancelling.ABSENT
         if found.place is Place.RUNNING:
             return Cancelling.RUNNING
-        if found.place is Place.HELD or not self._remove(found):
+        if found.place is Place.HELD or not self.remove(found):
             return Cancelling.HELD
         return Cancelling.REMOVED
 
     def find(self, uuid: str, queue: str | None = None) -> Found | None:
         """Find a job that waits or runs, in `queue` or else everywhere."""
+        return self.look(uuid, queue).found
+
+    def look(self, uuid: str, queue: str | None = None, seconds: float | None = None) -> Look:
+        """Look for it, for about so many seconds or until it is nowhere."""
         self.need(Capability.SEARCH)
-        for name in [queue] if queue else self.queues():
-            for found in self.backend.search(name, uuid.encode("utf-8", "surrogatepass")):
-                if _uuid_of(found.raw_body) == uuid:
-                    return found
-        return None
+        names = [queue] if queue else self.queues()
+        complete, each = True, None if seconds is None else seconds / max(1, len(names))
+        for name in names:
+            seen = look(self.backend, name, uuid, each)
+            if seen.found is not None:
+                return seen
+            complete = complete and seen.is_complete
+        return Look(None, complete)
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -444,6 +476,17 @@ def push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | 
 
     The id of a duplicate is that of the job which is there in its place.
     """
+    tracing = active.tracing
+    if tracing is None:
+        return _push_together(jobs, queue)
+    placed = [*jobs]
+    if not placed:
+        return []
+    with tracing.sending(placed[0][0], many=True):
+        return _push_together(placed, queue)
+
+
+def _push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None) -> list[str]:
     ids: list[str] = []
     gathered: dict[Connection, Bulk] = {}
     for connection, job in jobs:
@@ -467,11 +510,3 @@ def substitute(connection: Connection, what: Dispatchable | str | bytes) -> Conn
 
 
 _VERBS = {Capability.PURGE: "clear", Capability.SEARCH: "cancel"}
-
-
-def _uuid_of(raw: bytes) -> str:
-    try:
-        uuid = envelope.parse(raw).get("uuid")
-    except ValueError:
-        return ""
-    return uuid if isinstance(uuid, str) else ""

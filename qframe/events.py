@@ -18,6 +18,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, dataclass, field, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from qframe.exceptions import Interruption
@@ -119,6 +120,44 @@ class JobDispatchFailed(Event):
     job: Any
     payload: dict[str, Any] = field(repr=False)
     delay: float
+    error: BaseException
+
+
+# -- schedules --------------------------------------------------------------------------------
+
+
+class ScheduleEvent(Event):
+    """Base of the events of a schedule; `scheduled_for` is a planned time, aware."""
+
+    connection: str
+    schedule: str
+    scheduled_for: datetime
+
+
+class ScheduledJobDispatched(ScheduleEvent):
+    """A schedule's job was pushed: its id. Laravel: ScheduledTaskStarting."""
+
+    id: str
+
+
+class ScheduleSkipped(ScheduleEvent):
+    """A planned time had no run, for `reason`. Laravel: ScheduledTaskSkipped."""
+
+    reason: str
+
+
+class ScheduleMissed(ScheduleEvent):
+    """No worker was there in time for the planned times from `scheduled_for` to `until`.
+
+    They have no run, as the schedule's `missed` says.
+    """
+
+    until: datetime
+
+
+class ScheduleFailed(ScheduleEvent):
+    """A schedule's job could not be made or pushed."""
+
     error: BaseException
 
 
@@ -279,6 +318,20 @@ class WorkerScaled(WorkerEvent):
     concurrency: int
 
 
+class SupervisorScaled(Event):
+    """`qframe supervise`: a queue has `processes` from now on, `before` until now; `why`, in words.
+
+    It is fired in the supervisor's process, which imports the modules of its listeners only.
+    """
+
+    supervisor: str
+    connection: str
+    queue: str
+    processes: int
+    before: int
+    why: str
+
+
 class WorkerInterrupted(WorkerEvent):
     """A stop signal came."""
 
@@ -322,12 +375,63 @@ class QueueResumed(Event):
     queue: str
 
 
+class SchedulePaused(Event):
+    """`qframe schedule pause`; an empty `schedule` is every one of the connection."""
+
+    connection: str
+    schedule: str
+
+
+class ScheduleResumed(Event):
+    """`qframe schedule resume`."""
+
+    connection: str
+    schedule: str
+
+
+class OperatorActed(Event):
+    """Somebody did something on the page or by its API: `who` did `action` to `what`.
+
+    `count` is how many queues, jobs or workers were changed.
+    """
+
+    who: str
+    action: str
+    what: str
+    count: int
+
+
 class QueueBusy(Event):
     """`qframe monitor` found more jobs than its limit."""
 
     connection: str
     queue: str
     size: int
+
+
+class AlertEvent(Event):
+    """Base of the events of alerts, told by the one worker that looks, in a thread beside its jobs.
+
+    `rule` is that of the configuration; `subject` the queue, class or worker that it is about, ""
+    for a whole connection; `text` says what is wrong, `since` since when (epoch seconds).
+    """
+
+    rule: str
+    connection: str
+    subject: str
+    text: str
+    value: float
+    since: float
+
+
+class AlertRaised(AlertEvent):
+    """A rule of `[alerts]` is broken; `again` where it has been said before, and still is so."""
+
+    again: bool
+
+
+class AlertResolved(AlertEvent):
+    """What an alert was about is over."""
 
 
 E = TypeVar("E", bound=Event)

@@ -41,6 +41,10 @@ class PayloadTooLarge(InvalidJob):
     """The encoded payload is larger than the connection's `max_payload`."""
 
 
+class ResultTooLarge(QframeError, ValueError):
+    """What a task of `django.tasks` returned is larger than what is kept of a result."""
+
+
 class InvalidPayload(QframeError, ValueError):
     """A queued message is not a payload: not JSON, not an object, or without a job name."""
 

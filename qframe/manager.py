@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, cast
@@ -20,10 +20,11 @@ from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
 from qframe.drivers.sync import SyncBackend
 from qframe.exceptions import ConfigurationError
-from qframe.features.all import FEATURES
+from qframe.features.all import FEATURES, OTHERS
 from qframe.features.context import Context
 from qframe.jobs import project
 from qframe.jobs.registry import Registry
+from qframe.otel import switch as otel
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import Signer
 from qframe.payload.text import nearest, one_line
@@ -98,6 +99,14 @@ class QueueManager:
                 self._connections[name] = found
         return found
 
+    def holding_jobs(self, only: str | None = None) -> Iterator[Connection]:
+        """Give the default connection and those configured that hold jobs, or `only`."""
+        names = dict.fromkeys([self.settings.default, *self.settings.connections])
+        for name in [only] if only else names:
+            connection = self.connection(name)
+            if Capability.RESERVE in connection.capabilities or only:
+                yield connection
+
     def extend(self, driver: str, factory: Factory) -> None:
         """Add a driver: `factory(name, settings)` gives its `Backend`.
 
@@ -131,7 +140,7 @@ class QueueManager:
         context = Context(
             name,
             self._composed(own.backend),
-            tuple(each for each in FEATURES if not (here and each.waits)),
+            tuple(each for each in (*FEATURES, *OTHERS) if not (here and each.waits)),
             self.keyring,
             self.signer,
             own.settings.retry_after,
@@ -140,6 +149,7 @@ class QueueManager:
         make = connection_types.get(type(own.backend), Connection)
         made = make(context, own.settings)
         made.find_middleware = self.middleware
+        made.is_measured = self.settings.metrics and Capability.FACTS in made.capabilities
         return made
 
     # -- backends -------------------------------------------------------------------------------
@@ -274,6 +284,8 @@ class QueueManager:
         for kind, listeners in heard:
             for listener in listeners:
                 events.listen(kind)(listener)
+        if self.settings.otel.enabled:
+            otel.configure(self.settings.otel)
 
 
 def _signer(settings: Settings) -> Signer | None:

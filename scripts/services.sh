@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests of the server-backed drivers run, where it is missing: servers, PHP, and the
-# compiler that makes what sets beanstalkd's clock forward.
+# Installs what the tests run, where it is missing: the servers of the drivers, PHP, promtool, the compiler
+# that makes what sets beanstalkd's clock forward, and the browser that looks at the web view.
 #
 # Nothing is started: the tests start each server themselves, in a temporary folder and on a
 # free port, so the machine's own services and their standard ports are left alone.
@@ -17,6 +17,7 @@ is_there() {
         pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
         beanstalkd) command -v beanstalkd ;;
         php-cli) command -v php ;;
+        prometheus) command -v promtool ;;
         gcc) command -v cc ;;
         libc6-dev) [ -e /usr/include/dlfcn.h ] ;;
         php-redis) php -r 'exit(extension_loaded("redis") ? 0 : 1);' ;;
@@ -54,7 +55,7 @@ install() {
 missing=
 for package in redis-server postgresql mariadb-server pgbouncer beanstalkd \
     php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk \
-    gcc libc6-dev; do
+    prometheus gcc libc6-dev chromium fonts-dejavu-core; do
     is_there "$package" || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0

@@ -134,7 +134,8 @@ def test_a_chain(queue: Connection) -> None:
 
     asyncio.run(main())
     Worker(
-        manager.default(), WorkerOptions(queues=("linked", "default"), stop_when_empty=True)
+        manager.default(),
+        WorkerOptions(queues=("linked", "default"), stop_when_empty=True, memory=0),
     ).run()
     assert ran == [1, 2, 3, 4]
 

@@ -27,6 +27,7 @@ def refused(text: str, **over: Any) -> str:
     message = str(raised.value)
     assert message.isprintable()
     assert len(message) < 400
+    assert "Value error" not in message
     return message
 
 

@@ -81,7 +81,7 @@ def test_the_payload_is_laravels_key_by_key_and_in_its_order(
     )  # fmt: skip
     message = envelope.create(job)
     identity = uuid.UUID(message["uuid"])
-    assert (identity.version, identity.variant) == (4, uuid.RFC_4122)
+    assert (identity.version, identity.variant) == (7, uuid.RFC_4122)
     assert envelope.encode(message).decode() == (
         f'{{"uuid":"{identity}",'
         r'"displayName":"App\\Handlers\\Import","job":"App\\Handlers\\Import@handle",'
@@ -306,7 +306,7 @@ def test_whole_floats_and_none_are_fine() -> None:
 def test_retry_until_is_whole_seconds_counted_from_the_dispatch(until: Any) -> None:
     deadline = envelope.create(foreign(IMPORT, {}, retry_until=until))["retryUntil"]
     assert isinstance(deadline, int)
-    assert 3000 < deadline - time.time() < 3602
+    assert 100 < deadline - time.time() < 3602  # the last began when tests were collected
 
 
 # -- what Lua rounds ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from qframe import InvalidJob, JobDefinitionError, Queueable, dispatch, dispatch_sync, queueable
 from qframe.dispatch.function import QueueableFunction
+from qframe.jobs import execution
 from qframe.jobs.definition import index
 from qframe.jobs.options import OPTIONS
 from qframe.payload import envelope
@@ -130,7 +131,7 @@ def test_every_option_of_a_class_can_be_given() -> None:
         "connection": "sync", "queue": "q", "delay": 1, "priority": 5, "tries": 2,
         "max_exceptions": 3, "backoff": (1, 2), "timeout": 4, "concurrency": 3,
         "fail_on_timeout": True, "retry_until": 60,
-        "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True,
+        "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True, "keep_log": 50,
         "unique": True, "unique_id": "one", "unique_for": 60, "unique_until": "started",
         "debounce": None, "encrypted": True, "job_name": "every",
         "display_name": "Every", "tags": ["a"], "middleware": [print],
@@ -166,3 +167,9 @@ def test_the_function_itself_is_no_job() -> None:
     assert isinstance(add, QueueableFunction)
     with pytest.raises(InvalidJob, match="dispatch takes a job, not QueueableFunction"):
         dispatch(add)  # type: ignore[arg-type]
+
+
+def test_an_async_function_is_for_the_event_loop() -> None:
+    assert execution.is_for_loop(later.job_class)
+    assert not execution.is_for_loop(add.job_class)
+    assert execution.perform(later.job(2)) == 3

@@ -86,7 +86,7 @@ def test_the_payload_is_laravels_key_by_key_and_in_its_order(
     monkeypatch.setattr(time, "time", lambda: 1732060800.75)
     message = envelope.create(SendWelcome(user_id=7))
     identity = uuid.UUID(message["uuid"])
-    assert (identity.version, identity.variant) == (4, uuid.RFC_4122)
+    assert (identity.version, identity.variant) == (7, uuid.RFC_4122)
     assert envelope.encode(message).decode() == (
         f'{{"uuid":"{identity}",'
         '"displayName":"tests.test_payload.SendWelcome","job":"tests.test_payload.SendWelcome",'
@@ -651,3 +651,32 @@ def test_what_is_no_sane_number_counts_as_absent(value: object) -> None:
 )  # fmt: skip
 def test_the_backoff_of_a_payload_is_read(wire: object, seconds: list[float] | None) -> None:
     assert envelope.backoffs({"backoff": wire}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("payload", "seconds"),
+    [
+        ({}, None),
+        ({"uuid": "not one", "createdAt": 1732060800}, None),
+        ({"uuid": "zzzzzzzz-zzzz-7000-8000-000000000000", "createdAt": 1732060800}, None),
+        ({"uuid": "019346de-6400-7000-8000-000000000000", "createdAt": 1732060800}, 0.0),
+        ({"uuid": "019346de-6400-7000-8000-000000000000"}, None),
+        ({"uuid": "019346de-6400-7000-8000-000000000000", "createdAt": 1732069999}, None),
+        ({"createdAt": 1732060800, "pushedAt": "1732060800.25", "delay": 5}, 5.25),
+        ({"createdAt": 1732060800, "pushedAt": "nan"}, None),
+        ({"createdAt": 1732060800, "pushedAt": "soon"}, None),
+        ({"createdAt": 1732060800, "pushedAt": "1732060800.25", "chain": "c"}, None),
+    ],
+)
+def test_when_a_job_was_due(payload: dict[str, Any], seconds: float | None) -> None:
+    due = envelope.due(payload)
+    assert due == (None if seconds is None else pytest.approx(1732060800 + seconds, abs=0.001))
+
+
+def test_an_id_holds_the_moment_of_its_dispatch() -> None:
+    before = time.time()
+    payload = envelope.create(SendWelcome(user_id=7))
+    due = envelope.due(payload)
+    assert due is not None
+    assert before - 0.002 < due <= time.time()
+    assert uuid.UUID(payload["uuid"]).version == 7

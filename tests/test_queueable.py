@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 OPTIONS = [
     *("connection", "queue", "delay", "priority", "tries", "max_exceptions", "backoff", "timeout"),
-    *("concurrency", "fail_on_timeout", "retry_until", "expires", "track"),
+    *("concurrency", "fail_on_timeout", "retry_until", "expires", "track", "keep_log"),
     *("unique", "unique_id", "unique_for", "unique_until", "debounce", "encrypted"),
     *("job_name", "display_name", "tags", "middleware"),
 ]
@@ -81,6 +81,7 @@ RIGHT: dict[str, list[Any]] = {
     "retry_until": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
     "expires": [60, timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC), None],
     "track": [True, False, 60, 0.5, timedelta(hours=1)],
+    "keep_log": [0, 50, 1000],
     "unique": [True, False],
     "unique_id": ["of all", 7, None],
     "unique_for": [60, 0.5, timedelta(hours=1)],
@@ -112,6 +113,7 @@ WRONG: dict[str, list[Any]] = {
     "retry_until": [-1, "tomorrow", True, datetime(2026, 1, 1)],  # noqa: DTZ001
     "expires": [-1, "tomorrow", True, datetime(2026, 1, 1), lambda self: 5],  # noqa: DTZ001
     "track": [0, -1, "yes", None, math.inf, timedelta(0), datetime(2030, 1, 1, tzinfo=UTC)],
+    "keep_log": [-1, 1001, 1.5, "50", None],
     "job_name": ["", 7, lambda self: "x"],
     "display_name": ["", 7],
     "tags": ["a", [7], None, [""]],

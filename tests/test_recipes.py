@@ -113,6 +113,7 @@ def url_of(project: DatabaseProject) -> str:
     return str(project.queue.settings.model_dump()["url"])
 
 
+@pytest.mark.slow
 def test_alembic(project: DatabaseProject) -> None:
     url = url_of(project)
     (project.root / "alembic.ini").write_text("[alembic]\nscript_location = migrations\n")
@@ -133,6 +134,7 @@ def test_alembic(project: DatabaseProject) -> None:
     assert "drop" not in mine.read_text()
 
 
+@pytest.mark.slow
 def test_django(project: DatabaseProject, server: SqlServer) -> None:
     engine = "postgresql" if server.name == "PostgreSQL" else "mysql"
     project.write("settings.py", _SETTINGS.format(url=url_of(project), engine=engine))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,3 +264,39 @@ def test_a_listed_module_that_cannot_be_imported_is_a_mistake_of_configuration(
 def test_a_listed_module_that_is_missing_is_named(write: Write) -> None:
     with pytest.raises(ConfigurationError, match="jobs: 'nowhere' cannot be imported"):
         registry("nowhere")
+
+
+def test_threads_find_jobs_of_many_modules_at_once(write: Write) -> None:
+    """Others run whenever garbage is collected, as where a callback or a finalizer waits.
+
+    In CPython 3.11 `ast.parse` fails in a thread that another one enters it beside.
+    """
+    many, more = 8, "\n".join(f"def f{n}(a, *b): return [a for a in (b, {n})]" for n in range(60))
+    for number in range(many):
+        write(f"late_{number}.py", JOB.format(name="Job") + more)
+    made, begin = registry(), threading.Barrier(many)
+    found: list[object] = []
+
+    def find(number: int) -> None:
+        begin.wait()
+        try:
+            found.append(made.find(f"late_{number}.Job").__module__)
+        except BaseException as error:  # noqa: BLE001 (whatever it is)
+            found.append(error)
+
+    def let_others_run(_phase: str, _info: object) -> None:
+        time.sleep(0.0001)
+
+    threads = [threading.Thread(target=find, args=(number,)) for number in range(many)]
+    before = gc.get_threshold()
+    gc.callbacks.append(let_others_run)
+    gc.set_threshold(50)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(let_others_run)
+    assert sorted(map(str, found)) == [f"late_{number}" for number in range(many)]

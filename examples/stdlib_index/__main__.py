@@ -41,10 +41,23 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
     try:
         with working_folder(options.folder) as folder:
-            return demonstrate(folder, options.limit)
+            code = demonstrate(folder, options.limit)
+        kept = options.folder or Path("demo")
+        if not options.folder:
+            print("to look at it:")
+            print(f"  {shown('python')} -m examples.stdlib_index --folder {kept}")
+        print(f"  {shown('qframe')} web --config {kept / 'qframe.toml'}")
+        return code
     except KeyboardInterrupt:
         print("interrupted; the workers have ended")
         return 130
+
+
+def shown(command: str) -> str:
+    """Give a command of this environment as one would type it here."""
+    there = Path(sys.executable).with_name(command)
+    here = Path.cwd()
+    return str(there.relative_to(here) if there.is_relative_to(here) else there)
 
 
 @contextmanager

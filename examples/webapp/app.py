@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from examples.webapp.jobs import SendConfirmation
-from qframe import dispatch, manager
+from qframe import dispatch, manager, web
 
 PAGE = """<!doctype html>
 <title>Book a table</title>
@@ -66,6 +66,16 @@ async def lifespan(_app: Starlette) -> AsyncIterator[None]:
     yield
 
 
+def authorize(request: Request) -> web.Access:
+    """Let this machine see the queues, and act; a real application would look at its session."""
+    return "act" if request.client is not None and request.client.host == "127.0.0.1" else "none"
+
+
 app = Starlette(
-    routes=[Route("/", page), Route("/tables", book, methods=["POST"])], lifespan=lifespan
+    routes=[
+        Route("/", page),
+        Route("/tables", book, methods=["POST"]),
+        Mount("/queues", web.app(authorize=authorize)),
+    ],
+    lifespan=lifespan,
 )

@@ -52,8 +52,10 @@ def same_moment(site: Site) -> None:
     numbers = site.send_many(count, delay=2)
     site.begin(1)
     site.wait_for(lambda: site.left() == 0, 60)
-    order = [int(words[1]) for words in site.notes("S")]
-    site.check(order == numbers, "they did not run in the order in which they were pushed")
+    # The handlers of several that run at once come to their first lines as they like.
+    started = site.notes("S" if site.concurrency == 1 else "T")
+    order = [int(words[1]) for words in started]
+    site.check(order == numbers, "they were not started in the order in which they were pushed")
     moments = [float(words[-1]) for words in site.notes("D")]
     site.remark(f"drained in {moments[-1] - moments[0]:.1f} s")
     site.finish()

@@ -12,15 +12,21 @@ import typer
 
 from qframe.console import (
     batches,
+    deploys,
     failed,
     jobs,
     migrate,
+    monitor,
     queues,
     relay,
     restart,
     scale,
+    schedule,
     setup,
     status,
+    supervise,
+    top,
+    web,
     work,
     workers,
 )
@@ -36,15 +42,20 @@ from qframe.worker.options import USAGE, StopReason
 
 _COMMANDS = {
     work: ("work",),
+    supervise: ("supervise",),
     relay: ("relay",),
     restart: ("restart",),
     scale: ("scale",),
     workers: ("workers", "counters"),
-    queues: ("pause", "resume", "size", "monitor", "clear", "kick"),
+    queues: ("pause", "resume", "size", "clear", "kick"),
+    monitor: ("monitor",),
     status: ("status", "cancel"),
-    failed: ("failed", "retry", "forget", "flush", "prune"),
+    failed: ("failed", "retry", "forget", "silence", "flush", "prune"),
     batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
     jobs: ("dispatch",),
+    deploys: ("deploy_mark",),
+    top: ("top",),
+    web: ("web", "metrics"),
     setup: ("init", "check", "key"),
     migrate: ("migrate",),
 }
@@ -60,7 +71,6 @@ def _shown(command: Callable[..., object]) -> str:
 app = typer.Typer(
     name="qframe",
     help="Laravel's queue for Python: dispatch jobs, work them, look after them.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -70,16 +80,30 @@ for group, commands in _COMMANDS.items():
     for command in commands:
         app.command(help=_shown(getattr(group, command)))(getattr(group, command))
 
+_schedule = typer.Typer(
+    help="Jobs at planned times: what is planned, and doing something about it.",
+    rich_markup_mode=None,
+)
+for name, act in schedule.COMMANDS.items():
+    _schedule.command(name, help=_shown(act))(act)
+app.add_typer(_schedule, name="schedule")
+
 
 def main() -> None:
     """Run the command line; every expected error is one line on stderr.
 
+    Without any word it says how everything stands, on a terminal and in a project; else it is help.
+
     Exit codes: 2 wrong usage or configuration, 69 the backend does not answer, 1 otherwise.
     """
-    words = sys.argv[1:] or ["--help"]
+    words = sys.argv[1:]
     try:
-        _check_words(words)
-        code = app(words, standalone_mode=False)
+        if not words and sys.stdout.isatty() and top.has_project():
+            code = top.state()
+        else:
+            _check_words(words)
+            alone = words in ([], ["schedule"])
+            code = app([*words, "--help"] if alone else words, standalone_mode=False)
     except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:

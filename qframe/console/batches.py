@@ -12,14 +12,15 @@ import typer
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.follow import Standing, followed
-from qframe.console.options import Config, ConnectionOption, Json, Limit, first, hours_ago
+from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first, hours_ago
 from qframe.console.text import say, say_error, say_facts, say_json, say_rows
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
 from qframe.exceptions import ConfigurationError
 from qframe.features.batches import Batches
+from qframe.operations import lists
+from qframe.operations.batches import BatchState, state_of
 from qframe.payload.text import one_line
-from qframe.payload.timing import iso
 
 _NAMED = 10
 """So many failed jobs are named; `--json` names more."""
@@ -63,6 +64,7 @@ def batch(
 def batches(
     *,
     limit: Limit = 50,
+    where: Where = "",
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
@@ -71,8 +73,14 @@ def batches(
 
     qframe batches
     qframe batches --connection redis --limit 10 --json
+    qframe batches --where 'name:import* state:running'
     """
-    known = _everything(Connections(configured(config), connection))
+    lists.BATCHES.chosen((), where)  # which has to be right even where no store answers
+    known = (
+        record
+        for record in _everything(Connections(configured(config), connection))
+        if lists.BATCHES.chosen([BatchState.of(record)], where)
+    )
     rows = [_row(record) for record in first(known, limit)]
     if not as_json:
         rows = [{**row, "progress": f"{row['progress']:.0%}"} for row in rows]
@@ -209,22 +217,8 @@ def _retry(connections: Connections, queue: Connection, found: Batch) -> int:
 # -- how it is shown ------------------------------------------------------------------------------
 
 
-def _state(record: BatchRecord) -> str:
-    if record.cancelled_at is not None:
-        return "cancelled"
-    return "finished" if record.is_finished else "running"
-
-
 def _row(record: BatchRecord) -> dict[str, Any]:
-    progress = round(record.settled / record.total, 4) if record.total else 1.0
-    moments = ("created_at", "cancelled_at", "finished_at")
-    return {
-        **{name: getattr(record, name) for name in ("id", "name", "connection")},
-        "state": _state(record),
-        "progress": progress,
-        **{name: getattr(record, name) for name in ("done", "failed", "pending", "total")},
-        **{name: None if (at := getattr(record, name)) is None else iso(at) for name in moments},
-    }
+    return BatchState.of(record).model_dump()
 
 
 def _show(found: Batch, *, as_json: bool) -> None:
@@ -246,7 +240,7 @@ def _percent(found: Batch) -> str:
 
 
 def _standing(found: Batch) -> Standing:
-    record, state = found.record, _state(found.record)
+    record, state = found.record, state_of(found.record)
     failed = f"{record.failed} failed  " if record.failed else ""
     return Standing(
         record.is_finished,

@@ -9,12 +9,12 @@ from typing import TypeVar
 from qframe import config, manager
 from qframe.connection import Connection
 from qframe.console.text import say_error
-from qframe.contracts.backend import Capability
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
-from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.exceptions import QframeError
 from qframe.failed.retry import retry
 from qframe.manager import QueueManager
+from qframe.operations import reach
 
 T = TypeVar("T")
 
@@ -34,31 +34,21 @@ class Connections:
         self.only = only
 
     def __iter__(self) -> Iterator[Connection]:
-        settings = self.queues.settings
-        names = dict.fromkeys([settings.default, *settings.connections])
-        for name in [self.only] if self.only else names:
-            connection = self.queues.connection(name)
-            if Capability.RESERVE in connection.capabilities or self.only:
-                yield connection
+        return self.queues.holding_jobs(self.only)
 
     def each(self, act: Callable[[Connection], T]) -> list[tuple[Connection, T]]:
         """Act on every connection, naming on stderr those that do not answer.
 
         Raises the last connection's `BackendUnavailable` when none answers.
         """
-        done: list[tuple[Connection, T]] = []
-        silent: list[BackendUnavailable] = []
-        for connection in self:
-            try:
-                done.append((connection, act(connection)))
-            except BackendUnavailable as error:
-                silent.append(error)
+        answers = reach.ask(self.queues, act, self.only)
+        silent = [error for _, error in answers.silent]
         lines = dict.fromkeys(map(str, silent))  # connections may share a store
-        for line in lines if done else [*lines][:-1]:
+        for line in lines if answers.given else [*lines][:-1]:
             say_error(line, 0)
-        if silent and not done:
+        if silent and not answers.given:
             raise silent[-1]
-        return done
+        return answers.given
 
     def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:
         """Give the failed stores, each once: all, or those that are `answering`."""
@@ -69,10 +59,7 @@ class Connections:
                 store.count()
             return store
 
-        found: dict[int, FailedStore] = {}
-        for _, store in self.each(find):
-            found.setdefault(id(store.place), store)  # connections may share one
-        return list(found.values())
+        return reach.each_place(store for _, store in self.each(find))
 
     def queue_again(self, chosen: Iterable[tuple[FailedStore, FailedJob]]) -> tuple[int, int]:
         """Queue failed jobs again; gives how many were, and exit code 1 where some could not be."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from dataclasses import asdict
+import time
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from qframe import manager
 from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.options import (
     Config,
@@ -16,6 +17,7 @@ from qframe.console.options import (
     Json,
     Limit,
     QueueOption,
+    Where,
     first,
     hours_ago,
 )
@@ -23,17 +25,31 @@ from qframe.console.text import encodable, say, say_json, say_rows
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, InvalidPayload
+from qframe.failed.causes import Failures, by_cause
+from qframe.failed.filters import Filter, tags_of
+from qframe.operations import failures
+from qframe.operations.board import Board
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import printable
 from qframe.payload.timing import iso
 
 _COLUMNS = ("uuid", "connection", "queue", "job", "failed_at", "error")
+_CAUSES = ("cause", "count", "job", "error", "place", "last_at", "last_24_h")
+_BARS = "·▁▂▃▄▅▆▇█"
+CauseOption = Annotated[
+    str, typer.Option("--cause", help="Only those of this cause.", show_default=False)
+]
 
 
-def failed(
+def failed(  # noqa: PLR0913 (one for each option of the command)
     uuid: Annotated[str, typer.Argument(help="Show this one whole.")] = "",
     *,
     queue: QueueOption = None,
+    where: Where = "",
+    cause: CauseOption = "",
+    by: Annotated[
+        str, typer.Option(help="cause: one row for each cause.", show_default=False)
+    ] = "",
     limit: Limit = 100,
     connection: ConnectionOption = None,
     as_json: Json = False,
@@ -44,15 +60,25 @@ def failed(
     qframe failed
     qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     qframe failed --queue emails --json
+    qframe failed --where 'class:app.* error:Timeout older:5m'
+    qframe failed --by cause
     """
+    chosen = _Chosen(queue, where, cause)
+    if by not in {"", "cause"}:
+        raise ConfigurationError(f"--by takes cause, not {by!r}")
     stores = Connections(configured(config), connection).failed_stores(answering=True)
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
         return
-    records = first(itertools.chain.from_iterable(store.all(queue) for store in stores), limit)
+    found = (record for _, record in chosen.of(stores))
+    if by:
+        causes = first(by_cause(found), limit)
+        _say_causes(causes, Board(manager.default()).silenced(), as_json=as_json)
+        return
+    records = first(found, limit)
     say_rows([*map(_row, records)], _COLUMNS, empty="no failed jobs", as_json=as_json)
     more = sum(store.count() for store in stores) - len(records)
-    if records and more > 0 and not queue and not as_json:
+    if records and more > 0 and chosen.are_all and not as_json:
         say(f"and {more} more: --limit 0 shows all")
 
 
@@ -60,6 +86,8 @@ def retry(
     ids: Annotated[list[str] | None, typer.Argument(help="uuids, or all.")] = None,
     *,
     queue: QueueOption = None,
+    where: Where = "",
+    cause: CauseOption = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
@@ -67,39 +95,77 @@ def retry(
 
     qframe retry all
     qframe retry all --queue emails
+    qframe retry --cause 4f1d0c88ab
+    qframe retry --where 'error:Timeout newer:2h'
     qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     """
+    chosen = _Chosen(queue, where, cause)
     connections = Connections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
-    if not ids and not queue:
-        raise ConfigurationError("say which: uuids, all, or --queue NAME")
-    every = not ids or ids == ["all"]
-    if queue and not every:
-        raise ConfigurationError("--queue goes with all, not with uuids")
-    if every:
-        chosen = [(store, record) for store in stores for record in store.all(queue)]
+    if not ids and chosen.are_all:
+        raise ConfigurationError(
+            "say which: uuids, all, --queue NAME, --cause KEY or --where FILTER"
+        )
+    if ids and ids != ["all"]:
+        if not chosen.are_all:
+            raise ConfigurationError("--queue, --cause and --where go with all, not with uuids")
+        records = [_found(stores, uuid) for uuid in ids]
+        count, code = connections.queue_again(records)
     else:
-        chosen = [_found(stores, uuid) for uuid in ids or ()]
-    count, code = connections.queue_again(chosen)
+        count, code = connections.queue_again(chosen.kept_in(stores))
     say(f"queued {count} failed jobs again")
     return code
 
 
 def forget(
-    ids: Annotated[list[str], typer.Argument(help="uuids.")],
+    ids: Annotated[list[str] | None, typer.Argument(help="uuids.")] = None,
     *,
+    where: Where = "",
+    cause: CauseOption = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Remove failed jobs for good.
 
     qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    qframe forget --cause 4f1d0c88ab
+    qframe forget --where 'class:app.Newsletter older:2d'
     """
+    chosen = _Chosen(None, where, cause)
+    if bool(ids) is not chosen.are_all:
+        raise ConfigurationError("say which: uuids, or --cause KEY or --where FILTER")
     stores = Connections(configured(config), connection).failed_stores(answering=True)
-    for uuid in ids:
+    for uuid in ids or ():
         store, _ = _found(stores, uuid)
         store.forget(uuid)
         say(f"forgot {uuid}")
+    if not ids:
+        removed = sum(store.forget(record.uuid) for store, record in chosen.kept_in(stores))
+        say(f"forgot {removed} failed jobs")
+
+
+def silence(
+    cause: Annotated[str, typer.Argument(help="Key of a cause.")],
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Tell of it again.")] = False,
+    config: Config = None,
+) -> None:
+    """Tell no more of a cause as wrong, for 30 days; its jobs stay failed.
+
+    qframe silence 4f1d0c88ab
+    qframe silence 4f1d0c88ab --off
+    """
+    queues = configured(config)
+    board = Board(queues)
+    if off:
+        if cause not in board.silenced():
+            raise ConfigurationError(f"the cause {cause!r} is not silenced")
+        board.silence(cause, silent=False)
+        say(f"the cause {cause} is told again")
+        return
+    next(_Chosen(None, "", cause).of(Connections(queues, None).failed_stores(answering=True)))
+    board.silence(cause, silent=True)
+    say(f"silenced the cause {cause} for 30 days")
 
 
 def flush(
@@ -131,6 +197,33 @@ def prune(
     flush(hours=hours, connection=connection, config=config)
 
 
+class _Chosen:
+    """The failed jobs that options choose. Raises `ConfigurationError`."""
+
+    def __init__(self, queue: str | None, where: str, cause: str) -> None:
+        self.are_all = not (queue or where or cause)
+        self._cause = cause
+        self._filter = Filter(f'{where} cause:"{cause}"' if cause else where)
+        self._queue = queue or self._filter.queue
+
+    def of(self, stores: Sequence[FailedStore]) -> Iterator[tuple[FailedStore, FailedJob]]:
+        """Give them, those of each store latest first."""
+        found = False
+        for store in stores:
+            for record in store.all(self._queue):
+                if self._filter.fits(record):
+                    found = True
+                    yield store, record
+        if self._cause and not found:
+            raise ConfigurationError(
+                f"no failed job has the cause {self._cause!r}; qframe failed --by cause lists them"
+            )
+
+    def kept_in(self, stores: Sequence[FailedStore]) -> Iterator[tuple[FailedStore, FailedJob]]:
+        """Give them although they are removed meanwhile: each is read again, if it is there."""
+        return failures.read_again((store, record.uuid) for store, record in self.of(stores))
+
+
 def _found(stores: list[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob]:
     found = find_failed(stores, uuid)
     if found is None:
@@ -147,7 +240,36 @@ def _row(record: FailedJob) -> dict[str, Any]:
         "attempts": record.attempts,
         "failed_at": iso(record.failed_at),
         "error": tracebacks.brief_of(record.exception, 1000),
+        "tags": tags_of(record),
     }
+
+
+def _say_causes(causes: Sequence[Failures], silenced: Collection[str], *, as_json: bool) -> None:
+    now = time.time()
+    rows = [
+        {
+            "cause": each.cause.key,
+            "count": each.count,
+            "job": each.cause.job,
+            "error": each.cause.error,
+            "place": each.cause.place,
+            "first_at": iso(each.first),
+            "last_at": iso(each.last),
+            "example": each.example,
+            "last_24_h": hours if as_json else _bar(hours),
+            "silenced": each.cause.key in silenced,
+        }
+        for each in causes
+        for hours in [each.hours(now)]
+    ]
+    columns = (*_CAUSES, "silenced") if any(each["silenced"] for each in rows) else _CAUSES
+    say_rows(rows, columns, empty="no failed jobs", as_json=as_json)
+
+
+def _bar(counts: Sequence[int]) -> str:
+    """Draw numbers as bars, the highest in full."""
+    most = max(*counts, 1)
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
 
 
 def _without_secrets(raw: bytes) -> bytes:
@@ -161,15 +283,24 @@ def _without_secrets(raw: bytes) -> bytes:
 
 def _show(record: FailedJob, *, as_json: bool) -> None:
     ran = [
-        {**asdict(each), "started_at": iso(each.started_at), "ended": each.ended or "never ended"}
+        {
+            "number": each.number,
+            "host": each.host,
+            "pid": each.pid,
+            "started_at": iso(each.started_at),
+            "ended_at": None if each.ended_at is None else iso(each.ended_at),
+            "ended": each.ended or "never ended",
+            "error": each.error,
+        }
         for each in record.history.attempts
     ]
     if as_json:
         text = _without_secrets(record.payload).decode("utf-8", "backslashreplace")
         say_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
         return
-    for key, value in _row(record).items():
-        say(f"{key:<12}{value}")
-    say_rows(ran, empty="never started")
+    row = _row(record)
+    for key, value in {**row, "tags": ", ".join(row["tags"])}.items():
+        say(f"{key:<12}{value}".rstrip())
+    say_rows([{**each, "ended_at": each["ended_at"] or ""} for each in ran], empty="never started")
     for line in record.exception.rstrip().splitlines():
         typer.echo("  " + encodable(printable(line)))

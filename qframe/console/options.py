@@ -27,6 +27,14 @@ ConnectionOption = Annotated[
     typer.Option("--connection", help="Only this connection.", show_default=False),
 ]
 QueueOption = Annotated[str | None, typer.Option("--queue", help="Queue name.", show_default=False)]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--where",
+        help="Only those a filter chooses, such as 'queue:mail* older:5m' (docs/filters.md).",
+        show_default=False,
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", help="Rows at most; 0: all.")]
 
 T = TypeVar("T")

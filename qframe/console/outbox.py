@@ -44,23 +44,3 @@ def status(row: dict[str, Any], most: int, lag: float) -> str:
     if row["set_aside"]:
         return "SET ASIDE"
     return "BUSY" if row["waiting"] > most or row["oldest"] > lag else "OK"
-
-
-def warnings(queues: QueueManager) -> list[str]:
-    """Say what `qframe check` is to tell of the outbox. Raises `QframeError`."""
-    found, told = queues.outbox(), []
-    for lag in () if found is None else found.lags():
-        if lag.set_aside:
-            told.append(
-                f"{lag.set_aside} dispatches for the connection {lag.connection!r} were set aside "
-                f"(qframe relay --retry takes them up again): {lag.error}"
-            )
-        if lag.oldest > _LATE:
-            told.append(
-                f"{lag.waiting} dispatches wait for the connection {lag.connection!r}, the oldest "
-                f"for {lag.oldest:.0f} s: does a worker or qframe relay run that reaches both?"
-            )
-    return told
-
-
-_LATE = 60

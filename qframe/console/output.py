@@ -7,8 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import typer
@@ -17,24 +16,24 @@ from qframe import events
 from qframe.console.text import as_json, encodable
 from qframe.contracts import Job
 from qframe.exceptions import InvalidPayload
-from qframe.payload import envelope, tracebacks
+from qframe.payload import envelope, tags, tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import WorkerOptions, memory
 from qframe.worker.queues import shown
 
 _WIDEST = 150
-_JOBS: dict[type[events.JobEvent], tuple[str, str, str]] = {
-    events.JobProcessing: ("", "RUNNING", "yellow"),
-    events.JobProcessed: ("done", "DONE", "green"),
-    events.JobSkipped: ("skipped", "SKIPPED", "cyan"),
-    events.JobReleased: ("released", "RELEASED", "cyan"),
-    events.JobReleasedAfterException: ("retried", "RETRY", "yellow"),
-    events.JobFailed: ("failed", "FAIL", "red"),
-    events.JobGivenBack: ("given back", "GIVEN BACK", "cyan"),
-    events.JobCancelled: ("cancelled", "CANCELLED", "cyan"),
-    events.LeaseLost: ("lost", "LOST", "red"),
+_JOBS: dict[type[events.JobEvent], tuple[str, str]] = {
+    events.JobProcessing: ("RUNNING", "yellow"),
+    events.JobProcessed: ("DONE", "green"),
+    events.JobSkipped: ("SKIPPED", "cyan"),
+    events.JobReleased: ("RELEASED", "cyan"),
+    events.JobReleasedAfterException: ("RETRY", "yellow"),
+    events.JobFailed: ("FAIL", "red"),
+    events.JobGivenBack: ("GIVEN BACK", "cyan"),
+    events.JobCancelled: ("CANCELLED", "cyan"),
+    events.LeaseLost: ("LOST", "red"),
 }
-"""What each event counts as, and how its line is marked."""
+"""How the line of each event is marked."""
 _ORDINARY = {events.JobProcessing, events.JobProcessed, events.JobSkipped, events.JobReleased}
 """Not said with --quiet."""
 
@@ -50,14 +49,13 @@ class Output:
         self.as_json = as_json
         self.overlapping = overlapping
         self.coloured = sys.stdout.isatty()
-        self.totals: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.began = time.monotonic()
         # Where jobs overlap, a line that says which one starts is of use, and only that.
         starts = as_json or (verbose if overlapping else self.coloured)
-        for kind in _JOBS:
-            if kind is not events.JobProcessing or (starts and not quiet):
-                events.listen(kind)(self._job)
+        silent = _ORDINARY if quiet else set() if starts else {events.JobProcessing}
+        for kind in _JOBS.keys() - silent:  # what is not said costs no job the event
+            events.listen(kind)(self._job)
         events.listen(events.BackendLost)(self._gone)
         events.listen(events.BackendRestored)(self._back)
         events.listen(events.WorkerPaused)(self._paused)
@@ -86,15 +84,15 @@ class Output:
             told = "  ".join(f"{key} {value}" for key, value in facts.items())
             self._write(f"  qframe  {connection}  {told}")
 
-    def closing(self, reason: str) -> None:
-        """Say why the worker ended, and what it did."""
+    def closing(self, reason: str, outcomes: Mapping[str, int]) -> None:
+        """Say why the worker ended, and how often each outcome came."""
         seconds = time.monotonic() - self.began
         if self.quiet:
             return
         if self.as_json:
-            self._write_json("stopped", reason=reason, seconds=round(seconds, 3), **self.totals)
+            self._write_json("stopped", reason=reason, seconds=round(seconds, 3), **outcomes)
             return
-        told = ", ".join(f"{count} {what}" for what, count in self.totals.items()) or "no jobs"
+        told = ", ".join(f"{count} {what}" for what, count in outcomes.items()) or "no jobs"
         self._write(f"  stopped ({reason}): {told} in {duration(seconds)}")
 
     def _gone(self, event: events.BackendLost) -> None:
@@ -119,10 +117,7 @@ class Output:
 
     def _job(self, event: events.JobEvent) -> None:
         kind = type(event)
-        outcome, status, colour = _JOBS[kind]
-        if outcome:
-            with self._lock:
-                self.totals[outcome] += 1
+        status, colour = _JOBS[kind]
         if self.quiet and kind in _ORDINARY:
             return
         job, words = event.job, _words(event)
@@ -136,6 +131,7 @@ class Output:
                 queue=job.queue,
                 job=job.name,
                 attempts=job.attempts(),
+                tags=tags.of_reserved(job),
                 duration=None if seconds is None else round(seconds, 6),
                 delay=delay,
                 message=words or None,
@@ -146,7 +142,7 @@ class Output:
         if self.verbose:
             uuid = short(job.uuid) if self.overlapping else one_line(job.uuid, 80)
             name += f" {uuid} {job.queue} #{job.attempts()}"
-            name += f" waited {waited(job)} {memory.resident():.0f}MB"
+            name += f" waited {waited(job)} {memory.resident():.0f}MB{_tagged(job)}"
         if delay is not None:
             status += f" in {delay:g} s"
         took = f"{duration(seconds)} " if seconds is not None else ""
@@ -191,6 +187,11 @@ def _words(event: events.JobEvent) -> str:
         return "its lease had passed to another worker"
     error: BaseException | None = getattr(event, "error", None)
     return getattr(event, "reason", "") if error is None else tracebacks.brief(error, 160)
+
+
+def _tagged(job: Job) -> str:
+    """Give the tags of a job, each in brackets."""
+    return "".join(f" [{one_line(each, 60)}]" for each in tags.of_reserved(job))
 
 
 def waited(job: Job) -> str:

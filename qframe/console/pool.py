@@ -14,6 +14,7 @@ from qframe.payload.text import one_line
 from qframe.worker import StopReason, WorkerOptions, roster
 from qframe.worker.options import USAGE
 from qframe.worker.pool import reload
+from qframe.worker.pool.balancing import Change
 from qframe.worker.pool.presence import PoolPresence
 from qframe.worker.pool.rescuer import Fate, Rescue, Rescuer
 from qframe.worker.pool.scoreboard import JobState
@@ -62,11 +63,11 @@ def run(
     workers = size.workers or 1
     entry = roster.introduced_pool(options, connection, workers, size.least or 1, size.most)
     changes = reload.watching(project.root()) if watch else None
-    report = _Report(output)
+    report = PoolReport(output)
     title.say(f"pool of {workers} on {connection}")
     made = Supervisor(
-        _command(),
-        workers,
+        {"": _command()},
+        {"": workers},
         options,
         Rescuer(lambda: queues.connection(connection), options, report.rescued),
         PoolPresence(lambda: queues.connection(connection).store, queues.close, entry),
@@ -77,8 +78,8 @@ def run(
     output.header(connection, options, options.queues, workers=workers)
     code = made.run()
     if code != USAGE:  # else a worker has said it, and that is enough
-        output.totals = made.totals
-        output.closing(StopReason.INTERRUPTED if made.was_stopped else "all have ended")
+        reason = StopReason.INTERRUPTED if made.was_stopped else "all have ended"
+        output.closing(reason, made.totals)
     return code
 
 
@@ -89,23 +90,24 @@ def _command() -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
-class _Report:
+class PoolReport:
     """Prints what happens to the workers of a pool, a line each."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, each: str = "worker") -> None:
         self.output = output
+        self._each = each
 
     def started(self, number: int, pid: int) -> None:
         """Say that a worker was started; its own lines tell as much where people read."""
         if self.output.as_json:
-            self._say("started", f"worker {number}", "", worker=number, pid=pid)
+            self._say("started", f"{self._each} {number}", "", worker=number, pid=pid)
 
     def ended(self, exit_: WorkerExit, delay: float | None) -> None:
         """Say why a worker ended, and what follows; not where it has itself, and that is all."""
         if exit_.code == USAGE and delay is None:
             return
         words = exit_.words if exit_.signal or exit_.code else "exited without a word"
-        what = f"worker {exit_.number} (pid {exit_.pid}): {exit_.reason or words}"
+        what = f"{self._each} {exit_.number} (pid {exit_.pid}): {exit_.reason or words}"
         if exit_.reason and exit_.code:
             what += f", exit {exit_.code}"
         if exit_.late:
@@ -134,12 +136,19 @@ class _Report:
 
     def not_started(self, number: int, error: OSError, delay: float) -> None:
         """Say that a worker could not be started."""
-        what = f"worker {number} could not be started: {error.strerror}; again in {delay:g} s"
+        what = f"{self._each} {number} could not be started: {error.strerror}; again in {delay:g} s"
         self._say("not started", what, "red", worker=number, delay=delay)
 
     def told(self, what: str) -> None:
         """Say what is done to all workers."""
         self._say("told", what, "yellow")
+
+    def scaled(self, change: Change) -> None:
+        """Say that a queue has more processes, or fewer, and why."""
+        queue, before, processes, why = change
+        text = f"{queue}: {before} -> {processes} processes ({why})"
+        fields = {"before": before, "processes": processes, "why": why}
+        self._say("scaled", one_line(text, 300), "cyan", queue=queue, **fields)
 
     def rescued(self, rescue: Rescue) -> None:
         """Say what became of a dead worker's job; nothing where it was settled before."""

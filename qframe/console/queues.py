@@ -1,13 +1,13 @@
-"""Commands about whole queues: size, monitor, clear, kick, pause, resume."""
+"""Commands about whole queues: size, clear, kick, pause, resume."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from qframe import events
 from qframe.connection import Connection
 from qframe.console import outbox
 from qframe.console.connections import Connections, configured, names
@@ -16,16 +16,18 @@ from qframe.console.options import (
     ConnectionOption,
     Json,
     QueueOption,
-    not_negative,
+    Where,
     seconds_of,
 )
 from qframe.console.text import say, say_json, say_rows
 from qframe.contracts.backend import Capability
 from qframe.manager import QueueManager
-from qframe.payload.text import queue_name
-from qframe.worker import permits
+from qframe.operations import lists
+from qframe.operations import queues as operations
+from qframe.operations.queues import QueueState
+from qframe.payload.text import count_of, queue_name
+from qframe.worker import permits, view
 from qframe.worker.bounds import over_all
-from qframe.worker.control import pause_key
 
 Queue = Annotated[str, typer.Argument(help="Queue; without it, everything.")]
 ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
@@ -46,10 +48,7 @@ def pause(
     ttl = seconds_of("--for", seconds) or None
     name = queue_name(queue) if queue else ""
 
-    def act(each: Connection) -> None:
-        each.store.set(pause_key(each.name, name), "1", ttl)
-        events.fire(events.QueuePaused, each.name, name)
-
+    act = partial(operations.pause, queue=name, seconds=ttl)
     done = Connections(configured(config), connection).each(act)
     say(f"paused {name or 'every queue'} of {names(done)}")
 
@@ -64,13 +63,7 @@ def resume(
     """
     name = queue_name(queue) if queue else ""
 
-    def act(each: Connection) -> None:
-        store = each.store
-        several = [] if name else store.keys(pause_key(each.name) + ":")
-        for key in (pause_key(each.name, name), *several):
-            store.delete(key)
-        events.fire(events.QueueResumed, each.name, name)
-
+    act = partial(operations.resume, queue=name)
     done = Connections(configured(config), connection).each(act)
     say(f"resumed {name or 'every queue'} of {names(done)}")
 
@@ -78,6 +71,7 @@ def resume(
 def size(
     queue: QueueOption = None,
     *,
+    where: Where = "",
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
@@ -88,62 +82,21 @@ def size(
 
       qframe size
       qframe size --queue emails --json
+      qframe size --where 'queue:mail* state:paused'
     """
+    lists.QUEUES.chosen((), where)  # which has to be right even where no backend answers
     queues = configured(config)
     connections = Connections(queues, connection)
-    rows = _sizes(connections, queue)
+    rows = sizes_of(connections, queue, where)
     if any(of.concurrency for of in queues.settings.queues.values()):
         _add_permits(rows, queues, shown=not as_json)
-    kept = [] if queue else outbox.rows(queues, connection)
+    kept = [] if queue or where else outbox.rows(queues, connection)
     if as_json:
         say_json([*rows, *kept])
         return
     say_rows(rows, empty="no queue holds a job")
     if kept:
         say_rows(kept, empty="")
-
-
-def monitor(
-    queue: QueueOption = None,
-    *,
-    limit: Annotated[int, typer.Option("--max", help="Jobs a queue may hold.")] = 1000,
-    max_lag: Annotated[
-        float, typer.Option("--max-lag", help="Seconds the outbox may be behind.")
-    ] = 60,
-    connection: ConnectionOption = None,
-    as_json: Json = False,
-    config: Config = None,
-) -> int:
-    """Exit 1 when a queue holds more than --max jobs; for a cron job or a probe.
-
-    Listeners hear `QueueBusy` for each such queue. So it is with what waits in the outbox; one that
-    has waited for --max-lag seconds, or was set aside, counts as well.
-
-      qframe monitor --max 500 || alert
-      qframe monitor --queue emails --json
-    """
-    not_negative("--max", limit)
-    seconds_of("--max-lag", max_lag)
-    queues = configured(config)
-    rows = _sizes(Connections(queues, connection), queue)
-    for row in rows:
-        row["size"] = row["ready"] + row["delayed"] + row["reserved"]
-        row["status"] = "BUSY" if row["size"] > limit else "OK"
-        if row["size"] > limit:
-            events.fire(events.QueueBusy, row["connection"], row["queue"], row["size"])
-    kept = [] if queue else outbox.rows(queues, connection)
-    for row in kept:
-        row["status"] = outbox.status(row, limit, max_lag)
-        if row["status"] == "BUSY":
-            events.fire(events.QueueBusy, row["connection"], outbox.QUEUE, row["waiting"])
-    if as_json:
-        say_json([*rows, *kept])
-    else:
-        columns = ("connection", "queue", "size", "status")
-        say_rows(rows, columns, empty="no queue holds a job")
-        if kept:
-            say_rows(kept, empty="")
-    return int(any(row["status"] != "OK" for row in [*rows, *kept]))
 
 
 def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
@@ -153,7 +106,9 @@ def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Conf
     """
     found = configured(config).connection(connection)
     count = found.clear(queue)
-    say(f"deleted {count} jobs from {connection}:{queue or found.default_queue}")
+    say(
+        f"deleted {count_of(count, 'job', 'jobs')} from {connection}:{queue or found.default_queue}"
+    )
 
 
 def kick(
@@ -174,7 +129,7 @@ def kick(
     if as_json:
         say_json({"connection": found.name, "queue": name, "kicked": count})
     else:
-        say(f"kicked {count} jobs of {found.name}:{name}")
+        say(f"kicked {count_of(count, 'job', 'jobs')} of {found.name}:{name}")
 
 
 def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: bool) -> None:
@@ -192,14 +147,27 @@ def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: boo
             row["permits"] = f"{taken}/{most}" if shown else {"taken": taken, "of": most}
 
 
-def _sizes(connections: Connections, only: str | None) -> list[dict[str, Any]]:
+def sizes_of(connections: Connections, only: str | None, where: str = "") -> list[dict[str, Any]]:
+    """Count the jobs of each queue, or of one."""
+
     def count(queue: Connection) -> list[dict[str, Any]]:
         there = {only or queue.default_queue}
         if not only and Capability.LIST in queue.capabilities:
             there.update(queue.queues())
+        if where:
+            there = _chosen(queue, there, where)
         return [
             {"connection": queue.name, "queue": name, **asdict(queue.sizes(name))}
             for name in sorted(there)
         ]
 
     return [row for _, rows in connections.each(count) for row in rows]
+
+
+def _chosen(queue: Connection, names: set[str], where: str) -> set[str]:
+    paused = view.pauses(queue)
+    known = [
+        QueueState(connection=queue.name, queue=name, paused=name in paused or "" in paused)
+        for name in names
+    ]
+    return {each.queue for each in lists.QUEUES.chosen(known, where)}

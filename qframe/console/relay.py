@@ -36,7 +36,7 @@ def relay(
 ) -> int:
     """Hand on what was dispatched within transactions, in order, to where the jobs are.
 
-    Workers do so as well, but those with --isolate. Any number may run; one at a time hands on
+    Workers do so as well. Any number may run; one at a time hands on
     what is for one connection. What a connection cannot take is set aside, in the end: see `size`.
 
       qframe relay

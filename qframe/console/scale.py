@@ -128,6 +128,10 @@ class _Target:
     def check(self) -> None:
         """Raise `ConfigurationError` where a pool may not keep so many workers."""
         entry, size = self.entry, self.size
+        if isinstance(entry, PoolEntry) and entry.shares:
+            raise ConfigurationError(
+                f"{self} is a supervisor, which decides that itself: change [supervisors] instead"
+            )
         if isinstance(entry, PoolEntry) and size is not None and not entry.may_keep(size):
             limits = f"--min {entry.least}" + (f" --max {entry.most}" if entry.most else "")
             raise ConfigurationError(

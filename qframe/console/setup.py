@@ -9,16 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from qframe import config as configuration
-from qframe.console import outbox
+from qframe.alerts import channels
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
 from qframe.console.text import say, say_error, say_json
-from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
+from qframe.operations import unsafe
 from qframe.payload import encryption
-
-_SHORT_LEASE = 3
+from qframe.schedules.definition import Schedule
+from qframe.schedules.schedulers import load
 
 _TOML = """\
 # qframe: the settings one changes first, with their defaults.
@@ -96,8 +96,8 @@ def key() -> None:
 def check(*, as_json: Json = False, config: Config = None) -> int:
     """Say what is configured, whether each backend answers, and what is unsafe about it.
 
-    Exit 1 when a connection does not answer, or a module of `jobs` or a middleware cannot be
-    imported; a connection that is there without being configured may be silent.
+    Exit 1 when a connection does not answer, a module of `jobs` or a middleware cannot be
+    imported, or a schedule is wrong; a connection that is not configured may be silent.
 
       qframe check
       qframe check --config /etc/app/qframe.toml --json
@@ -105,17 +105,29 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     queues = configured(config)
     rows = [_checked(queues, name) for name in queues.settings.connection_names()]
     trouble = ""
+    planned: list[Schedule] = []
     try:
         queues.registry.load()
         queues.middleware()
+        planned = load(queues)
     except ConfigurationError as error:
         trouble = str(error)
     if as_json:
         said = {"root": str(queues.settings.root), "connections": rows, "jobs": trouble or "ok"}
         bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
-        say_json(said | ({"queues": bounds} if bounds else {}))
+        alerts: dict[str, Any] = {}
+        if queues.settings.alerts.rules:
+            alerts["rules"] = queues.settings.alerts.rules
+            alerts["told"] = channels.by_name(queues.settings.alerts)
+        more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
+        say_json(said | {key: value for key, value in more.items() if value})
     else:
         _print(queues, rows, trouble)
+        if planned:
+            say(f"schedules {len(planned)}")
+        for each in planned:
+            for warning in unsafe.of_schedule(each):
+                say(f"warning  {warning.about}: {warning.text}")
     return int(bool(trouble) or any(row["error"] for row in rows))
 
 
@@ -129,14 +141,7 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         health = queue.backend.check()
         row["answer"] = health.version
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
-        row["warnings"] = list(health.warnings)
-        if name == settings.outbox.connection:
-            row["warnings"] += outbox.warnings(queues)
-        if Capability.RESERVE in queue.capabilities and queue.retry_after < _SHORT_LEASE:
-            row["warnings"].append(
-                f"retry_after = {queue.retry_after:g} is short: a job that holds the interpreter "
-                "for as long keeps its lease from being renewed, and runs twice"
-            )
+        row["warnings"] = [each.text for each in unsafe.of_connection(queues, queue, health)]
     except BackendUnavailable as error:
         asked_for = name in settings.connections or name == settings.default
         row["error" if asked_for else "unused"] = str(error)
@@ -154,8 +159,14 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
         bounds = [f"{of.concurrency} at once over all workers"] * bool(of.concurrency)
         bounds += [f"{of.per_worker} in each worker"] * bool(of.per_worker)
         say(f"queue    {name}: {', '.join(bounds) or 'no bound'}")
-    if queues.signer is not None and not queues.signer.require:
-        say("warning  signing: payloads without a signature are accepted (accept-unsigned)")
+    for rule in settings.alerts.rules:
+        say(f"alert    {rule}")
+    for channel, where in (
+        channels.by_name(settings.alerts).items() if settings.alerts.rules else ()
+    ):
+        say(f"told     {channel}: {where}")
+    for warning in unsafe.of_signing(queues):
+        say(f"warning  {warning.about}: {warning.text}")
     for row in rows:
         name = row["connection"]
         if row["error"]:
@@ -164,7 +175,7 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
             say(f"unused   {name}: {row['unused']}")
         else:
             say(f"ok       {name}: {row['answer']} ({row['ms']} ms)")
-        for warning in row["warnings"]:
-            say(f"warning  {name}: {warning}")
+        for text in row["warnings"]:
+            say(f"warning  {name}: {text}")
     if trouble:
         say_error(trouble, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -10,19 +11,25 @@ import typer
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.follow import Standing, followed
-from qframe.console.options import Config, ConnectionOption, Json
+from qframe.console.options import Config, ConnectionOption, Json, Where
 from qframe.console.text import say, say_error, say_facts, say_json
-from qframe.contracts.backend import Capability
+from qframe.contracts.backend import Capability, Place
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.dispatch import status as statuses
 from qframe.exceptions import ConfigurationError
+from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
+from qframe.operations import jobs
+from qframe.operations.board import Board
+from qframe.operations.running import listed
 from qframe.payload import tracebacks
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import iso
 
 _BAD = {State.FAILED, State.CANCELLED}
+_SEARCH = 60.0
+"""Seconds for which the data of jobs that run is read, where a filter asks for it."""
 _EVERY = 0.2
 """Seconds between two looks whether a running job was ended."""
 _LOOK = 1.0
@@ -60,8 +67,11 @@ def status(
 
 
 def cancel(
-    uuid: Id,
+    uuid: Annotated[
+        str, typer.Argument(metavar="[ID]", help="uuid of the job, as `send()` gave it.")
+    ] = "",
     *,
+    where: Where = "",
     running: Annotated[
         bool, typer.Option("--running", help="Interrupt it if it runs, as USR1 does.")
     ] = False,
@@ -70,12 +80,27 @@ def cancel(
 ) -> int:
     """Remove a job that waits, is delayed or buried; with --running end one that runs.
 
-    Exit code 1 when it runs, or its worker has not ended it in ten seconds.
+    Exit code 1 when it runs, or its worker has not ended it in ten seconds. With --where, workers
+    are told to end those that run, and are not waited for.
 
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --running
+      qframe cancel --where 'class:app.Newsletter tag:tenant:7' --running
     """
-    connections = Connections(configured(config), connection)
+    if bool(uuid) is bool(where):
+        raise ConfigurationError("say which: a uuid, or --where FILTER")
+    queues = configured(config)
+    connections = Connections(queues, connection)
+    if where:
+        chosen = Filter(where, WAITING)
+        removed = connections.each(lambda queue: _cancel_all(queue, chosen))
+        say(f"cancelled {count_of(sum(count or 0 for _, count in removed), 'job', 'jobs')}")
+        for queue, count in removed:
+            if count is None:
+                say_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
+        if running:
+            _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
+        return 0
     done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
     outcomes = [(queue, outcome) for queue, outcome in done if outcome is not None]
     if not outcomes:
@@ -90,6 +115,29 @@ def cancel(
         say(f"cancelled {uuid}, which was running")
         return 0
     return say_error(f"{uuid} has not been ended in {_PATIENCE:g} s by the worker that runs it", 1)
+
+
+def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
+    """Remove the jobs that wait and that a filter chooses; None where they cannot be listed."""
+    if Capability.SEARCH not in queue.capabilities:
+        return None if Capability.RESERVE in queue.capabilities else 0
+    count = 0
+    for name in [chosen.queue] if chosen.queue else queue.queues():
+        for place in (Place.READY, Place.DELAYED, Place.BURIED):
+            found = [*jobs.chosen_of(queue, name, place, chosen)]
+            count += sum(queue.remove(each.found) for each in found if each.found is not None)
+    return count
+
+
+def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
+    """Tell the workers of those jobs that run, and that a filter chooses, to end them."""
+    found = listed(board, chosen, _SEARCH)
+    there = [each for each in found.jobs if each.connection in names]
+    for each in there:
+        statuses.interrupt(board.connection(each.connection), each.uuid)
+    say(f"told the workers of {count_of(len(there), 'job that runs', 'jobs that run')} to end them")
+    if found.note:
+        say_error(found.note, 0)
 
 
 def _read(connections: Connections, uuid: str) -> JobStatus | None:
@@ -114,6 +162,7 @@ def _untracked(connections: Connections, uuid: str) -> dict[str, Any]:
         "attempt": record.attempts,
         "ended_at": record.failed_at,
         "exception": tracebacks.brief_of(record.exception, 1000),
+        "tags": tags_of(record),
         "remark": f"not tracked; qframe failed {record.uuid} shows more",
     }
 
@@ -164,7 +213,9 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(facts)
     else:
-        say_facts({key: _text(key, value) for key, value in facts.items()})
+        say_facts({key: _text(key, value) for key, value in facts.items() if key != "log"})
+        for line in facts.get("log") or ():
+            say(line)
 
 
 def _text(key: str, value: Any) -> str | None:  # noqa: ANN401 (any fact)
@@ -174,6 +225,8 @@ def _text(key: str, value: Any) -> str | None:  # noqa: ANN401 (any fact)
         return iso(value)
     if key == "progress":
         return f"{value:.0%}"
+    if key == "tags":
+        return ", ".join(value)
     if isinstance(value, dict) and key == "exception":
         value = f"{value['type']}: {value['message']}"
     return one_line(str(value), 1000)

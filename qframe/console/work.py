@@ -53,6 +53,10 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         bool, typer.Option("--preload", help="Import the modules of `jobs` before --isolate forks.")
     ] = False,
     name: Annotated[str, typer.Option(help="The worker's name.")] = "default",
+    schedule: Annotated[bool, typer.Option("--schedule", hidden=True)] = True,
+    no_schedule: Annotated[
+        bool, typer.Option("--no-schedule", help="Dispatch nothing that is scheduled.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Work although all is paused.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
@@ -108,6 +112,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         concurrency=concurrency,
         isolate=isolate,
         preload=preload,
+        schedule=schedule and not no_schedule,
     )
     overlapping = options.concurrency > 1
     _log(logging.INFO if verbose else logging.WARNING, naming_jobs=overlapping or verbose)
@@ -157,9 +162,9 @@ def _run(worker: Worker, output: Output) -> int:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     if worker.stop_reason is not None:
         if worker.member is None:
-            output.closing(worker.stop_reason)
+            output.closing(worker.stop_reason, worker.outcomes)
         else:
-            worker.member.scoreboard.farewell(worker.stop_reason, output.totals)
+            worker.member.scoreboard.farewell(worker.stop_reason, worker.outcomes)
     _leave_in_time(code, options.grace)
     return code
 
@@ -180,10 +185,11 @@ def _leave_quietly(worker: Worker) -> None:
 
 
 def _leave_in_time(code: int, grace: float) -> None:
-    """End the process although a thread that a job left behind does not end."""
+    """End the process although a thread, or what is called at exit, does not end."""
 
     def leave() -> None:
-        sys.stderr.write("qframe: a thread left by a job did not end: leaving without it\n")
+        what = "a thread left by a job, or what a library does at exit,"
+        sys.stderr.write(f"qframe: {what} did not end: leaving without it\n")
         sys.stderr.flush()
         os._exit(code)
 

@@ -12,21 +12,26 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, names
-from qframe.console.options import Config, ConnectionOption, Json
+from qframe.console.options import Config, ConnectionOption, Json, Where
 from qframe.console.output import duration
 from qframe.console.text import say, say_rows, screen, table
 from qframe.exceptions import ConfigurationError
+from qframe.metrics import counters as counts
+from qframe.metrics.counters import Counted
+from qframe.metrics.kept import Metrics
+from qframe.metrics.series import OUTCOMES
+from qframe.operations import lists
+from qframe.operations import workers as operations
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
-from qframe.worker import counters as counts
 from qframe.worker import roster
-from qframe.worker.counters import Counted
 from qframe.worker.roster import Entry, Listed
 
 _COLUMNS = (
     *("worker", "queues", "state", "used", "free", "job", "for"),
     *("processed", "failed", "MB", "seen"),
 )
+_SHARES = ("supervisor", "queue", "processes", "of", "why")
 _NONE = "no worker is registered"
 _EVERY = 2.0
 _MINUTE = 60
@@ -38,6 +43,7 @@ _MINUTE = 60
 def workers(
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every 2 s.")] = False,
+    where: Where = "",
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
@@ -47,23 +53,27 @@ def workers(
     qframe workers
     qframe workers --watch
     qframe workers --connection redis --json
+    qframe workers --where 'host:web-* state:running'
     """
     if watch and as_json:
         raise ConfigurationError("--watch and --json do not go together: call it again")
     connections = Connections(configured(config), connection)
     if watch:
-        _watch(connections)
+        _watch(connections, where)
     else:
-        found = _listed(connections)
+        found = _listed(connections, where)
         rows = [_described(each) for each in found] if as_json else _rows(found)
         say_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
+        if not as_json and (shares := _shares(connections)):
+            say("")
+            say_rows(shares, _SHARES, empty="")
 
 
-def _watch(connections: Connections) -> None:
+def _watch(connections: Connections, where: str) -> None:
     from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
 
     def shown() -> Any:  # noqa: ANN401 (what rich can show)
-        rows = _rows(_listed(connections))
+        rows = _rows(_listed(connections, where))
         return table(rows, _COLUMNS) if rows else _NONE
 
     with suppress(KeyboardInterrupt), Live(shown(), console=screen(), auto_refresh=False) as live:
@@ -73,11 +83,14 @@ def _watch(connections: Connections) -> None:
                 live.update(shown(), refresh=True)
 
 
-def _listed(connections: Connections) -> list[Entry]:
-    """Give the workers in the stores that answer, each once."""
+def _listed(connections: Connections, where: str) -> list[Entry]:
+    """Give the workers in the stores that answer and that a filter chooses, each once."""
+    lists.WORKERS.chosen((), where)  # which has to be right even where no store answers
     found = connections.each(lambda queue: roster.listed(queue.store))
     entries = {entry.id: entry for _, each in found for entry in each}
-    return [each for each in entries.values() if connections.only in {None, each.connection}]
+    known = [each for each in entries.values() if connections.only in {None, each.connection}]
+    chosen = {each.id for each in lists.WORKERS.chosen(operations.states(known), where)}
+    return [each for each in known if each.id in chosen]
 
 
 def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
@@ -90,6 +103,25 @@ def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         rows.append(_row(entry, now) | first)
         rows += [dict.fromkeys(_COLUMNS, "") | each for each in others]
     return rows
+
+
+def _shares(connections: Connections) -> list[dict[str, Any]]:
+    """Give a row for each queue of each supervisor."""
+    with redirect_stderr(io.StringIO()):  # who does not answer was named already
+        found = connections.each(lambda queue: roster.pools(queue.store))
+    entries = {entry.id: entry for _, each in found for entry in each}
+    known = [each for each in entries.values() if connections.only in {None, each.connection}]
+    return [
+        {
+            "supervisor": called(each) + " (gone)" * each.is_gone,
+            "queue": f"{each.connection}:{queue}",
+            "processes": count,
+            "of": each.most,
+            "why": each.why.get(queue, ""),
+        }
+        for each in known
+        for queue, count in each.shares.items()
+    ]
 
 
 def _row(entry: Entry, now: float) -> dict[str, Any]:
@@ -122,7 +154,7 @@ def _described(entry: Entry) -> dict[str, Any]:
     }
     for job, shown in zip(entry.jobs, told["jobs"], strict=True):
         shown["since"] = iso(job.since)
-    return told | {_key(name): entry.counts.get(name, 0) for name in counts.OUTCOMES.values()}
+    return told | {_key(name): entry.counts.get(name, 0) for name in OUTCOMES.values()}
 
 
 def lasting(seconds: float) -> str:
@@ -154,21 +186,17 @@ def counters(
     """
 
     def act(queue: Connection) -> list[Counted]:
+        metrics = Metrics(queue.store, queue.name)
         if reset:
-            counts.reset(queue.store, connection)
-        return counts.read(queue.store)
+            metrics.reset()
+        return counts.read(metrics)
 
     done = Connections(configured(config), connection).each(act)
     if reset:
         say(f"the counters of {names(done)} begin anew")
         return
-    found = {
-        (each.what, each.connection, each.name): each
-        for _, several in done
-        for each in several
-        if connection in {None, each.connection}
-    }
-    queues = (each for each in found.values() if each.what == "queue")
+    found = [each for _, several in done for each in several]
+    queues = (each for each in found if each.what == "queue")
     total = Counted("total", "", "", counts.added_up(queues))
     rows = [
         {
@@ -177,7 +205,7 @@ def counters(
             "name": each.name,
             **{_key(counter): count for counter, count in each.counts.items()},
         }
-        for each in (total, *found.values())
+        for each in (total, *found)
     ]
     say_rows(rows if found or as_json else (), empty="nothing was counted yet", as_json=as_json)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import partial
@@ -45,6 +45,8 @@ class Capability(Flag):
     """Waiting messages can be deleted."""
     SEARCH = auto()
     """A waiting message can be found by what it holds, and taken."""
+    BROWSE = auto()
+    """Messages can be listed, a page at a time."""
     PRIORITY = auto()
     """Messages have priorities."""
     FACTS = auto()
@@ -90,6 +92,27 @@ class Found:
     raw_body: bytes
     place: Place
     handle: Any
+    at: float | None = None
+    """When it is due, or has become ready, an epoch time, where the backend knows it."""
+
+
+class Page(NamedTuple):
+    """Some messages of a queue that are in one place, in their order."""
+
+    found: list[Found]
+    after: str
+    """Names the place behind the last one, for the next page; "" where nothing follows."""
+
+
+class Span(NamedTuple):
+    """Places in a row that messages of a queue are in, from `first` until before `end`."""
+
+    of: str
+    """Which row of places it is, as the backend names it."""
+    first: int
+    end: int
+    in_order: bool
+    """Whether messages are in them in the order in which they were pushed, by and large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +269,38 @@ class Backend(ABC):
         """Make the buried messages of a queue ready; gives how many there were."""
         raise NotImplementedError
 
-    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
-        """Find messages of a queue that hold these bytes, wherever they are, in any order."""
+    def search(
+        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
+    ) -> list[Found]:
+        """Find messages of a queue that hold these bytes, wherever they are, in any order.
+
+        With `within`, only in these places.
+        """
         raise NotImplementedError
+
+    def spans(self, queue: str) -> list[Span]:  # noqa: ARG002 (the contract's)
+        """Name all places that messages of a queue are in; none: it can only be searched whole."""
+        return []
+
+    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        """Give the first messages in some places, each with its place.
+
+        Others than of this queue may be among them, where queues share a row of places.
+        """
+        raise NotImplementedError
+
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        """List messages of a queue that are ready, delayed, buried or running (or held).
+
+        Those come first that are taken first, the running ones in any order; `after` is what the
+        page before came with. Where the backend lists by position, messages that come or go
+        meanwhile may be given twice, or be missed.
+        """
+        raise NotImplementedError
+
+    def notes_of(self, found: Found) -> bytes:  # noqa: ARG002 (the contract's)
+        """Give the notes beside a message that was found; b"" where there are none any more."""
+        return b""
 
     def take(self, found: Found) -> Reservation | None:
         """Hold a message that was found ready, delayed or buried; None where it has moved on."""
@@ -260,8 +312,13 @@ class Backend(ABC):
         """Give the values of facts, None for each that is not there."""
         raise NotImplementedError
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
-        """List the facts whose keys begin with `prefix` and come after `after`, by key."""
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
+        """List the facts whose keys begin with `prefix` and come after `after`, by key.
+
+        `last_first`: in reverse order, those whose keys come before `after`, if that is given.
+        """
         raise NotImplementedError
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
@@ -296,7 +353,7 @@ class Backend(ABC):
 
     def clock(self) -> float:
         """Give the seconds of a clock of this process that counts suspension."""
-        return _clock() + self.timing.skew
+        return suspending_clock() + self.timing.skew
 
     @abstractmethod
     def described(self) -> str:
@@ -328,6 +385,20 @@ class Backend(ABC):
         """Close this thread's connections; the next call opens others."""
 
 
+def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:
+    """Give keys in the order of `Backend.scan`, those that follow `after`."""
+    if last_first:
+        return sorted((key for key in keys if not after or key < after), reverse=True)
+    return sorted(key for key in keys if key > after)
+
+
+def position(after: str) -> int:
+    """Read where a page begins, as a backend that counts positions names it; 0 for all else."""
+    digits = after.isdecimal() and after.isascii() and len(after) <= len(str(_LARGEST))
+    return min(int(after), _LARGEST) if digits else 0
+
+
+_LARGEST = 2**63 - 1
 _METHODS = {
     Capability.ADOPT: ["adopt"],
     Capability.WAIT: ["wait"],
@@ -335,6 +406,7 @@ _METHODS = {
     Capability.SIZE: ["sizes"],
     Capability.PURGE: ["purge"],
     Capability.SEARCH: ["search", "take"],
+    Capability.BROWSE: ["browse"],
     Capability.FACTS: ["read", "scan", "latch", "find_failed", "list_failed", "count_failed"],
     Capability.WITHIN: ["within"],
     Capability.OUTBOX: ["outbox"],
@@ -342,6 +414,7 @@ _METHODS = {
 """What a class has to have of its own to have a capability."""
 
 
-_clock: Callable[[], float] = time.monotonic
+suspending_clock: Callable[[], float] = time.monotonic
 if hasattr(time, "CLOCK_BOOTTIME"):
-    _clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    suspending_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""A clock that also counts while the machine sleeps, where there is one."""

@@ -23,3 +23,13 @@ class FailedJob:
     attempts: int
     history: History
     failed_at: float
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where it was tried."""
+        return [each.host for each in self.history.attempts]
+
+    @property
+    def state(self) -> str:
+        """What it is, among jobs."""
+        return "failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 KEPT = 10
 """The first attempt and the last ones are kept, this many in all; the counts stay exact."""
@@ -15,7 +16,9 @@ class Attempt:
     """One start of a job's handler.
 
     `ended` is empty while it runs, and stays so when its worker died and nobody saw it; then one
-    of `error`, `released`, `timed out`, `interrupted`, `worker died`.
+    of `error`, `released`, `timed out`, `interrupted`, `worker died`. `ended_at` is None where
+    `ended` is empty, and where an earlier version noted the end; of `worker died` it is when that
+    was noticed.
     """
 
     number: int
@@ -24,10 +27,17 @@ class Attempt:
     started_at: float
     ended: str = ""
     error: str = ""
+    ended_at: float | None = None
+
+
+class _Unread:
+    """What holds a text until one of the fields in it is asked for."""
+
+    __slots__ = ("_text",)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class History(_Unread):
     """The attempts of one job.
 
     `exceptions` counts attempts that ended by an error, `releases` those the job ended by
@@ -50,14 +60,14 @@ class History:
             kept = kept[:1] + kept[2 - KEPT :]
         return replace(self, attempts=(*kept, attempt))
 
-    def ended(self, how: str, error: str = "") -> History:
-        """Say how the last attempt ended."""
+    def ended(self, how: str, error: str = "", at: float | None = None) -> History:
+        """Say how the last attempt ended, and when."""
         if not self.attempts:
             return self
         *before, last = self.attempts
         return replace(
             self,
-            attempts=(*before, replace(last, ended=how, error=error)),
+            attempts=(*before, replace(last, ended=how, error=error, ended_at=at)),
             exceptions=self.exceptions + (how == "error"),
             releases=self.releases + (how == "released"),
         )
@@ -74,9 +84,7 @@ class History:
         """Encode for the backend."""
         return _ENCODER.encode(
             {
-                "attempts": [
-                    (a.number, a.host, a.pid, a.started_at, a.ended, a.error) for a in self.attempts
-                ],
+                "attempts": [_row(attempt) for attempt in self.attempts],
                 "exceptions": self.exceptions,
                 "releases": self.releases,
                 "refusals": self.refusals,
@@ -85,15 +93,50 @@ class History:
 
     @classmethod
     def from_json(cls, text: str | None) -> History:
-        """Decode what `to_json` gave; nothing, or text that is not ours, is an empty history."""
+        """Decode what `to_json` gave; nothing, or text that is not ours, is an empty history.
+
+        It is decoded when it is first looked at: of most failed jobs it never is.
+        """
         if not text:
             return _EMPTY
-        try:
-            fields = json.loads(text)
-            fields["attempts"] = tuple(Attempt(*attempt) for attempt in fields["attempts"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError):
-            return cls()
+        found = object.__new__(cls)
+        object.__setattr__(found, "_text", text)
+        return found
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Decode what was not looked at yet."""
+            if name not in _FIELDS:
+                raise AttributeError(f"a history has no {name}")
+            read = _read(self._text)
+            for each in _FIELDS:
+                object.__setattr__(self, each, getattr(read, each))
+            return getattr(read, name)
+
+
+_FIELDS = ("attempts", "exceptions", "releases", "refusals")
+
+
+def _row(attempt: Attempt) -> tuple[object, ...]:
+    row = (
+        attempt.number,
+        attempt.host,
+        attempt.pid,
+        attempt.started_at,
+        attempt.ended,
+        attempt.error,
+    )
+    return row if attempt.ended_at is None else (*row, attempt.ended_at)
+
+
+def _read(text: str) -> History:
+    try:
+        fields = json.loads(text)
+        fields["attempts"] = tuple(Attempt(*attempt) for attempt in fields["attempts"])
+        return History(**fields)
+    except (ValueError, TypeError, KeyError):
+        return History()
 
 
 def first_start(number: int, host: str, pid: int, at: float) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from qframe.contracts.transaction import AsyncTransaction
@@ -102,6 +103,19 @@ class Job(ABC):
 
         Raises `ValueError` or `TypeError` for what is no such number.
         """
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether what is logged in the job is kept with its status."""
+        return False
+
+    def note_log(self, line: str) -> None:  # noqa: B027 (most keep none)
+        """Keep a line that was logged in the job."""
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The planned time, aware, of a job that a schedule has dispatched; else None."""
+        return None
 
     @property
     @abstractmethod

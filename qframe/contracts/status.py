@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+MOST_LINES = 1000
+"""So many lines of a job's log may be kept at most."""
+
 
 class State(StrEnum):
     """Where a tracked job is.
@@ -67,6 +70,9 @@ class JobStatus:
     """Why there is no result, why it was skipped, released, given back or cancelled."""
     retries: int = 0
     """How often it was retried by hand after it had failed."""
+    tags: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    """The last lines logged in the job, where it has `keep_log`; each begins with its attempt."""
 
     @property
     def is_final(self) -> bool:
@@ -78,6 +84,7 @@ class JobStatus:
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         error = self.exception
         fields["state"] = str(self.state)
+        fields["tags"], fields["log"] = list(self.tags), list(self.log)
         fields["exception"] = None if error is None else {"type": error[0], "message": error[1]}
         return fields
 
@@ -87,6 +94,8 @@ class JobStatus:
         error = fields.get("exception")
         known = {key: value for key, value in fields.items() if key in cls.__slots__}
         known["state"] = State(fields["state"])
+        known["tags"] = tuple(fields.get("tags") or ())
+        known["log"] = tuple(fields.get("log") or ())
         known["exception"] = (error["type"], error["message"]) if error else None
         known = {"name": "", "connection": "", "queue": "", "attempt": 0, **known, "uuid": uuid}
         return cls(**known)

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from qframe.connection import Connection
 from qframe.exceptions import InvalidJob
+
+
+class OpenTransaction(Protocol):
+    """The program's transaction that is open where something is dispatched."""
+
+    def within(self) -> object | None:
+        """Give the transaction to push in; None where it is over, or the push is to follow it."""
+
+    def on_commit(self, act: Callable[[], None]) -> None:
+        """Call `act` once it has been committed, and never if it is not."""
+
+
+find_open: Callable[[Connection], OpenTransaction | None] | None = None
+"""Says, for a framework, which transaction a dispatch on a connection belongs to; None: to none."""
+
+
+def open_for(connection: Connection) -> OpenTransaction | None:
+    """Give the transaction that what is dispatched here belongs to, unless it says otherwise."""
+    return None if find_open is None else find_open(connection)
 
 
 def when_committed(place: object, act: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import hashlib
 import time
@@ -25,6 +26,7 @@ from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost
+from qframe.dispatch.after_commit import OpenTransaction, open_for
 from qframe.dispatch.awaiting import PendingCall, handed_over
 from qframe.dispatch.calls import Call, Pause, direct
 from qframe.dispatch.chain import (
@@ -48,6 +50,7 @@ from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import on_a_running_loop
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.options import seconds
+from qframe.jobs.tracing import sending
 from qframe.payload.text import one_line
 
 MemberJobs = JobDefinition | PendingChain | Sequence[JobDefinition]
@@ -157,6 +160,11 @@ class PendingBatch(Pending):
         and raises what goes wrong; not awaited, the batch is dispatched all the same.
         """
         place = self._placed()
+        opened = None if connections.stand_in is not None else open_for(place)
+        if opened is not None and (inside := opened.within()) is not None:
+            return cast("AwaitableBatch", self.within(inside))
+        if opened is not None:
+            return cast("AwaitableBatch", self._dispatch_committed(place, opened))
         if on_a_running_loop():
             as_it_is = copy.copy(self)
             return cast("AwaitableBatch", as_it_is._dispatch_on_loop(place))  # noqa: SLF001 (its own)
@@ -168,6 +176,23 @@ class PendingBatch(Pending):
 
     def _dispatch_here(self, connection: Connection) -> Batch:
         return _started(connection, connection, self._planned(connection))
+
+    def _dispatch_committed(self, connection: Connection, opened: OpenTransaction) -> Batch:
+        """Dispatch it when the transaction is committed; what is given knows its id."""
+        self.jobs = list(self.jobs)
+        plan = self._planned(connection)
+        plan = plan._replace(members=[*plan.members])
+
+        def push() -> None:
+            try:
+                with sending(connection, many=True):
+                    connection.start_batch(plan)
+            except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+                what = f"the batch {self.label}" if self.label else "a batch"
+                lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
+
+        opened.on_commit(partial(contextvars.copy_context().run, push))
+        return Batch(connection, _unkept(connection, plan))
 
     def _dispatch_on_loop(self, connection: Connection) -> PendingCall[Batch]:
         def unpushed(error: BaseException) -> None:
@@ -186,8 +211,9 @@ class PendingBatch(Pending):
     def _dispatching(self, connection: Connection) -> Call[Batch]:
         """Dispatch it beside others."""
         plan = self._planned(connection)
-        for _ in connection.starting_batch(plan):
-            yield Pause(0)
+        with sending(connection, many=True):
+            for _ in connection.starting_batch(plan):
+                yield Pause(0)
         return Batch(connection, _record(connection, plan.id) or _unkept(connection, plan))
 
     @overload
@@ -278,7 +304,8 @@ def _member(
 
 def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Batch:
     """Dispatch a batch `through` its connection, or that in a transaction."""
-    through.start_batch(plan)
+    with sending(connection, many=True):
+        through.start_batch(plan)
     return Batch(connection, _record(through, plan.id) or _unkept(connection, plan))
 
 

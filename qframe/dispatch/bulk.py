@@ -9,6 +9,7 @@ from qframe import manager
 from qframe.connection import Bulk, Connection, push_together, substitute
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, pusher
+from qframe.dispatch.after_commit import OpenTransaction, open_for
 from qframe.dispatch.awaiting import PendingCall, handed_over
 from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.lost import Unpushed
@@ -17,6 +18,7 @@ from qframe.dispatch.within import joined
 from qframe.jobs.execution import on_a_running_loop
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.registry import refuse_while_importing
+from qframe.jobs.tracing import sending
 from qframe.payload import envelope
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ def bulk(
     wrong; not awaited, the jobs are pushed all the same.
     """
     refuse_while_importing()
+    if within is None and (opened := open_for(manager.default().connection())) is not None:
+        if (inside := opened.within()) is None:
+            return cast("AwaitableIds", _bulk_committed([*map(_placed, jobs)], queue, opened))
+        within = inside
     if within is None:
         if on_a_running_loop():
             return cast("AwaitableIds", _on_loop(jobs, queue))
@@ -75,6 +81,34 @@ def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: o
         return through[connection], job
 
     return push_together(map(placed, jobs), queue)
+
+
+def _bulk_committed(
+    placed: Sequence[tuple[Connection, Dispatchable]], queue: str | None, opened: OpenTransaction
+) -> list[str]:
+    """Build all payloads now, and push them when the transaction is committed."""
+    if any(substitute(connection, job) is not None for connection, job in placed):
+        return push_together(placed, queue)
+    if not placed:
+        return []
+    gathered: dict[Connection, Bulk] = {}
+    built: list[Unpushed] = []
+    with sending(placed[0][0], many=True):
+        for connection, job in placed:
+            if connection not in gathered:
+                gathered[connection] = connection.gather(queue)
+            made = gathered[connection].plan(job)
+            built.append(Unpushed(connection, made.queue, job, made.message, made.delay))
+
+    def push() -> None:
+        try:
+            for together in gathered.values():
+                together.push()
+        except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+            lost.tell(f"a bulk of {len(placed):,} jobs", built, error)
+
+    opened.on_commit(push)
+    return [each.payload["uuid"] for each in built]
 
 
 def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
@@ -115,6 +149,17 @@ def _pushing(
     built: list[tuple[str, bytes, float]],
 ) -> Call[list[str]]:
     """Do as `push_together`, beside others; notes what it has built."""
+    if not placed:
+        return []
+    with sending(placed[0][0], many=True):
+        return (yield from _pushing_each(placed, queue, built))
+
+
+def _pushing_each(
+    placed: Sequence[tuple[Connection, Dispatchable]],
+    queue: str | None,
+    built: list[tuple[str, bytes, float]],
+) -> Call[list[str]]:
     ids: list[str] = []
     gathered: dict[Connection, Bulk] = {}
     for connection, job in placed:

@@ -12,6 +12,7 @@ from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost
+from qframe.dispatch.after_commit import OpenTransaction, open_for
 from qframe.dispatch.awaiting import ChainId, handed_over
 from qframe.dispatch.calls import Call, applying
 from qframe.dispatch.lost import Unpushed
@@ -26,6 +27,7 @@ from qframe.jobs.execution import on_a_running_loop
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import seconds
 from qframe.jobs.registry import refuse_while_importing
+from qframe.jobs.tracing import sending
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When
 
@@ -133,6 +135,11 @@ class PendingChain(Pending):
         wrong; not awaited, the chain is dispatched all the same.
         """
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
+        opened = None if connections.stand_in is not None else open_for(connection)
+        if opened is not None and (inside := opened.within()) is not None:
+            return cast("ChainId", self.within(inside))
+        if opened is not None:
+            return cast("ChainId", self._dispatch_committed(connection, identity, opened))
         if on_a_running_loop():
             return copy.copy(self)._dispatch_on_loop(connection, identity)  # noqa: SLF001 (its own)
         return cast("ChainId", self._dispatch_here(connection, identity))
@@ -142,7 +149,26 @@ class PendingChain(Pending):
         return self.dispatch().__await__()
 
     def _dispatch_here(self, connection: Connection, identity: str) -> str:
-        connection.start_chain(self.plan(connection, None, {}, identity))
+        with sending(connection, many=True):
+            connection.start_chain(self.plan(connection, None, {}, identity))
+        return identity
+
+    def _dispatch_committed(
+        self, connection: Connection, identity: str, opened: OpenTransaction
+    ) -> str:
+        """Build it now, and push it when the transaction is committed."""
+        with sending(connection, many=True):
+            plan = self.plan(connection, None, {}, identity)
+
+        def push() -> None:
+            try:
+                connection.start_chain(plan)
+            except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+                link = plan.links[0]
+                first = Unpushed(connection, link.queue, plan.jobs[0], link.message or {})
+                lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
+
+        opened.on_commit(push)
         return identity
 
     def _dispatch_on_loop(self, connection: Connection, identity: str) -> ChainId:
@@ -173,9 +199,10 @@ class PendingChain(Pending):
         self, connection: Connection, identity: str, built: list[ChainPlan]
     ) -> Call[str]:
         """Dispatch it beside others; notes what it has built."""
-        plan = self.plan(connection, None, {}, identity)
-        built.append(plan)
-        yield from applying(connection.backend, connection.starting_chain(plan))
+        with sending(connection, many=True):
+            plan = self.plan(connection, None, {}, identity)
+            built.append(plan)
+            yield from applying(connection.backend, connection.starting_chain(plan))
         return identity
 
     @overload
@@ -190,7 +217,8 @@ class PendingChain(Pending):
         As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
         """
         connection = self._chosen(self.jobs)
-        plan = self.plan(connection, None, {})
+        with sending(connection, many=True):
+            plan = self.plan(connection, None, {})
 
         def start(inside: object) -> str:
             joined(connection, inside).start_chain(plan)

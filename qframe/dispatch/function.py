@@ -13,7 +13,7 @@ from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import made
 from qframe.jobs.options import check_option
-from qframe.payload.text import one_line
+from qframe.payload.text import nearest, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         retry_until: float | timedelta | datetime
         expires: float | timedelta | datetime
         track: bool | float | timedelta
+        keep_log: int
         encrypted: bool
         unique: bool
         unique_id: str | int
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
         debounce: float | timedelta
         job_name: str
         display_name: str
-        tags: Sequence[str]
+        tags: Sequence[str] | Callable[..., Sequence[str]]
         middleware: Sequence[Middleware]
 
 
@@ -104,6 +105,21 @@ def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> 
     return lambda function: QueueableFunction(function, options)
 
 
+def _of_arguments(
+    name: str, given: Callable[..., Sequence[str]], fields: dict[str, Any]
+) -> Callable[[Queueable], Sequence[str]]:
+    """Make a method of a function that takes some of the arguments by their names."""
+    wanted = list(inspect.signature(given).parameters)
+    if wanted[:1] == ["self"]:
+        return given
+    for each in wanted:
+        if each not in fields:
+            raise JobDefinitionError(
+                f"{name}.tags takes {each!r}, which is no argument{nearest(each, fields)}"
+            )
+    return lambda job: given(**{each: getattr(job, each) for each in wanted})
+
+
 def _job_class(
     function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
 ) -> type[Queueable]:
@@ -119,6 +135,8 @@ def _job_class(
         fields[parameter.name] = Any if annotation is parameter.empty else annotation
         if parameter.default is not parameter.empty:
             body[parameter.name] = parameter.default
+    if isinstance(tags := options.get("tags"), types.FunctionType):
+        options = {**options, "tags": _of_arguments(name, tags, fields)}
     positional = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
 
     def handle(self: Queueable) -> Any:  # noqa: ANN401 (what the function returns)
@@ -126,9 +144,12 @@ def _job_class(
         arguments = [values.pop(field) for field in positional]
         return function(*arguments, **values)
 
+    async def handle_on_loop(self: Queueable) -> Any:  # noqa: ANN401 (as above)
+        return await handle(self)
+
     body |= {
         **options,
-        "handle": handle,
+        "handle": handle_on_loop if inspect.iscoroutinefunction(function) else handle,
         "__annotations__": fields,
         "__module__": function.__module__,
         "__qualname__": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import threading
 import time
 import weakref
 from collections.abc import Coroutine, Generator
@@ -15,7 +16,7 @@ from qframe import manager
 from qframe.connection import Connection, substitute
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, pusher
-from qframe.dispatch.after_commit import when_committed
+from qframe.dispatch.after_commit import OpenTransaction, open_for, when_committed
 from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.handed import Handed, tell_unheard
 from qframe.dispatch.lost import Unpushed
@@ -35,6 +36,7 @@ from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import refuse_while_importing
+from qframe.jobs.tracing import sending
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for, seconds_until
 
@@ -86,6 +88,7 @@ class PendingDispatch:
         pusher.make_room()
         self._draft = draft = _Draft(job)
         _unsent[draft] = True
+        draft.heed_open()
 
     def __del__(self) -> None:
         """Have it pushed, if nobody has."""
@@ -147,6 +150,7 @@ class PendingDispatch:
         """
         with _Disarming(self._draft):
             draft = self._draft
+            draft.heed_none()
             draft.refuse_both(waits=True)
             draft.waits = True
             _unsent.pop(draft, None)
@@ -155,6 +159,16 @@ class PendingDispatch:
             except BaseException:
                 draft.waits = False  # for nothing: a later `send` pushes
                 raise
+        return self
+
+    def before_commit(self) -> Self:
+        """Push the job at once, whatever transaction is open (Laravel's `beforeCommit`).
+
+        That is what happens anyway, but where a framework has dispatches wait: in Django.
+        """
+        with _Disarming(self._draft):
+            self._draft.heed_none()
+            self._draft.heeds = False
         return self
 
     def within(self, transaction: object) -> Self:
@@ -175,6 +189,7 @@ class PendingDispatch:
         """
         with _Disarming(self._draft):
             draft = self._draft
+            draft.heed_none()
             draft.refuse_both(waits=False)
             if is_async(transaction):
                 draft.transaction = transaction
@@ -223,15 +238,15 @@ class _Draft:
     """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope."""
 
     __slots__ = (
-        "connection", "context", "delay", "disarmed", "envelope", "handed", "id", "job", "pid",
-        "queue", "rank", "track", "transaction", "waits",
+        "connection", "context", "delay", "disarmed", "envelope", "handed", "heeds", "id", "job",
+        "opened", "pid", "queue", "rank", "thread", "track", "transaction", "waits",
     )  # fmt: skip
 
     def __init__(self, job: Dispatchable) -> None:
         self.job = job
         self.pid = process.pid()
         self.context = contextvars.copy_context()
-        """What listeners see when it is pushed from another thread."""
+        """What listeners see when it is pushed from another thread, or at a commit."""
         self.queue: str | None = None
         self.delay: When = job.delay
         self.id = ""
@@ -240,6 +255,12 @@ class _Draft:
         """Whether it is pushed when a transaction is committed, and not before."""
         self.disarmed = False
         """Whether a call raised, so that it is not pushed at the commit, unless sent after that."""
+        self.heeds = True
+        """Whether it belongs to the transaction that the program has open, if there is one."""
+        self.opened: OpenTransaction | None = None
+        """That transaction."""
+        self.thread = 0
+        """Where it is open."""
         self.rank: int | None = None
         self.transaction: AsyncTransaction | None = None
         """In which it is pushed when it is awaited."""
@@ -269,7 +290,39 @@ class _Draft:
         self.track = seconds
         self.connection.track(self.envelope, seconds)
 
+    def heed_open(self) -> None:
+        """Belong to the transaction that is open here, where a framework says that there is one."""
+        if not self.heeds or self.opened is not None or self.waits or self.transaction is not None:
+            return
+        opened = open_for(self.connection)
+        if opened is None or substitute(self.connection, self.job) is not None:
+            return
+        self.opened, self.thread, self.waits = opened, threading.get_ident(), True
+        if opened.within() is None:
+            _unsent.pop(self, None)  # the commit sends it
+        opened.on_commit(lambda: _send_heeded(self, opened))
+
+    def heed_none(self) -> None:
+        """Belong to no transaction that nobody has named."""
+        self.heeds = False
+        if self.opened is not None:
+            self.opened, self.waits = None, False
+            _unsent[self] = True
+
+    def send_in_open(self) -> bool:
+        """Push in the transaction that it belongs to, where that is wanted and possible."""
+        inside = None if self.opened is None else self.opened.within()
+        if inside is None or self.thread != threading.get_ident() or guard.busy():
+            return False
+        self.opened, self.waits = None, False
+        self.send_within(inside)
+        return True
+
     def send(self) -> str:
+        if not self.id:
+            self.heed_open()
+        if self.opened is not None and self.send_in_open():
+            return self.id
         if self.waits:
             self.disarmed = False
             return self.envelope.uuid
@@ -311,10 +364,11 @@ class _Draft:
         """Push beside others; gives the id."""
         connection, plan = self.connection, Plan()
         delay = seconds_until(self.delay)
-        pushing = connection.pushing(self.job, self.envelope, self.queue, delay)
-        connection.context.plan_push(pushing, plan)
-        (result,) = yield Apply(connection.backend, (plan,))
-        holder = connection.context.pushed(pushing, plan, result)
+        with sending(connection):
+            pushing = connection.pushing(self.job, self.envelope, self.queue, delay)
+            connection.context.plan_push(pushing, plan)
+            (result,) = yield Apply(connection.backend, (plan,))
+            holder = connection.context.pushed(pushing, plan, result)
         connection.tell(self.job, pushing, holder)
         self.id = holder or self.envelope.uuid
         return self.id
@@ -407,6 +461,27 @@ def send_dropped() -> None:
     tell_unheard()
 
 
+def _send_heeded(draft: _Draft, opened: OpenTransaction) -> None:
+    """Push, after its commit, what belongs to a transaction; what goes wrong is reported.
+
+    It is in place when the commit returns, unless the backend does not answer: then it is tried
+    again as a dropped dispatch is.
+    """
+    if draft.opened is not opened or draft.pid != process.pid():
+        return
+    draft.opened, draft.waits, draft.heeds = None, False, False
+    _unsent.pop(draft, None)
+    if draft.disarmed:
+        return
+    try:
+        draft.context.run(draft.send)
+    except BackendUnavailable:
+        _unsent[draft] = True
+        _drop(draft)
+    except Exception as error:  # noqa: BLE001 (the transaction is committed: nobody is to hear it)
+        _report(draft, error)
+
+
 def _send_committed(draft: _Draft) -> None:
     """Have a dispatch pushed that waited for a commit, if no call on it has raised."""
     draft.waits = False
@@ -421,12 +496,24 @@ def _drop(draft: _Draft) -> None:
     The pusher does it; only what needs no backend is done at once: what a fake takes, and the job
     of a sync connection, which runs in the thread that dispatched it.
     """
-    if draft.pid == process.pid() and not _done_here(draft):
+    if draft.opened is not None:
+        _drop_in_open(draft)
+    elif draft.pid == process.pid() and not _done_here(draft):
         pusher.put(partial(draft.context.run, send_unsent, draft))
     elif _unsent.pop(draft, False) and draft.pid == process.pid():
         error = _push(draft)
         if isinstance(error, Interruption):  # it is for the job that dispatched this one
             guard.defer(error)
+
+
+def _drop_in_open(draft: _Draft) -> None:
+    """Push in the transaction that it belongs to; where that cannot be here, its commit does."""
+    _unsent.pop(draft, None)
+    try:
+        if draft.pid == process.pid():
+            draft.send_in_open()
+    except Exception as error:  # noqa: BLE001 (nothing can be raised from here)
+        _report(draft, error)
 
 
 def _done_here(draft: _Draft) -> bool:

@@ -47,6 +47,8 @@ class Queueable(JobDefinition, base=True):
     - `expires`: not started by then (as `retry_until`), it is skipped.
     - `track`: keep its status (`job_status`, `qframe status`): True for a day after it was last
       written, or seconds, or a timedelta; default: no.
+    - `keep_log`: keep the last so many lines that are logged in it, with its status where it is
+      tracked; default: 0.
     - `unique`: while one waits or runs, another dispatch of the same job queues nothing.
       `unique_id` says which are the same: a text, a number, or a method giving one; default: those
       with equal fields. `unique_until`: "handled", its final end (default), or "started".

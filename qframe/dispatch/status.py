@@ -169,7 +169,7 @@ def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cance
     while True:
         outcome = queue.cancel(uuid, known.queue if known is not None else None)
         if outcome is Cancelling.RUNNING and running:
-            _tell_worker(queue, uuid)
+            interrupt(queue, uuid)
         # A job that was being moved as it was looked for is found the second time.
         looked += outcome is Cancelling.ABSENT
         if outcome is Cancelling.ABSENT and (looked > 1 or (known and known.is_final)):
@@ -191,9 +191,10 @@ def _without_search(
     if known.state is not State.RUNNING:
         raise queue.cannot(Capability.SEARCH)
     if running:
-        _tell_worker(queue, known.uuid)
+        interrupt(queue, known.uuid)
     return Cancelling.RUNNING
 
 
-def _tell_worker(queue: Connection, uuid: str) -> None:
+def interrupt(queue: Connection, uuid: str) -> None:
+    """Tell the worker that runs a job to end it."""
     queue.store.set(status.cancel_key(uuid), "1", CANCEL_TTL)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +26,7 @@ from qframe.jobs import current, execution
 from qframe.jobs.definition import JobDefinition, index
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.registry import defined_in_main, own_job
+from qframe.jobs.tracing import active, sending
 from qframe.manager import connection_types
 from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
@@ -62,25 +63,30 @@ class SyncConnection(Connection):
         if delay and not self._warned:
             self._warned = True
             log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
-        pushing = self.pushing(job, made, queue, delay)
         waiting: deque[Push] = deque()
-        with _later(waiting):
-            holder = self.context.push(pushing)
+        with sending(self):
+            pushing = self.pushing(job, made, queue, delay)
+            with _later(waiting):
+                holder = self.context.push(pushing)
         self.tell(job, pushing, holder)
         self._work_off(waiting, type(ours))
         return holder or made.uuid
 
-    def run(self, job: Dispatchable) -> Any:  # noqa: ANN401 (what the job gives)
-        """Run a job whatever runs or waits beside it, and give what `handle` gave."""
+    def run(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 (what the job gives)
+        """Run a job whatever runs or waits beside it, and give what `handle` gave.
+
+        `more` are keys that its payload has besides.
+        """
         ours = _ours(self, job)
-        made = self.envelope(job)
+        made = self.envelope(job, more)
         if (other := substitute(self, job)) is not None:
             other.push_envelope(job, made, None, 0)
             return None
         if job.unique_rule is not None:
             del made.payload[job.unique_rule.key]
             made.encode()
-        pushing = self.pushing(job, made, None, 0)
+        with sending(self):
+            pushing = self.pushing(job, made, None, 0)
         self.tell(job, pushing, "")
         return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
@@ -133,7 +139,22 @@ class SyncConnection(Connection):
         return gave[0] if gave else None
 
     def _run(self, job: _OneAttempt, job_class: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (what the job gives)
-        """Run a job as it arrives, and settle it."""
+        """Run a job as it arrives, and settle it; it is traced as an attempt."""
+        if (tracing := active.tracing) is None:
+            return self._run_untraced(job, job_class)
+        outcome, error = "failed", None
+        tracing.processing(self, job, here=True)
+        try:
+            result = self._run_untraced(job, job_class)
+            outcome = "skipped" if job.is_skipped else "done"
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            tracing.attempted(job, outcome, error)
+        return result
+
+    def _run_untraced(self, job: _OneAttempt, job_class: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (what the job gives)
         began = time.monotonic()
         plan = job.start_plan()
         self.context.backend.apply(plan)
@@ -185,8 +206,10 @@ class _OneAttempt(ReservedJob):
     def __init__(self, context: Context, push: Push, after: deque[Push]) -> None:
         super().__init__(context, SyncJob(push))
         self.after = after
+        self.is_skipped = False
 
     def settle(self, end: End) -> None:
+        self.is_skipped = end.state is State.SKIPPED
         if not end.state.is_final:
             raise cannot_come_back()
         with _later(self.after):

@@ -31,8 +31,10 @@ class NullBackend(Backend):
     def read(self, *keys: str) -> list[str | None]:
         return [None for _ in keys]
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
-        del prefix, limit, after
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
+        del prefix, limit, after, last_first
         return []
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:

@@ -22,7 +22,17 @@ from operator import attrgetter
 from typing import Any, get_args
 
 from qframe.contracts import step as op
-from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Standing
+from qframe.contracts.backend import (
+    Backend,
+    Capability,
+    Found,
+    Health,
+    Latch,
+    Page,
+    Place,
+    Span,
+    Standing,
+)
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Outcome, Push, Reservation, Result, Step
@@ -285,8 +295,22 @@ class OrderedBackend(Backend):
     def kick(self, queue: str) -> int:
         return self.messages.kick(queue)
 
-    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
-        return self.messages.search(queue, text, limit)
+    def search(
+        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
+    ) -> list[Found]:
+        return self.messages.search(queue, text, limit, within)
+
+    def spans(self, queue: str) -> list[Span]:
+        return self.messages.spans(queue)
+
+    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        return self.messages.peek(queue, within, limit)
+
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        return self.messages.browse(queue, place, limit, after)
+
+    def notes_of(self, found: Found) -> bytes:
+        return self.messages.notes_of(found)
 
     def take(self, found: Found) -> Reservation | None:
         job = self.messages.take(found)
@@ -297,8 +321,10 @@ class OrderedBackend(Backend):
     def read(self, *keys: str) -> list[str | None]:
         return self.facts.read(*keys)
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
-        return self.facts.scan(prefix, limit, after)
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
+        return self.facts.scan(prefix, limit, after, last_first=last_first)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self.facts.latch(key, labels)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from qframe.contracts.backend import Backend
-from qframe.contracts.step import Add, Expect, Operation, Outcome, Set, Step, Unset
+from qframe.contracts.step import Expect, Operation, Outcome, Set, Step, Unset
 
 _PAGE = 1000
 
 
 class Store:
-    """Keys and values shared by all processes: restart token, pauses, locks, limits, counters.
+    """Keys and values shared by all processes: restart token, pauses, locks, limits, metrics.
 
     A value set with `ttl` (seconds, by the backend's clock) is gone after that; without it, it
     stays. Raises `BackendUnavailable`.
@@ -40,6 +40,13 @@ class Store:
         (result,) = self.backend.apply(step)
         return None if result.applied else result.holds or ""
 
+    def takes_turn(self, key: str, who: str, seconds: float) -> bool:
+        """Whether it is this one's turn, for so long: the one's who had it, or a free one."""
+        held = self.claim(key, who, seconds)
+        return held is None or (
+            held == who and self.claim(key, who, seconds, instead_of=who) is None
+        )
+
     def delete(self, key: str, value: str | None = None) -> bool:
         """Remove a key, only if it still holds `value` where one is given; says whether it did."""
         expected = value if value is not None else self.get(key)[0]
@@ -55,10 +62,8 @@ class Store:
         while page := self.backend.scan(prefix, _PAGE, after):
             yield from page
             after = page[-1][0]
-
-    def increment(self, amounts: Mapping[str, int], ttl: float | None = None) -> None:
-        """Add to whole numbers, to all or to none; a key that is not there counts as 0."""
-        self._done(*(Add(key, number, ttl) for key, number in amounts.items()))
+            if len(page) < _PAGE:  # nothing follows, and nobody has to be asked for that
+                break
 
     def swap(
         self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
@@ -79,3 +84,8 @@ class Store:
     def _done(self, *operations: Operation) -> bool:
         (result,) = self.backend.apply(Step(None, *operations))
         return result.outcome is Outcome.APPLIED
+
+
+def pause_key(connection: str, queue: str = "") -> str:
+    """Give the key under which a queue, or every queue of a connection, is paused."""
+    return f"pause:{connection}:{queue}" if queue else f"pause:{connection}"

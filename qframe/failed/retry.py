@@ -12,8 +12,10 @@ from qframe.contracts.step import Forget, Outcome, Unset
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, DuplicateJob, InvalidPayload, InvalidSignature
 from qframe.features import status
-from qframe.features.base import Plan
+from qframe.features.all import FEATURES, OTHERS
+from qframe.features.base import Plan, Pushing
 from qframe.features.context import Prepared
+from qframe.jobs.tracing import resending
 from qframe.payload import envelope
 from qframe.payload.signature import Signer, is_signed
 
@@ -50,6 +52,12 @@ def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: 
     context = connection.context
     pushing = context.pushing(Prepared(record.uuid, message, record.queue, 0.0))
     pushing = dataclasses.replace(pushing, retried=True)
+    with resending(connection, record.queue, pushing.message):
+        return _pushed(connection, record, pushing, forget=forget)
+
+
+def _pushed(connection: Connection, record: FailedJob, pushing: Pushing, *, forget: bool) -> bool:
+    context = connection.context
     for _ in range(_TRIES):
         plan = Plan()
         if forget:
@@ -89,7 +97,7 @@ def renewed(raw: bytes) -> bytes:
     except InvalidPayload:
         return raw
     changes: dict[str, Any] = {}
-    if status.StatusFeature.key in message:
+    if any(each.keeps_result and each.key in message for each in (*FEATURES, *OTHERS)):
         changes[status.RETRIED] = status.life_of(message) + 1
         changes[status.SINCE] = time.time()
     if message.get("attempts"):

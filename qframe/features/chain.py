@@ -2,9 +2,9 @@
 
 `chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `last` that of
 the last; `delays` are the seconds that all links together wait, `added` how many links were put in
-since its dispatch. `chain:ID:UUID` is the link behind that one, with its payload; `chain:ID:catch`
-what is pushed when a link fails. Every change of a chain changes `chain:ID`, so a step that expects
-its value as it was read is refused where anything has changed.
+since its dispatch, `gone` how many it has left behind. `chain:ID:UUID` is the link behind that one,
+with its payload; `chain:ID:catch` what is pushed when a link fails. Every change of a chain changes
+`chain:ID`, so a step that expects its value as it was read is refused where anything has changed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic_core import from_json, to_json
 
 from qframe import events
-from qframe.contracts.backend import Capability
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
 from qframe.drivers.store import Store
-from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.exceptions import BackendUnavailable, InvalidPayload, QframeError
 from qframe.features.base import End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
 from qframe.features.reserved import Feature, ReservedJob
-from qframe.payload import tracebacks
+from qframe.payload import envelope, tracebacks
 
 log = logging.getLogger("qframe")
 
@@ -38,6 +38,8 @@ CAUSE = "cause"
 """The key of a callback's payload that says which job failed, and how."""
 KEPT = 30 * 86400.0
 """Seconds a chain is kept after its last step, besides its delays."""
+_SHOWN = 50
+"""So many links behind the one a chain is at are named."""
 _TRIES = 100
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -68,6 +70,7 @@ class ChainFeature(Feature):
     """Pushes the next link in the step that ends one, or what catches its failure."""
 
     key: ClassVar[str] = KEY
+    asks = True
 
     def needless(self, job: ReservedJob) -> str | None:
         """Say that the chain has gone on: the link was done before, where a step cannot be one."""
@@ -221,7 +224,7 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
     while record is not None:
         link = Prepared.of(from_json(record))
         plan.add(Unset(_link_key(chain, head["at"])))
-        head["at"] = link.uuid
+        head["at"], head["gone"] = link.uuid, head.get("gone", 0) + 1
         if not plan_prepared(context, link, plan, follows=uuid):
             plan.add(Set(_key(chain), _json(head), KEPT + link.delay))
             return True
@@ -232,6 +235,45 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
     else:
         plan.add(Unset(_key(chain)), Unset(_catch_key(chain)))
     return False
+
+
+class ChainStanding(NamedTuple):
+    """Where a chain is, as seen from one of its links."""
+
+    id: str
+    at: str
+    """The uuid of the link that waits, runs or has failed."""
+    position: int
+    """Which of its links that is, from 1."""
+    following: Sequence[str]
+    """The names of those behind it, in their order."""
+    is_whole: bool
+    """Whether these are all."""
+
+
+def standing(backend: Backend, message: Mapping[str, Any]) -> ChainStanding | None:
+    """Say where the chain of a payload is; None where it names none, or nothing of it is kept."""
+    chain = named_id(message, KEY)
+    (text,) = (None,) if chain is None else backend.read(_key(chain))
+    if chain is None or text is None:
+        return None
+    head = from_json(text)
+    uuid, names = head["at"], list[str]()
+    while len(names) < _SHOWN:
+        (record,) = backend.read(_link_key(chain, uuid))
+        if record is None:
+            break
+        link = Prepared.of(from_json(record))
+        uuid = link.uuid
+        names.append(_name_of(link.raw))
+    return ChainStanding(chain, head["at"], head.get("gone", 0) + 1, names, uuid == head["last"])
+
+
+def _name_of(raw: bytes) -> str:
+    try:
+        return envelope.display_name(envelope.parse(raw))
+    except InvalidPayload:
+        return "(no payload)"
 
 
 def plan_catch(context: Context, chain: str, plan: Plan, cause: tuple[str, str, str]) -> None:

@@ -51,6 +51,7 @@ class PushFeature(Protocol):
     """What pushing asks of a feature (`qframe.features.reserved.Feature`)."""
 
     key: ClassVar[str]
+    keeps_result: ClassVar[bool]
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Add what belongs to the push of a job."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
@@ -47,6 +48,7 @@ from qframe.exceptions import (
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.payload import encryption, envelope, timing, tracebacks
+from qframe.payload.scheduled import named_run
 
 if TYPE_CHECKING:
     from qframe.jobs.definition import JobDefinition
@@ -153,6 +155,11 @@ class ReservedJob(Job):
         if self.refusal is not None:
             return "(not a payload)" if isinstance(self.refusal, InvalidPayload) else "(refused)"
         return envelope.display_name(self.payload)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        run = None if self._message is None else named_run(self._message)
+        return None if run is None else run.scheduled_for()
 
     def attempts(self) -> int:
         return self.reservation.attempts()
@@ -433,17 +440,17 @@ class ReservedJob(Job):
             words = end.error if isinstance(end.error, str) else ""
             if isinstance(end.error, BaseException):
                 words = tracebacks.brief(end.error, 500)
-            return self.history.ended(end.how, words)
+            return self.history.ended(end.how, words, round(time.time(), 6))
         return self.history
 
     def failure(self, end: End) -> FailedJob:
         """Give what the failed store keeps of the job."""
         error = end.error if isinstance(end.error, BaseException) else JobFailedByHand(end.error)
-        history, attempts = self.history, self.attempts()
+        history, attempts, now = self.history, self.attempts(), time.time()
         if self.reservation.started and not end.ran:
             history, attempts = history.without_last(), attempts - 1
         elif self.reservation.started:
-            history = history.ended("error", tracebacks.brief(error, 500))
+            history = history.ended("error", tracebacks.brief(error, 500), round(now, 6))
         return FailedJob(
             uuid=self.record_uuid,
             connection=self.connection_name,
@@ -453,7 +460,7 @@ class ReservedJob(Job):
             name=self.name,
             attempts=attempts,
             history=history,
-            failed_at=time.time(),
+            failed_at=now,
         )
 
     @cached_property
@@ -522,6 +529,14 @@ class ReservedJob(Job):
     def _note_progress(self, done: float, text: str) -> None:
         for feature in self.features:
             feature.progress(self, done, text)
+
+    @cached_property
+    def keeps_log(self) -> bool:
+        return bool(self.features) and "keepLog" in self.payload
+
+    def note_log(self, line: str) -> None:
+        for feature in self.features:
+            feature.log(self, line)
 
     def needless(self) -> str | None:
         """Say why the job need not be run; None where it is to be."""
@@ -605,6 +620,10 @@ class Feature:
     key: ClassVar[str]
     waits: ClassVar[bool] = False
     """Whether it is only about jobs that wait: on the sync connection none do."""
+    asks: ClassVar[bool] = False
+    """Whether `end` asks the backend, which takes time, and may fail."""
+    keeps_result: ClassVar[bool] = False
+    """Whether it keeps what `handle` gave."""
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Add what belongs to the push of a job."""
@@ -625,6 +644,9 @@ class Feature:
 
     def progress(self, job: ReservedJob, done: float, text: str) -> None:
         """Hear how far a running job is."""
+
+    def log(self, job: ReservedJob, line: str) -> None:
+        """Hear what was logged in a running job."""
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Give what is to be done for a job that runs on, about once a second."""

@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from qframe.contracts.backend import Backend
-from qframe.contracts.status import JobStatus, State
+from qframe.contracts.status import MOST_LINES, JobStatus, State
 from qframe.contracts.step import Operation, Raise
 from qframe.drivers import process
+from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
-from qframe.payload import envelope, secret
+from qframe.jobs import logged
+from qframe.payload import envelope, secret, tags
 from qframe.payload.text import printable
 
 MAX_RESULT = 65_536
 """The longest result that is kept, in bytes of JSON."""
 MAX_TEXT = 500
+MAX_LOG = 65_536
+"""The longest log that is kept, in bytes of JSON: the oldest lines go first."""
+LOG = "keepLog"
+"""The payload's key: how many lines of what is logged in the job are kept."""
 RETRIED = "retried"
 """The payload's key: how often the job was retried by hand."""
 SINCE = "trackedSince"
@@ -46,6 +54,7 @@ class Tracked:
     __slots__ = (
         "attempt",
         "life",
+        "log",
         "named",
         "progress",
         "seconds",
@@ -63,6 +72,8 @@ class Tracked:
         self.attempt = ""
         """When and where it was started; "" unless that was here."""
         self.progress = ""
+        self.log: deque[str] | None = None
+        """The last lines logged in it; None where they are not kept."""
         self.unwritten = False
         self.written_at = 0.0
 
@@ -80,12 +91,20 @@ class Tracked:
             f'"connection":{_quoted(connection)},"queue":{_quoted(queue)},'
             f'"queued_at":{"null" if since is None else repr(since)},"retries":{life}'
         )
-        return cls(uuid, seconds, life, named)
+        if told := tags.read(message):
+            named += f',"tags":{_json(told)}'
+        made = cls(uuid, seconds, life, named)
+        lines = envelope.number(message, LOG)
+        if lines and lines >= 1:
+            made.log = deque(maxlen=int(min(lines, MOST_LINES)))
+        return made
 
     def write(self, state: State, attempt: int, ttl: float, more: str = "") -> Raise:
         """Give what writes a status, `attempt` its rank; `more` is said besides."""
-        rank = self.life * _LIFE + (_FINAL if state.is_final else 0) + min(attempt, _FINAL - 1)
-        text = f'{self.named}{self.attempt}{self.progress}{more},"state":"{state}"}}'
+        rank = rank_of(self.life, state, attempt)
+        text = (
+            f'{self.named}{self.attempt}{self.progress}{_log(self.log)}{more},"state":"{state}"}}'
+        )
         return Raise(f"status:{self.uuid}", rank, text, ttl)
 
     def running(self, number: int) -> Raise:
@@ -93,11 +112,17 @@ class Tracked:
         return self.write(State.RUNNING, number, self.seconds, f',"attempt":{number}')
 
 
+def rank_of(life: int, state: State, attempt: int) -> int:
+    """Give the rank of what is said of a job in this state of its life."""
+    return life * _LIFE + (_FINAL if state.is_final else 0) + min(attempt, _FINAL - 1)
+
+
 class StatusFeature(Feature):
     """Writes the status of a tracked job in the steps that move it."""
 
     key: ClassVar[str] = "track"
     waits: ClassVar[bool] = True
+    keeps_result: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Say that the job waits."""
@@ -117,6 +142,10 @@ class StatusFeature(Feature):
                 f',"started_at":{time.time():.6f},"host":{_HOST},"pid":{process.pid()}'
             )
             tracked.unwritten = True
+            if tracked.log is not None:
+                logged.capture()
+                if job.attempts():
+                    _remember(job, tracked)
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Say how the reservation ended."""
@@ -125,6 +154,8 @@ class StatusFeature(Feature):
         if tracked is None or (end.state is State.WAITING and not started):
             return
         attempts = job.attempts()
+        if attempts and not tracked.attempt:  # it was started elsewhere
+            _remember(job, tracked)
         taken_back = end.state is State.WAITING or (started and not end.ran)
         more = f',"attempt":{attempts - taken_back},"ended_at":{time.time():.6f}{_ended(end)}'
         plan.add(tracked.write(end.state, attempts, tracked.seconds + end.delay, more))
@@ -140,6 +171,13 @@ class StatusFeature(Feature):
         if time.monotonic() - tracked.written_at >= _EVERY:
             job.look()
 
+    def log(self, job: ReservedJob, line: str) -> None:
+        """Keep a line that was logged; it is written with what follows."""
+        tracked = _tracked(job)
+        if tracked is not None and tracked.log is not None:
+            tracked.log.append(f"#{job.attempts()} {line}")
+            tracked.unwritten = True
+
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Write what is not written so far of an attempt that runs."""
         tracked = _tracked(job)
@@ -148,6 +186,29 @@ class StatusFeature(Feature):
         tracked.unwritten = False
         tracked.written_at = time.monotonic()
         return (tracked.running(job.attempts()),)
+
+
+def _remember(job: ReservedJob, tracked: Tracked) -> None:
+    """Take over the lines of the attempts before."""
+    if tracked.log is None or tracked.log:
+        return
+    with suppress(BackendUnavailable):
+        before = read(job.context.backend, tracked.uuid)
+        tracked.log.extend(() if before is None else before.log)
+
+
+def _log(lines: deque[str] | None) -> str:
+    """Give the last lines as a part of JSON, as many as there is room for."""
+    if not lines:
+        return ""
+    left, kept = MAX_LOG, list[str]()
+    for line in reversed(lines.copy()):
+        text = _quoted(line)
+        left -= len(text) + 1
+        if left < 0:
+            break
+        kept.append(text)
+    return f',"log":[{",".join(reversed(kept))}]'
 
 
 def _tracked(job: ReservedJob) -> Tracked | None:

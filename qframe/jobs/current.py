@@ -6,6 +6,7 @@ import logging
 from contextvars import ContextVar
 
 from qframe.contracts.job import Job
+from qframe.jobs.tracing import active
 from qframe.payload.text import one_line
 
 running: ContextVar[Job | None] = ContextVar("qframe_current_job", default=None)
@@ -23,30 +24,36 @@ def current_job() -> Job | None:
 
 
 def job_log_fields() -> dict[str, str | int]:
-    """Give `job_uuid`, `job_name`, `job_queue` and `job_attempt` of that job; {} outside of one."""
+    """Give `job_uuid`, `job_name`, `job_queue` and `job_attempt` of that job; {} outside of one.
+
+    Where OpenTelemetry is on, also `trace_id` and `span_id` of what is done now.
+    """
     job = running.get()
     if job is None:
         return {}
-    return {
+    fields: dict[str, str | int] = {
         "job_uuid": one_line(job.uuid, 80),
         "job_name": one_line(job.name, 200),
         "job_queue": job.queue,
         "job_attempt": job.attempts(),
     }
+    return fields if active.tracing is None else fields | active.tracing.log_fields()
 
 
 _NONE: dict[str, str | int] = {"job_uuid": "", "job_name": "", "job_queue": "", "job_attempt": 0}
+_NO_TRACE: dict[str, str | int] = {"trace_id": "", "span_id": ""}
 
 
 class JobLogFilter(logging.Filter):
     """Gives each record `job_uuid`, `job_name`, `job_queue` and `job_attempt`; it drops none.
 
     `handler.addFilter(JobLogFilter())`, then `logging.Formatter("%(job_uuid)s %(message)s")`.
-    Outside of a job they are "", "", "" and 0. What a record has already it keeps.
+    Outside of a job they are "", "", "" and 0. What a record has already it keeps. Each has
+    `trace_id` and `span_id`, too: "" where nothing is traced.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add what the record has not."""
-        for name, value in (job_log_fields() or _NONE).items():
+        for name, value in (_NO_TRACE | (job_log_fields() or _NONE)).items():
             record.__dict__.setdefault(name, value)
         return True

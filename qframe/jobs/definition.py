@@ -7,8 +7,9 @@ import copy
 import dataclasses
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
@@ -56,6 +57,8 @@ class JobDefinition(Options):
     _reserved: Job | None = None
     _growths: int = 0
     """How often this attempt has added to its batch."""
+    _besides: Mapping[str, Any] | None = None
+    """What its payload says besides, where something else than its class wants it to."""
     _own_backoff: Backoff | None = None
     """What a middleware wants instead of the class's, for this attempt."""
 
@@ -116,6 +119,11 @@ class JobDefinition(Options):
     def attempts(self) -> int:
         """How often the job was started, this attempt included; 1 outside of a worker."""
         return self._reserved.attempts() if self._reserved is not None else 1
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The planned time, in the schedule's zone, where a schedule has dispatched it."""
+        return None if self._reserved is None else self._reserved.scheduled_for
 
     def release(self, delay: timing.When = 0, *, priority: int | None = None) -> None:
         """Put the job back, ready after `delay`; this attempt does not count against `tries`.

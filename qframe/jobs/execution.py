@@ -22,6 +22,13 @@ _AROUND = ("set_up", "tear_down")
 _HOOKS = ("handle", *_AROUND)
 
 
+Awaits = Callable[[], Coroutine[Any, Any, Any]]
+around: Callable[[Callable[[], Any]], Any] | None = None
+"""Runs what of a job is called in a thread, where a framework has something to do around it."""
+around_on_loop: Callable[[Awaits], Coroutine[Any, Any, Any]] | None = None
+"""Runs what of a job is awaited, where a framework has something to do around it."""
+
+
 def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
     """Call `set_up`, `handle` and, whatever came of them, `tear_down`; give what `handle` gave.
 
@@ -29,6 +36,12 @@ def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False
     be `bare`, all of it goes through the middleware in `outer`, then the class's own, and gives
     what they give; `DontHandle` is raised where one has the job skipped.
     """
+    if around is not None:
+        return around(lambda: _performed(job, outer, bare=bare))
+    return _performed(job, outer, bare=bare)
+
+
+def _performed(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
     kind = type(job)
     if not bare and (outer or kind.middleware):
         return _Passage(job, (*outer, *_own(job))).go()
@@ -46,7 +59,10 @@ def tell(job: JobDefinition, hook: str, *args: object) -> None:
     """Call `succeeded` or `failed`; what they raise is logged."""
     if _has_own(type(job), hook):
         with _logged(job, hook):
-            _finish(getattr(job, hook)(*args))
+            if around is None:
+                _finish(getattr(job, hook)(*args))
+            else:
+                around(lambda: _finish(getattr(job, hook)(*args)))
 
 
 @contextlib.contextmanager
@@ -94,7 +110,7 @@ class _Passage:
         """Call the middleware of this place, or behind the last of them the job."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
-            return perform(self._job, bare=True)
+            return _performed(self._job, bare=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
             return _finish(self._step_on_loop(place))
@@ -225,6 +241,12 @@ def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bo
 
 async def perform_on_loop(job: JobDefinition, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
     """Do what `perform` does on the event loop of this thread, for a job that is for it."""
+    if around_on_loop is not None:
+        return await around_on_loop(lambda: _performed_on_loop(job, outer))
+    return await _performed_on_loop(job, outer)
+
+
+async def _performed_on_loop(job: JobDefinition, outer: Sequence[Any]) -> Any:  # noqa: ANN401 (what the job returns)
     if outer or type(job).middleware:
         return await _Passage(job, (*outer, *_own(job))).go_on_loop()
     return await _perform_on_loop(job)
@@ -234,7 +256,10 @@ async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
     """Do what `tell` does on the event loop of this thread."""
     if _has_own(type(job), hook):
         with _logged(job, hook):
-            await _awaited(getattr(job, hook)(*args))
+            if around_on_loop is None:
+                await _awaited(getattr(job, hook)(*args))
+            else:
+                await around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
 
 
 async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (what the job returns)
@@ -252,12 +277,13 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     """Wait for what an `async def` gave."""
     if not inspect.isawaitable(result):
         return result
+    steps = _awaited(result) if around_on_loop is None else around_on_loop(lambda: _awaited(result))
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
         context = contextvars.copy_context()
-        return thread.submit(context.run, asyncio.run, _awaited(result)).result()
+        return thread.submit(context.run, asyncio.run, steps).result()
     finisher = _thread.finisher
-    return (asyncio if finisher is None else finisher).run(_awaited(result))
+    return (asyncio if finisher is None else finisher).run(steps)
 
 
 async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from qframe.contracts.queue import LARGEST_BOUND
+from qframe.contracts.status import MOST_LINES
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.uniqueness import DEFAULT_FOR, Rule
 from qframe.payload import timing
@@ -40,6 +41,7 @@ class Options:
     retry_until: ClassVar[Deadline | None] = None
     expires: ClassVar[Seconds | timedelta | datetime | None] = None
     track: ClassVar[bool | Seconds | timedelta] = False
+    keep_log: ClassVar[int] = 0
     unique: ClassVar[bool] = False
     unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
     unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
@@ -169,6 +171,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "track": (
         lambda v: _flag(v) or _bounded(v),
         "True, or for how many seconds, as a number or timedelta",
+    ),
+    "keep_log": (
+        lambda v: _count(v) and 0 <= v <= MOST_LINES,
+        f"how many lines, from 0 to {MOST_LINES}",
     ),
     "unique": (_flag, "True or False"),
     "unique_id": (lambda v: _text(v) or _count(v), "a text, a whole number, or a method"),

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
@@ -17,6 +17,12 @@ from qframe.payload.text import nearest, one_line
 
 _OWN = "qframe.features.batch_jobs"
 """Where qframe's own jobs are, which every worker runs."""
+
+
+also: list[str] = []
+"""Modules whose jobs run besides: a framework's, which knows where its applications have theirs."""
+adapters: list[Callable[[object], type[JobDefinition] | None]] = []
+"""Give the job class of what is none, such as another library's task, where they know it."""
 
 
 class _Thread(threading.local):
@@ -38,13 +44,26 @@ class Registry:
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._modules = tuple(modules)
-        self._is_loaded = not modules
+        self._also = tuple(also)
+        self._is_loaded = not (modules or also)
         self._found: dict[str, type[JobDefinition]] = {}
+        # One thread at a time reads and imports: in CPython 3.11 two in `ast.parse` at once fail.
+        self._importing = threading.RLock()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of `jobs`, and those a framework has added."""
+        return (*self._modules, *self._also)
 
     def load(self) -> None:
         """Import the modules of `jobs`; raises `ConfigurationError` naming one that fails."""
+        self.import_all(self.modules, "jobs")
+        self._is_loaded = True
+
+    def import_all(self, names: Sequence[str], key: str) -> None:
+        """Import modules, and what is below them, that a setting names; raises as `load`."""
         project.put_on_path()
-        for name in self._modules:
+        for name in names:
             try:
                 module = _imported(name)
                 for each in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
@@ -52,15 +71,14 @@ class Registry:
                         _imported(each.name)
             except (Exception, SystemExit) as error:
                 raise ConfigurationError(
-                    f"jobs: {name!r} cannot be imported: {tracebacks.brief(error)}"
+                    f"{key}: {name!r} cannot be imported: {tracebacks.brief(error)}"
                 ) from error
-        self._is_loaded = True
 
     def known(self, name: str) -> type[JobDefinition] | None:
         """Give the class of a job whose module is already imported; None where it is not."""
         found = self._found.get(name) or own_job(name)
         if found is None:
-            found = definition.index.get(name) or defined_in_main(name)
+            found = definition.index.get(name) or defined_in_main(name) or _adapted_by(name)
             if found is None or not self._allowed(found):
                 return None
             self._found[name] = found
@@ -74,6 +92,10 @@ class Registry:
         found = self.known(name)
         if found is not None:
             return found
+        with self._importing:
+            return self.known(name) or self._searched(name)
+
+    def _searched(self, name: str) -> type[JobDefinition]:
         try:
             return self._by_module(name)
         except UnknownJob:
@@ -102,7 +124,7 @@ class Registry:
             raise UnknownJob(
                 f"{shown}: its module cannot be imported: {tracebacks.brief(error)}"
             ) from error
-        value = getattr(value, "job_class", value)  # of a function under @queueable
+        value = adapted(value)
         if not (isinstance(value, type) and issubclass(value, JobDefinition)):
             raise UnknownJob(f"{shown} is not a Queueable")
         if not value.is_runnable():
@@ -116,12 +138,30 @@ class Registry:
         module = job_class.__module__
         if self._modules:
             return self._may_import(project.main_module()[0] if module == "__main__" else module)
-        return project.holds(getattr(sys.modules.get(module), "__file__", None))
+        return _is_below(module, self._also) or project.holds(
+            getattr(sys.modules.get(module), "__file__", None)
+        )
 
     def _may_import(self, module: str) -> bool:
-        return not self._modules or any(
-            module == each or module.startswith(f"{each}.") for each in self._modules
-        )
+        return not self._modules or _is_below(module, self.modules)
+
+
+def _is_below(module: str, modules: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in modules)
+
+
+def adapted(value: object) -> object:
+    """Give the job class of a function under @queueable, or of what an adapter knows."""
+    value = getattr(value, "job_class", value)
+    return next((found for adapt in adapters if (found := adapt(value)) is not None), value)
+
+
+def _adapted_by(name: str) -> type[JobDefinition] | None:
+    """Give what an adapter makes of what has this name in a module that is imported."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(sys.modules.get(module), attribute, None) if adapters else None
+    found = None if value is None else adapted(value)
+    return found if isinstance(found, type) and issubclass(found, JobDefinition) else None
 
 
 def defined_in_main(name: str) -> type[JobDefinition] | None:

@@ -59,8 +59,10 @@ class OutboxBackend(Backend):
     def read(self, *keys: str) -> list[str | None]:
         return self._own.read(*keys)
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
-        return self._own.scan(prefix, limit, after)
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
+        return self._own.scan(prefix, limit, after, last_first=last_first)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self._own.latch(key, labels)

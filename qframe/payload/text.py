@@ -1,4 +1,4 @@
-"""Names: of queues, and patterns of them; and the nearest right name for a wrong one."""
+"""Names: of queues, and patterns of them; the nearest right one; and text for people."""
 
 from __future__ import annotations
 
@@ -73,3 +73,8 @@ def printable(text: str, limit: int = 2000) -> str:
 def one_line(text: str, limit: int = 300) -> str:
     """Fold all white space into single spaces, then make the text printable."""
     return printable(" ".join(text.split()), limit)
+
+
+def count_of(number: float, one: str, more: str) -> str:
+    """Say how many there are of something."""
+    return f"{number:,.0f} {one if number == 1 else more}"

@@ -79,3 +79,17 @@ def iso(epoch: float) -> str:
         return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):  # a payload may say anything
         return f"1970-01-01 00:00:00 {epoch:+.0f} s"
+
+
+def lasting(seconds: float) -> str:
+    """Show a time in its largest two units."""
+    whole = round(seconds)
+    for unit, size, below, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit} {rest}{below}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"

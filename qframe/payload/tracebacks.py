@@ -40,14 +40,23 @@ def brief(error: BaseException, limit: int = 300) -> str:
 
 def brief_of(text: str, limit: int = 300) -> str:
     """Give the same of an exception kept as text: a Python traceback, or what Laravel keeps."""
+    return _first_line(parts_of(text)[1], limit)
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """Give the frames of an exception kept as text, and what it says; of a chain, the last one's.
+
+    The frames are "" where the text is no Python traceback.
+    """
     last = _CHAINED.split(text.strip("\n"))[-1]
     if last.startswith((_GROUP, _HEAD_OF_GROUP)):
         last = "\n".join(line.removeprefix(_GROUP) for line in last.split("\n"))
     head, _, rest = last.partition("\n")
-    if head.strip(" +").endswith(_HEAD):
-        frames = _FRAMES.match(rest)
-        last = rest[frames.end() :] if frames else rest
-    return _first_line(last, limit)
+    if not head.strip(" +").endswith(_HEAD):
+        return "", last
+    frames = _FRAMES.match(rest)
+    at = frames.end() if frames else 0
+    return rest[:at], rest[at:]
 
 
 _HEAD = "Traceback (most recent call last):"

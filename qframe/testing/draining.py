@@ -87,6 +87,7 @@ def drain(
             concurrency=1,
             isolate=False,
             preload=False,
+            schedule=False,
         ),
         raises=raises,
     )

@@ -291,7 +291,7 @@ def _reserved(
     backend, now, history = connection.backend, time.time(), History()
     for number in range(1, attempts):
         history = history.started(number, process.NAME, process.pid(), now)
-        history = history.ended("released" if number <= releases else "error")
+        history = history.ended("released" if number <= releases else "error", at=now)
     backend.apply(Step(None, Push(queue, connection.signed(made.raw, queue))))
     (found,) = backend.search(queue, made.uuid.encode())
     found.handle.attempts, found.handle.notes = attempts - 1, history.to_json().encode()

@@ -53,8 +53,9 @@ class Bounds:
         self._here = [*here.items()]
         self._here += [(each, of.per_worker) for each, of in configured.items() if of.per_worker]
         self._configured = configured
-        self._everywhere = any(of.concurrency for of in configured.values())
-        self.of_queues = bool(self._here or self._everywhere)
+        self.are_over_all = any(of.concurrency for of in configured.values())
+        """Whether queues have bounds over all workers."""
+        self.of_queues = bool(self._here or self.are_over_all)
         """Whether there are bounds of queues, whichever they are."""
         self.permits = Permits(connection.backend, connection.retry_after)
         self._queues: dict[str, _QueueBound] = {}
@@ -146,7 +147,7 @@ class Bounds:
 
     def seconds(self, queues: Sequence[str]) -> float:
         """Give the seconds until it is to be looked whether one that is full still is."""
-        if not self._everywhere:
+        if not self.are_over_all:
             return math.inf
         full = [each for each in self._bounds(queues) if not each.room]
         return min((each.looks_at() for each in full), default=math.inf) - time.monotonic()
@@ -161,7 +162,7 @@ class Bounds:
 
     def _look(self, queues: Sequence[str]) -> None:
         """Learn how the bounds over all workers stand."""
-        if not self._everywhere:
+        if not self.are_over_all:
             return
         if len(self._queues) > len(queues) + _KEPT:  # names come and go
             self._queues = {queue: self._bound(queue) for queue in queues}
@@ -199,9 +200,9 @@ class Bounds:
     ) -> Sequence[Bound]:
         """Give the bounds over all workers of a job; `name` is that of its class in the payload."""
         most = None if job_class is None else job_class.concurrency
-        if most is None and not self._everywhere and not self._learned:
+        if most is None and not self.are_over_all and not self._learned:
             return ()
-        bounds = self._bounds([job.queue]) if self._everywhere else []
+        bounds = self._bounds([job.queue]) if self.are_over_all else []
         if job_class is None:
             bounds += [self._learned[name]] if name in self._learned else []
         elif most is not None:

@@ -6,12 +6,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from qframe.drivers.store import Store
+from qframe.drivers.store import Store, pause_key
 from qframe.exceptions import BackendUnavailable
+from qframe.worker.options import StopReason
 
 log = logging.getLogger("qframe")
 
 RESTART = "restart"
+QUIET = "quiet"
+"""The order to a worker to take no more jobs, until it is taken back."""
+STOP = "stop"
+"""The order to a worker to end after its jobs."""
 EVERY = 1.0
 """Seconds between two looks: a restart or pause is noticed within this, after the current job."""
 _SELDOM = 2.0
@@ -20,14 +25,14 @@ _QUIET = 5
 """So many looks."""
 
 
-def pause_key(connection: str, queue: str = "") -> str:
-    """Give the key under which a queue, or every queue of a connection, is paused."""
-    return f"pause:{connection}:{queue}" if queue else f"pause:{connection}"
-
-
 def slots_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
     """Give the key that says how many jobs a worker, or each of a pool's, is to run at once."""
     return f"scale:{id}:slots"
+
+
+def order_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
+    """Give the key that says whether one worker is to be quiet, or to stop."""
+    return f"order:{id}"
 
 
 def size_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
@@ -41,7 +46,8 @@ class Control:
     A store that does not answer changes nothing: the last known state holds. With `find`, the
     queues are listed at each look, and a new one is worked once its pause was looked for; where
     that finds nothing new for a while, only every two seconds. With `worker`, its id in the roster,
-    it is looked how many jobs that is to run at once.
+    it is looked whether that is to be quiet or to stop; with `scales`, how many jobs it is to run
+    at once.
     """
 
     def __init__(
@@ -53,20 +59,26 @@ class Control:
         force: bool,
         find: Callable[[], tuple[str, ...]] | None = None,
         worker: str = "",
+        scales: bool = False,
     ) -> None:
         self._store = store
         self._connection = connection
         self._queues = tuple(queues)
         self._force = force
         self._find = find
-        self._own = (slots_key(worker),) if worker else ()
+        self._own = (order_key(worker),) if worker else ()
+        if scales:
+            self._own = (*self._own, slots_key(worker))
+        self._watched: dict[str, str | None] = {}
         self._held_up: tuple[str, ...] = ()
         self._looked = 0.0
         self._silent = False
         self._unchanged = 0
         self._first: str | None = None
         self._begun = False
-        self.restart = False
+        self._quiet = False
+        self.ends: StopReason | None = None
+        """Why the worker is to end, if it is."""
         self.paused = False
         """Whether a pause leaves nothing to work."""
         self.slots = 0
@@ -91,8 +103,11 @@ class Control:
         queues = self._now_there()
         self._looked = now
         each = (pause_key(self._connection, queue) for queue in queues)
+        watched = (*self._watched,)
         try:
-            values = self._store.get(RESTART, pause_key(self._connection), *each, *self._own)
+            values = self._store.get(
+                RESTART, pause_key(self._connection), *each, *self._own, *watched
+            )
         except BackendUnavailable as error:
             if not self._begun:
                 raise
@@ -100,16 +115,26 @@ class Control:
                 log.warning("restart and pause cannot be read: %s", error)
             self._silent = True
             return
+        upto = len(values) - len(watched)
+        self._watched.update(zip(watched, values[upto:], strict=True))
+        values = values[:upto]
         if not self._begun:
             self._first = values[0]
             self._begun = True
         self._silent = False
         self._unchanged = self._unchanged + 1 if queues == self._queues else 0
         self._queues = queues
-        if self._own:
-            *values, told = values
-            self.slots = number(told) or self.slots
-        self._read(values)
+        upto = len(values) - len(self._own)
+        self._obey(*values[upto:])
+        self._read(values[:upto])
+
+    def watch(self, key: str) -> None:
+        """Read one more key with each look."""
+        self._watched.setdefault(key, None)
+
+    def watched(self, key: str) -> tuple[float, str | None]:
+        """Give when the last look was, by the monotonic clock, and what it read there."""
+        return self._looked, self._watched[key]
 
     def finds_more(self) -> bool:
         """Look at once where there is `find`; says whether there is a queue more to work."""
@@ -127,12 +152,19 @@ class Control:
         found = self._find()
         return (*found, *(queue for queue in self._held_up if queue not in found))
 
+    def _obey(self, order: str | None = None, slots: str | None = None) -> None:
+        """Note what this one worker was told."""
+        self._quiet = order == QUIET
+        self.ends = StopReason.TOLD if order == STOP else None
+        self.slots = number(slots) or self.slots
+
     def _read(self, values: Sequence[str | None]) -> None:
         token, everything, *each = values
-        self.restart = token is not None and token != self._first
+        if token is not None and token != self._first:
+            self.ends = StopReason.RESTART
         pairs = list(zip(self._queues, each, strict=True))
         self._held_up = tuple(queue for queue, paused in pairs if paused is not None)
-        if everything is not None and not self._force:
+        if self._quiet or (everything is not None and not self._force):
             self.active = ()
             self.paused = True
         else:

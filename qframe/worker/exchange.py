@@ -46,14 +46,18 @@ class Ended:
 class Started:
     """A start, with the ends that travel with it."""
 
-    __slots__ = ("ended", "job", "plan", "steps")
+    __slots__ = ("ended", "job", "plan")
 
     def __init__(self, job: ReservedJob, ended: list[Ended]) -> None:
         self.job = job
         self.ended = ended
         self.plan = job.start_plan()
-        self.steps = [each.plan for each in ended]
-        self.steps.append(self.plan)
+
+    def steps(self) -> list[Plan]:
+        """Give all that is said with it, the start last."""
+        steps = [each.plan for each in self.ended]
+        steps.append(self.plan)
+        return steps
 
 
 class Exchange:
@@ -101,7 +105,7 @@ class Exchange:
         ended = self._take()
         started = self._unanswered[job] = Started(job, ended)
         try:
-            self._backend.tell(started.steps, partial(self._hear, started))
+            self._backend.tell(started.steps(), partial(self._hear, started))
         except BackendUnavailable:
             self._unanswered.pop(job, None)
             self._put_back(ended)
@@ -185,7 +189,7 @@ class Exchange:
         for each in started.ended:
             each.said += 1
         try:
-            results = job.say(*started.steps)
+            results = job.say(*started.steps())
         except JobAlreadySettled:
             for each in started.ended:
                 each.said -= 1

@@ -26,9 +26,12 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
+from qframe.metrics import by_tag
+from qframe.metrics.kept import Metrics
 from qframe.payload import tracebacks
-from qframe.worker import memory, presence, roster
+from qframe.worker import measuring, memory, presence, roster
 from qframe.worker.control import EVERY, Control
+from qframe.worker.measuring import Measuring
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.outcome import Outcome
 from qframe.worker.pool.child import PoolMember
@@ -73,23 +76,32 @@ class Loop:
         self._member = member
         pool = None if member is None else member.parent
         entry = roster.introduced(options, connection.name, self._given, pool)
-        self._control = Control(
+        self.control = Control(
             connection.store,
             connection.name,
             queues.names,
             force=options.force,
             find=queues.find if queues.patterns else None,
-            # Of a pool it is the pool that is told.
-            worker=entry.id if entry.scales and member is None else "",
+            worker=entry.id,
+            scales=entry.scales and member is None,  # of a pool it is the pool that is told
         )
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
+        metrics = Metrics(connection.store, connection.name) if connection.is_measured else None
         self._presence = Presence(
             connection.store,
             entry,
-            runner.counts,
+            runner.recorder,
             self._seen,
             told,
+            metrics,
         )
+        self._measuring = (
+            None if metrics is None else Measuring(connection, metrics, entry.id, queues.names)
+        )
+        if runner.by_tag is not None and self._measuring is not None:
+            of_tags = by_tag.metrics_of(connection.store, connection.name)
+            self._presence.also = (of_tags, runner.by_tag.recorder)
+            self._measuring.also = of_tags
         self._held: deque[ReservedJob] = deque()
         self._bounds = runner.bounds
         if self._bounds is not None and self._bounds.of_queues:
@@ -108,6 +120,11 @@ class Loop:
         self._once_until = self._began + options.sleep
         self._ends_by_itself = bool(options.once or options.max_time or options.max_jobs)
 
+    def mark_version(self, version: str) -> None:
+        """Have a deploy marked, once the backend answers, where this version is another one."""
+        if self._measuring is not None:
+            self._measuring.version = version
+
     def begin(self) -> None:
         """Read restart and pause before anything else; raises `BackendUnusable`.
 
@@ -115,7 +132,7 @@ class Loop:
         """
         heartbeat.use(self._beats)
         try:
-            self._control.look()
+            self.control.look()
         except BackendUnusable:
             raise
         except BackendUnavailable:
@@ -173,12 +190,12 @@ class Loop:
 
     def _turn(self) -> bool:
         """Run one job, or wait for one; says whether there was one."""
-        self._control.look()
-        if self._control.restart:
+        self.control.look()
+        if self.control.ends:
             return True
         if not self._may_work():
             self._stand_by()
-            return bool(self._control.active) or self._found_more()
+            return bool(self.control.active) or self._found_more()
         job = self._next_job()
         if self._lost_since or not self._answered:
             self._backend_answers()
@@ -189,14 +206,12 @@ class Loop:
         return True
 
     def _may_work(self) -> bool:
-        paused = self.signals.paused or self._control.paused
+        paused = self.signals.paused or self.control.paused
         if paused != self._paused:
             self._paused = paused
             kind = events.WorkerPaused if paused else events.WorkerResumed
             events.fire(kind, self.connection.name, self._given)
-        return not paused and events.fire(
-            events.Looping, self.connection.name, self._control.active
-        )
+        return not paused and events.fire(events.Looping, self.connection.name, self.control.active)
 
     def _stand_by(self) -> None:
         """Paused or vetoed: hold nothing, and wait."""
@@ -211,7 +226,7 @@ class Loop:
 
     def _next_job(self) -> ReservedJob | None:
         if not self._held:
-            queues = self._control.active
+            queues = self.control.active
             if not queues:  # no pattern matches one yet
                 self.runner.exchange.flush()
                 return None
@@ -246,7 +261,7 @@ class Loop:
 
     def _open(self) -> Sequence[str]:
         """Give the queues of which a job may be taken now."""
-        queues = self._control.active
+        queues = self.control.active
         return queues if self._bounds is None else self._bounds.open(queues, self._here())
 
     def _run(self, job: ReservedJob) -> Attempt:
@@ -292,10 +307,10 @@ class Loop:
         `looks`: also whether queues are still full, which is seen as jobs are taken.
         """
         can_wait = Capability.WAIT in self.connection.capabilities
-        timeout = max(self._control.every, self._look_every) if can_wait else self.options.sleep
+        timeout = max(self.control.every, self._look_every) if can_wait else self.options.sleep
         now = time.monotonic()
         if looks and self._bounds is not None:
-            timeout = min(timeout, self._bounds.seconds(self._control.active))
+            timeout = min(timeout, self._bounds.seconds(self.control.active))
         if self.options.once:
             timeout = min(timeout, self._once_until - now)
         if self.options.max_time:
@@ -307,7 +322,7 @@ class Loop:
         if not self.options.stop_when_empty:
             return False
         self._kept_waiting = self._bounds is not None and self._bounds.keeps_waiting(
-            self._control.active, self._here()
+            self.control.active, self._here()
         )
         return not self._kept_waiting
 
@@ -316,7 +331,7 @@ class Loop:
         if not self.options.stop_when_empty:
             return False
         kept, self._kept_waiting = self._kept_waiting, False
-        return kept or self._control.finds_more()
+        return kept or self.control.finds_more()
 
     def _seen(self) -> Sight:
         """Say what the worker does; from another thread."""
@@ -330,10 +345,7 @@ class Loop:
         now = time.monotonic()
         calm = ran and not self._ends_by_itself and now - self._memory_seen < _MEMORY_EVERY
         if calm and not (
-            self.signals.quit
-            or self._control.restart
-            or self._lost_since
-            or self._ended_by is not None
+            self.signals.quit or self.control.ends or self._lost_since or self._ended_by is not None
         ):
             return None
         return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
@@ -355,8 +367,8 @@ class Loop:
     def _worn_out(self, now: float) -> StopReason | None:
         if self._is_too_big():
             return StopReason.MEMORY
-        if self._control.restart:
-            return StopReason.RESTART
+        if self.control.ends:
+            return self.control.ends
         return StopReason.LOST_BACKEND if self._lost_since and self._gave_up(now) else None
 
     def _had_enough(self, now: float, *, ran: bool) -> StopReason | None:
@@ -398,6 +410,8 @@ class Loop:
         self.signals.wait(seconds)
 
     def _backend_answers(self) -> None:
+        if not self._answered and self._measuring is not None:
+            self._beats.add(measuring.EVERY, self._measuring.beat, first=0)
         self._answered = True
         if self._lost_since:
             seconds = time.monotonic() - self._lost_since

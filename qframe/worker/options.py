@@ -18,6 +18,7 @@ class StopReason(StrEnum):
     INTERRUPTED = "interrupted"
     MEMORY = "memory"
     RESTART = "restart"
+    TOLD = "told to stop"
     EMPTY = "empty"
     ONCE = "once"
     MAX_TIME = "max time"
@@ -74,6 +75,7 @@ class WorkerOptions:
       of each job by itself.
     - `isolate`: each job runs in a process of its own, forked for it. `preload`: what this process
       imports before, so that each child has it: True is the modules of `jobs`, or names.
+    - `schedule`: it dispatches what schedules have planned, beside its jobs; not with `once`.
     """
 
     connection: str | None = None
@@ -95,6 +97,7 @@ class WorkerOptions:
     concurrency: int = 1
     isolate: bool = False
     preload: bool | tuple[str, ...] = False
+    schedule: bool = True
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qframe.contracts.job import Job
+from qframe.contracts.step import Operation, Set, Step, Unset
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
-from qframe.payload import tracebacks
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
+from qframe.metrics.series import OUTCOMES
+from qframe.payload import tags, tracebacks
 from qframe.payload.text import one_line
-from qframe.worker import counters, memory
-from qframe.worker.counters import Counts, Ended
-from qframe.worker.roster import BEAT, TTL, Entry, Running
+from qframe.worker import memory
+from qframe.worker.roster import BEAT, KEPT, REGISTER, TTL, Entry, Running
 
 log = logging.getLogger("qframe")
 
@@ -85,19 +88,23 @@ class Presence:
         self,
         store: Store,
         entry: Entry,
-        ended: Counts,
+        recorder: Recorder,
         look: Callable[[], Sight],
         told: Callable[[Entry], None] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.entry = entry
         self._store = store
-        self._ended = ended
+        self._recorder = recorder
+        self._metrics = metrics
+        self.also: tuple[Metrics, Recorder] | None = None
+        """What is counted by tag, and where it is kept."""
         self._look = look
         self._told = told
         self._told_of: dict[Job, Running] = {}
         """What is said of the jobs that run."""
         self._written = 0.0
-        self._counted: dict[Ended, int] = {}
+        self._registers_at = 0.0
         self._writing = Writing("the worker's entry and counters")
 
     def beat(self) -> None:
@@ -106,7 +113,7 @@ class Presence:
 
     def leave(self) -> None:
         """Write the last counts and remove the entry. Never raises."""
-        self._writing.attempt(self._count, lambda: self._store.delete(self.entry.key))
+        self._writing.attempt(self._count, self._take_off)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -114,7 +121,8 @@ class Presence:
         """Bring the entry up to date, here."""
         sight = self._look()
         before = self.entry
-        counts = self._ended.by_outcome()
+        ended = self._recorder.by_outcome()
+        counts = {OUTCOMES[outcome]: count for outcome, count in ended.items()}
         if sight.jobs:
             state = "running"
         elif sight.paused:
@@ -143,17 +151,27 @@ class Presence:
 
     def _write(self) -> None:
         if not self._written:
-            now = time.monotonic()
-            self._store.set(self.entry.key, self.entry.model_dump_json(), TTL)
+            now, entry = time.monotonic(), self.entry
+            operations: list[Operation] = [Set(entry.key, entry.model_dump_json(), TTL)]
+            if now >= self._registers_at:
+                brief = entry.model_dump_json(exclude={"jobs", "counts", "memory"})
+                operations.append(Set(entry.registration, brief, KEPT))
+            self._store.backend.apply(Step(None, *operations))
             self._written = now
+            if now >= self._registers_at:
+                self._registers_at = now + REGISTER
+
+    def _take_off(self) -> None:
+        entry = self.entry
+        self._store.backend.apply(Step(None, Unset(entry.key), Unset(entry.registration)))
 
     def _count(self) -> None:
-        """Add to the counters what has come since that was last done."""
-        now = self._ended.copy()
-        added = counters.amounts(self.entry.connection, self._counted, now)
-        if added:
-            self._store.increment(added)
-        self._counted = now
+        """Write what was counted since that was last done."""
+        if self._metrics is not None:
+            self._metrics.write(self._recorder)
+        if self.also is not None:
+            metrics, recorder = self.also
+            metrics.write(recorder)
 
 
 def _running(doing: Doing) -> Running:
@@ -164,4 +182,5 @@ def _running(doing: Doing) -> Running:
         queue=job.queue,
         attempt=job.attempts(),
         since=round(time.time() - (time.monotonic() - doing.since), 3),
+        tags=tuple(tags.of_reserved(job)),
     )

@@ -19,13 +19,13 @@ _PAUSE = 1.0
 
 
 @contextlib.contextmanager
-def relaying(queues: QueueManager, *, threaded: bool) -> Iterator[None]:
-    """Relay the outbox meanwhile, where one is configured, and the worker may have threads.
+def relaying(queues: QueueManager) -> Iterator[None]:
+    """Relay the outbox meanwhile, where one is configured.
 
     Raises `ConfigurationError` for an outbox that is configured wrong.
     """
     outbox = queues.outbox()
-    if outbox is None or not threaded:
+    if outbox is None:
         yield
         return
     over = False

@@ -24,6 +24,11 @@ BEAT = 10.0
 """Seconds after which an entry is written again although nothing has changed."""
 TTL = 30.0
 """Seconds after which the entry of a worker that writes no more is gone."""
+KEPT = 4 * 3600.0
+"""Seconds for which it is registered then: for whoever looks after the dead, however seldom."""
+REGISTER = 60.0
+"""Seconds after which a worker registers again."""
+_REGISTERED = "registered:"
 
 
 class Running(BaseModel):
@@ -37,6 +42,7 @@ class Running(BaseModel):
     attempt: int
     since: float
     """When the attempt began, epoch seconds by the worker's clock, as all times here."""
+    tags: tuple[str, ...] = ()
 
 
 class Listed(BaseModel):
@@ -102,6 +108,11 @@ class Entry(Listed):
     memory: float = 0.0
     """Resident megabytes."""
 
+    @property
+    def registration(self) -> str:
+        """Where it is registered until it takes itself off: whoever is, and has no entry, died."""
+        return _REGISTERED + self.id
+
 
 class PoolEntry(Listed):
     """One pool."""
@@ -113,6 +124,10 @@ class PoolEntry(Listed):
     least: int = 1
     most: int | None = None
     """Between which numbers that can be changed."""
+    shares: dict[str, int] = {}
+    """How many work each queue, where a supervisor decides that."""
+    why: dict[str, str] = {}
+    """Why a queue has as many."""
 
     def may_keep(self, workers: int) -> bool:
         """Whether it may be told to keep so many."""
@@ -175,6 +190,20 @@ def pools(store: Store) -> list[PoolEntry]:
 def read(store: Store, keys: Iterable[str]) -> list[Entry]:
     """Give the entries that there still are."""
     return _read((text for text in store.get(*keys) if text is not None), Entry)
+
+
+def unheard(store: Store, heard: Iterable[Entry]) -> list[Entry]:
+    """Give the workers whose entries are gone, but for those `heard`, that did not take them off.
+
+    They are as they were when they registered last.
+    """
+    known = {entry.id for entry in heard}
+    found = _read((text for _, text in store.items(_REGISTERED)), Entry)
+    found = [entry for entry in found if entry.id not in known]
+    # Both at once: some may have begun, or ended, since their entries were read.
+    texts = store.get(*(key for entry in found for key in (entry.registration, entry.key)))
+    both = zip(found, texts[::2], texts[1::2], strict=True)
+    return [entry for entry, registered, written in both if registered and not written]
 
 
 def _read(texts: Iterable[str], kind: type[L]) -> list[L]:

@@ -41,11 +41,13 @@ from qframe.features.reserved import PATIENCE, ReservedJob
 from qframe.jobs import current, execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
+from qframe.jobs.tracing import active
+from qframe.metrics.by_tag import TagRecorder
+from qframe.metrics.recorder import Recorder
 from qframe.payload import envelope
 from qframe.worker import outcome as outcomes
 from qframe.worker.bounds import Bounds
 from qframe.worker.cancellation import Cancellation
-from qframe.worker.counters import Counts
 from qframe.worker.exchange import Exchange
 from qframe.worker.leases import LeaseKeeper
 from qframe.worker.limits import Facts, Limits
@@ -126,7 +128,8 @@ class Runner:
         self.pid = process.pid()
         self.no_limits = Limits(None, {}, options)
         self.middleware = connection.middleware()
-        self.counts = Counts()
+        self.recorder = Recorder()
+        self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, Attempt] = {}
         """The attempts whose handlers run."""
         self.exchange = self._exchange()
@@ -162,8 +165,21 @@ class Runner:
             self.let_go(job)
             current.running.reset(before)
         if attempt.outcome is not Outcome.LOST:
-            self.counts.count(attempt.name, job.queue, attempt.outcome)
+            self.count(attempt)
         return attempt
+
+    def count(self, attempt: Attempt) -> None:
+        """Count how an attempt ended, and how long it ran."""
+        timed_out = attempt.ended_by is not None and isinstance(attempt.ended_by, JobTimedOut)
+        self.recorder.ended(
+            attempt.name, attempt.job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
+        )
+        if self.by_tag is not None:
+            job = attempt.job
+            with suppress(InvalidPayload):
+                self.by_tag.ended(
+                    job.payload, job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
+                )
 
     def at_rest(self) -> None:
         """No job follows at once: neither stage of a timeout has anything to end."""
@@ -183,16 +199,10 @@ class Runner:
         Tries again while the backend does not answer and the lease may still hold.
         False, after the event `LeaseLost`, when the job was no longer ours.
         """
-        deferred = end.state is State.COMPLETE
-        if job.features or not deferred:  # else the backend is not asked
-            self.watchdog.spare()
         give_up, pause = 0.0, _FIRST_PAUSE
         while True:
             try:
-                if deferred:
-                    self.exchange.defer(job, end)
-                else:
-                    job.settle(end)
+                self.say(job, end)
             except SettleError as error:
                 log.warning("%s", error)
                 self.lost(job, name)
@@ -203,7 +213,7 @@ class Runner:
                     raise
                 if pause == _FIRST_PAUSE:
                     log.warning("%s cannot be settled yet: %s", job.name, error)
-                self.signals.wait(pause)
+                self.rest(pause)
                 pause = min(2.0, pause * 2)
             except Exception:
                 # A failed store, or a driver, with a bug of its own must not end the worker.
@@ -211,6 +221,19 @@ class Runner:
                 return False
             else:
                 return True
+
+    def say(self, job: ReservedJob, end: End) -> None:
+        """End a job, now or with the next exchange; raises `SettleError`, `BackendUnavailable`."""
+        if job.features or end.state is not State.COMPLETE:  # else the backend is not asked
+            self.watchdog.spare()
+        if end.state is State.COMPLETE:
+            self.exchange.defer(job, end)
+        else:
+            job.settle(end)
+
+    def rest(self, seconds: float) -> None:
+        """Let some time pass before a job's end is tried again."""
+        self.signals.wait(seconds)
 
     # -- jobs that may run only so many at once ----------------------------------------------------
 
@@ -233,9 +256,12 @@ class Runner:
 
     def bounds_of(self, attempt: Attempt) -> Sequence[Bound]:
         """Give the bounds over all workers that an attempt is to keep to."""
-        if self.bounds is None:
+        bounds, job_class = self.bounds, attempt.job_class
+        if bounds is None or (
+            job_class is not None and job_class.concurrency is None and not bounds.are_over_all
+        ):
             return ()
-        return self.bounds.of(attempt.job, attempt.name_sent, attempt.job_class)
+        return bounds.of(attempt.job, attempt.name_sent, attempt.job_class)
 
     def admits(self, attempt: Attempt, bounds: Sequence[Bound]) -> bool:
         """Whether a job may be started, as far as is known; else it is given back to wait."""
@@ -266,7 +292,7 @@ class Runner:
 
     def let_go(self, job: ReservedJob) -> None:
         """Hear that a job is over, whatever became of it."""
-        if self.bounds is not None:
+        if self.bounds is not None and job.features:  # permits are among these
             self.bounds.permits.over(job)
 
     # -- leases that were lost --------------------------------------------------------------------
@@ -275,7 +301,7 @@ class Runner:
         """Count a job whose lease was lost, and tell the listeners, once."""
         if job not in self._reported:
             self._reported.add(job)
-            self.counts.lost(name, job.queue, was_done=was_done)
+            self.recorder.lost(name, job.queue, was_done=was_done)
             events.fire(events.LeaseLost, job)
 
     def _ran_twice(self, job: ReservedJob) -> None:
@@ -286,7 +312,7 @@ class Runner:
             job.uuid,
         )
         name = envelope.job_name(job.payload)
-        known = (name, job.queue, Outcome.DONE.value) in self.counts
+        known = self.registry.known(name) is not None
         self.lost(job, name if known else "", was_done=True)
 
     def _found_lost(self, job: ReservedJob) -> None:
@@ -308,7 +334,7 @@ class Attempt:
     """One reserved job: started, run in this process, and settled."""
 
     name = ""
-    """The name of the class, "" where it is not known: for the counters."""
+    """The name of the class as the payload has it, "" where it has none: for the counters."""
     instance: JobDefinition | None = None
     report = _NOTHING
     error: BaseException | None = None
@@ -316,6 +342,8 @@ class Attempt:
     ended_by: Interruption | None = None
     """What ended the job from outside; its process is not to be trusted any more."""
     outcome = Outcome.LOST
+    ran: float | None = None
+    """The seconds for which the handler ran, if it did."""
     _name = ""
     _handled = False
 
@@ -364,7 +392,7 @@ class Attempt:
             return outcomes.failed(error)
         self.job_class = self.job_class or self.runner.registry.known(self._name)
         self.limits = self._limits(self.job_class)
-        self.name = "" if self.job_class is None else self._name
+        self.name = self._name
         return None
 
     def _limits(self, declared: type[JobDefinition] | None) -> Limits:
@@ -406,8 +434,8 @@ class Attempt:
             self.has_ended()
             if self.scoreboard is not None:
                 self.scoreboard.settling()
-            seconds = time.monotonic() - self.began
-            outcome = self._settle(self.conclude(report), seconds)
+            self.ran = seconds = time.monotonic() - self.began
+            outcome = self.outcome = self._settle(self.conclude(report), seconds)
             if outcome is Outcome.CANCELLED:
                 runner.cancellation.granted(job)
         finally:
@@ -422,6 +450,12 @@ class Attempt:
         runner.cancellation.ended(job)
         if self.scoreboard is not None:
             self.scoreboard.settled(deferred=runner.exchange.defers(job))
+        self.traced()
+
+    def traced(self) -> None:
+        """End what was traced of the attempt."""
+        if active.tracing is not None:
+            active.tracing.attempted(self.job, self.outcome, self.report.error or self.error)
 
     @property
     def permits(self) -> Sequence[tuple[str, str]]:
@@ -431,12 +465,23 @@ class Attempt:
 
     def has_ended(self) -> None:
         """Hear that the handler has: its end gives its permits back."""
-        if self.runner.bounds is not None:
+        if self.runner.bounds is not None and self.job.features:  # permits are among these
             self.runner.bounds.permits.ended(self.job)
 
     def tell_processing(self) -> None:
         """Tell the listeners that an attempt starts."""
+        self.count_start()
+        if active.tracing is not None:
+            active.tracing.processing(self.runner.connection, self.job, here=True)
         events.fire(events.JobProcessing, self.job)
+
+    def count_start(self) -> None:
+        """Count that an attempt starts; of the first one, how long the job has waited."""
+        job = self.job
+        due = envelope.due(job.payload) if job.attempts() == 1 else None
+        self.runner.recorder.started(self.name, job.queue, due)
+        if self.runner.by_tag is not None:
+            self.runner.by_tag.started(job.payload, job.queue, due)
 
     def perform(self) -> Report:
         """Run the handler, here, and say how it ended. It settles nothing."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from qframe import events, manager
 from qframe.contracts.backend import Capability
@@ -12,7 +13,10 @@ from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import execution
 from qframe.manager import QueueManager
+from qframe.metrics import version
+from qframe.metrics.by_tag import TagRecorder
 from qframe.worker import roster
+from qframe.worker.alerting import alerting
 from qframe.worker.bounds import Bounds
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
@@ -20,7 +24,11 @@ from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import Queues
 from qframe.worker.relaying import relaying
 from qframe.worker.runner import Runner
+from qframe.worker.scheduling import rows_of, scheduling
 from qframe.worker.signals import Signals
+
+if TYPE_CHECKING:
+    from qframe.worker.isolation.runner import IsolatingRunner
 
 log = logging.getLogger("qframe")
 
@@ -60,11 +68,17 @@ class Worker:
         self._loop: Loop | None = None
         self._signals: Signals | None = None
         self._stop_asked = False
+        self._beats = Heartbeat()
 
     @property
     def jobs(self) -> int:
         """How many jobs this run, or the last one, has brought to an outcome so far."""
         return 0 if self._loop is None else self._loop.jobs
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How often each outcome came in this run, or the last one, so far."""
+        return {} if self._loop is None else self._loop.runner.recorder.by_outcome()
 
     def _needs(self, capability: Capability, or_else: str) -> None:
         if capability not in self.connection.capabilities:
@@ -102,6 +116,7 @@ class Worker:
             if self.heeds_signals and not signals.on_main_thread:
                 log.warning("the worker is not on the main thread: no signals, no timeouts")
             loop = self._loop = self._made(signals)
+            loop.mark_version(version.of(self.manager.settings))
             self._signals = signals
             if self._stop_asked:  # before it ran
                 signals.tell_to_stop()
@@ -109,8 +124,7 @@ class Worker:
                 loop.begin()
                 if self.member is not None:
                     self._join(self.member, signals)
-                threaded = not self.options.isolate
-                with relaying(self.manager, threaded=threaded), execution.kept_event_loop():
+                with self._beside(loop), execution.kept_event_loop():
                     reason = self.stop_reason = loop.run()
             finally:
                 loop.end()
@@ -134,7 +148,7 @@ class Worker:
     def _made(self, signals: Signals) -> Loop:
         """Make what this run is made of."""
         self.manager.keyring.prepare()
-        beats = Heartbeat(
+        beats = self._beats = Heartbeat(
             threaded=not self.options.isolate,
             close=self.manager.close,
             # A request that the network swallowed holds up no renewal until the lease is over.
@@ -152,6 +166,8 @@ class Worker:
             scoreboard=score,
             bounds=Bounds(self.connection, self.options.bounds, self.manager.settings.queues),
         )
+        if self.connection.is_measured and self.manager.settings.metric_tags:
+            runner.by_tag = TagRecorder(self.manager.settings.metric_tags)
         return loop(
             self.connection, self._selected(), self.options, signals, runner, beats, self.told,
             self.member,
@@ -175,6 +191,22 @@ class Worker:
         from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
 
         return IsolatingRunner, IsolatingLoop
+
+    @contextlib.contextmanager
+    def _beside(self, loop: Loop) -> Iterator[None]:
+        """Do meanwhile what is done beside jobs: in threads, or by a process where it forks."""
+        queues, connection, beats = self.manager, self.connection, self._beats
+        wanted = self.options.schedule and not self.options.once
+        rows = rows_of(queues, connection, loop.control, wanted=wanted)
+        if self.options.isolate:
+            from qframe.worker.isolation.companion import accompanied  # noqa: PLC0415 (as in `load`)
+
+            forking = cast("IsolatingRunner", loop.runner)
+            with accompanied(queues, connection, beats, forking, rows):
+                yield
+        else:
+            with relaying(queues), alerting(queues), scheduling(queues, connection, beats, rows):
+                yield
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tell the pool that signals are heard; one for a pause may have come too early for it."""

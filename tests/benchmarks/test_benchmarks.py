@@ -247,6 +247,23 @@ def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(150)
+def test_every_measure_of_schedules_is_reported(tmp_path: Path) -> None:
+    binary("redis-server")
+    file = tmp_path / "raw.json"
+
+    done = run("schedule", "--quick", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["schedule"]}
+    for name in ("Redis", "SQLite"):
+        assert f"{name}, 100 schedules, none due, of one processor" in found
+        assert f"{name}, 100 a second, late by, p99" in found
+    assert all(row["ours"] for row in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(150)
 def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
     file = tmp_path / "raw.json"
@@ -319,6 +336,21 @@ def test_the_bare_loop_speaks_to_redis_as_the_driver_does() -> None:
         with Place(replace(ours, worker=worker, stopped=False)) as place:
             place.produce("bulk", 60)
             place.drain(61)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_every_measure_of_django_is_reported(tmp_path: Path) -> None:
+    binary("redis-server")
+    file = tmp_path / "raw.json"
+
+    done = run("django", "--quick", "--json", str(file), cwd=REPOSITORY, timeout=580)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())["groups"]["django"]
+    assert len(found) == 8, done.stdout
+    assert all(row["peer"] for row in found[1:])
 
 
 def test_the_bare_loop_speaks_to_sqlite_as_the_driver_does() -> None:

@@ -195,6 +195,7 @@ def test_facts_are_listed_by_key(backend: Backend) -> None:
     listed = ["b:1", "b:10", "b:2", "b:\u00e9"]
     assert backend.scan("b:") == [(key, f"of {key}") for key in listed]
     assert [key for key, _ in backend.scan("")] == sorted(keys)
+    assert [key for key, _ in backend.scan("b:", last_first=True)] == listed[::-1]
     assert backend.scan("none") == []
 
 
@@ -207,3 +208,18 @@ def test_facts_are_listed_in_pages(backend: Backend) -> None:
         found += [key for key, _ in page]
     assert found == keys
     assert backend.scan("k", 3, "k44") == [("k5", ""), ("k6", "")]
+
+
+def test_facts_are_listed_in_pages_from_the_last_one(backend: Backend) -> None:
+    keys = [f"k{number}" for number in range(7)]
+    apply(backend, None, *(Set(key, "") for key in keys), Set("a", ""), Set("z", ""))
+    found: list[str] = []
+    while page := backend.scan("k", 3, found[-1] if found else "", last_first=True):
+        assert len(page) <= 3
+        found += [key for key, _ in page]
+    assert found == keys[::-1]
+    assert backend.scan("k", 3, "k14", last_first=True) == [("k1", ""), ("k0", "")]
+    for before, behind in (("a", "z"), ("b", "l")):  # what is no key of these
+        assert [key for key, _ in backend.scan("k", 2, before)] == keys[:2]
+        assert backend.scan("k", 2, behind) == backend.scan("k", 2, before, last_first=True) == []
+        assert [key for key, _ in backend.scan("k", 1, behind, last_first=True)] == keys[-1:]

@@ -267,6 +267,68 @@ def test_a_message_is_found_by_what_it_holds_wherever_it_is(backend: Backend) ->
     }
 
 
+PLACES = [Place.READY, Place.DELAYED, Place.BURIED, Place.RUNNING]
+
+
+def browsed(backend: Backend, place: Place, limit: int = 2) -> list[bytes]:
+    """List the messages in a place, page by page."""
+    raws, page = list[bytes](), backend.browse(QUEUE, place, limit)
+    while page.after:
+        assert len(page.found) == limit
+        raws += [each.raw_body for each in page.found]
+        page = backend.browse(QUEUE, place, limit, page.after)
+    return raws + [each.raw_body for each in page.found]
+
+
+def test_messages_are_listed_page_by_page_in_their_order(backend: Backend) -> None:
+    needs(backend, Capability.BROWSE | Capability.AHEAD | Capability.BURY)
+    assert [browsed(backend, place) for place in PLACES] == [[], [], [], []]
+    push(backend, *(b"buried %d" % n for n in range(3)), b"runs", b"held", b"running", b"rests")
+    for _ in range(3):
+        apply(backend, started(backend), Bury())
+    started(backend)
+    reserve(backend)
+    started(backend)
+    started(backend)
+    push(backend, *(b"ready %d" % n for n in range(5)))
+    for n in range(4):
+        push(backend, b"later %d" % n, delay=100 * (4 - n))
+    push(backend, b"elsewhere", queue="other")
+    assert browsed(backend, Place.READY) == [b"ready %d" % n for n in range(5)]
+    assert browsed(backend, Place.DELAYED) == [b"later %d" % n for n in (3, 2, 1, 0)]
+    assert sorted(browsed(backend, Place.BURIED)) == [b"buried %d" % n for n in range(3)]
+    assert sorted(browsed(backend, Place.RUNNING)) == [b"held", b"rests", b"running", b"runs"]
+    assert backend.sizes(QUEUE) == Sizes(5, 4, 4, 3)
+    places = {each.raw_body: each.place for each in backend.browse(QUEUE, Place.RUNNING).found}
+    assert places[b"held"] is Place.HELD
+    assert places[b"runs"] is Place.RUNNING
+    soon = backend.browse(QUEUE, Place.DELAYED, 1).found[0].at
+    assert soon is not None
+    assert 60 < soon - time.time() < 140
+
+
+def test_the_first_message_of_each_place_is_shown(backend: Backend) -> None:
+    needs(backend, Capability.BROWSE | Capability.BURY)
+    push(backend, b"buried", b"ready", b"next")
+    push(backend, b"later", delay=60)
+    apply(backend, started(backend), Bury())
+    for place, raw in (
+        (Place.READY, b"ready"),
+        (Place.DELAYED, b"later"),
+        (Place.BURIED, b"buried"),
+    ):
+        found = backend.browse(QUEUE, place, 1).found
+        assert [(each.queue, each.raw_body, each.place) for each in found] == [(QUEUE, raw, place)]
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "9" * 40, "1,x", "\x00", "²"])
+def test_a_page_that_never_was_is_a_page(backend: Backend, after: str) -> None:
+    needs(backend, Capability.BROWSE)
+    push(backend, b"ready")
+    for place in PLACES:
+        assert len(backend.browse(QUEUE, place, 5, after).found) <= 1
+
+
 def test_a_search_ends_at_its_limit(backend: Backend) -> None:
     needs(backend, Capability.SEARCH)
     push(backend, b"x1", b"x2", b"x3")
@@ -296,6 +358,29 @@ def test_what_was_found_ready_delayed_or_buried_can_be_taken(
         apply(backend, job, Start(60))
         apply(backend, job, Delete())
     assert other.sizes(QUEUE) == Sizes()
+
+
+def test_notes_are_read_of_what_was_found(backend: Backend, other: Backend) -> None:
+    needs(backend, Capability.SEARCH | Capability.NOTES)
+    push(backend, b'{"uuid": "x"}')
+    (found,) = other.search(QUEUE, b"x")
+    assert other.notes_of(found) == b""
+    job = reserve(backend)
+    apply(backend, job, Start(60, b"\x00\xff one"))
+    (found,) = other.search(QUEUE, b"x")
+    assert found.place is Place.RUNNING
+    assert other.notes_of(found) == b"\x00\xff one"
+    apply(backend, job, Release(60, notes=b"two"))
+    (found,) = other.search(QUEUE, b"x")
+    assert found.place is Place.DELAYED
+    assert other.notes_of(found) == b"two"
+    taken = backend.take(found)
+    assert taken is not None
+    apply(backend, taken, Release())
+    (found,) = other.search(QUEUE, b"x")
+    assert (found.place, other.notes_of(found)) == (Place.READY, b"two")
+    apply(backend, started(backend), Delete())
+    assert other.notes_of(found) == b""
 
 
 def test_what_has_moved_on_cannot_be_taken(bench: Bench, backend: Backend, other: Backend) -> None:

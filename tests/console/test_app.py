@@ -28,6 +28,7 @@ COMMANDS = [
         "retry",
     ),
     *("forget", "flush", "prune", "dispatch", "init", "check"),
+    *("top", "web", "metrics"),
     *("batch", "batches", "cancel-batch", "retry-batch", "prune-batches"),
 ]
 
@@ -35,8 +36,8 @@ COMMANDS = [
 def test_help_names_every_command_on_one_screen(shop: Shop) -> None:
     said = shop.run("--help")
     assert said.code == 0
-    assert len(said.lines) <= 40
-    for command in COMMANDS:
+    assert len(said.lines) <= 44
+    for command in (*COMMANDS, "schedule"):
         assert f"\n  {command} " in said.out
     assert shop.run().out == said.out, "and so it is without any argument"
     assert shop.run("-h").out == said.out
@@ -49,6 +50,18 @@ def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) ->
     assert len(said.lines) <= 40
     assert max(map(len, said.lines)) <= 100
     assert f"\n    qframe {command}" in said.out, said.out
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "next", "run", "test", "pause", "resume", "add", "remove", "work"]
+)
+def test_so_it_is_with_the_commands_of_schedule(shop: Shop, command: str) -> None:
+    said = shop.run("schedule", command, "--help")
+    assert said.code == 0
+    assert len(said.lines) <= 40
+    assert max(map(len, said.lines)) <= 100
+    assert f"\n    qframe schedule {command}" in said.out, said.out
+    assert "--config" in said.out
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != "init"])
@@ -80,7 +93,8 @@ def test_a_configuration_file_may_be_named_by_option_or_variable(
         (["failed", "--jsn"], "No such option: --jsn"),
         (["failed", "--limit", "many"], "Invalid value for '--limit'"),
         (["size", "emails"], "unexpected extra argument"),
-        (["forget"], "Missing argument 'ids'"),
+        (["status"], "Missing argument"),
+        (["forget"], "say which: uuids, or --cause KEY"),
         (["monitor", "--max", "1.5"], "Invalid value for '--max'"),
         (["work", "--timeout", "-1"], "timeout must be a number, 0 or more, not -1.0"),
         (["work", "--memory", "banana"], "Invalid value for '--memory'"),

@@ -13,6 +13,7 @@ import pytest
 from qframe.contracts import History, Sizes
 from qframe.payload import envelope
 from tests.console.conftest import Shop
+from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Project
 
 EVIL = "a\x1b[31mred\x9b2J\u202e\r\n\x07b\x7f"
@@ -63,7 +64,8 @@ def test_json_is_one_array_whose_rows_have_their_uuid(shop: Shop) -> None:
     shop.keep("u-2")
     rows = shop.run("failed", "--json").rows
     assert [row["uuid"] for row in rows] == ["u-2", "u-1"]
-    assert [*rows[0]] == ["uuid", "connection", "queue", "job", "attempts", "failed_at", "error"]
+    keys = ["uuid", "connection", "queue", "job", "attempts", "failed_at", "error", "tags"]
+    assert [*rows[0]] == keys
 
 
 def test_it_can_be_narrowed(shop: Shop) -> None:
@@ -179,7 +181,7 @@ def test_retry_wants_to_know_which(shop: Shop) -> None:
     shop.keep()
     said = shop.run("retry")
     assert said.code == 2
-    assert "say which: uuids, all, or --queue NAME" in said.only()
+    assert "say which: uuids, all, --queue NAME" in said.only()
     assert shop.kept() == ["u-1"]
 
 
@@ -263,7 +265,9 @@ def test_a_job_that_failed_for_real_is_shown_retried_and_done(tmp_path: Path) ->
         assert (row["uuid"], row["attempts"]) == (uuid, 1)
         assert row["error"] == "ValueError: not the 1. time"
         shown = json.loads(project.qframe("failed", uuid, "--json").out)
-        assert [ran["ended"] for ran in shown["ran"]] == ["error"]
+        (ran,) = shown["ran"]
+        assert ran["ended"] == "error"
+        assert ran["started_at"] <= ran["ended_at"] == shown["failed_at"]
         project.write("jobs.py", (project.root / "jobs.py").read_text().replace(
             "self.attempts <= self.failures", "False"))  # fmt: skip
         assert project.qframe("retry", uuid).out == "queued 1 failed jobs again\n"
@@ -350,7 +354,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
             project.push("Nowhere", {}, uuid=f"u-{number}")
         fail_at_once(project)
         command = "import sys; sys.argv[0] = 'qframe'; from qframe.console.app import main; main()"
-        for more in ("", "--json", "--limit 0"):
+        for more in ("", "--json"):
             piped = subprocess.run(
                 ["/bin/sh", "-c", f'"$0" -c "$1" failed {more} | head -1', sys.executable, command],
                 cwd=project.root,
@@ -360,3 +364,156 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
             )
             assert piped.stderr == ""
             assert len(piped.stdout.splitlines()) == 1
+
+
+# -- causes and filters -------------------------------------------------------------------------
+
+
+def keep_some(shop: Shop) -> None:
+    """Keep three timeouts of mail, and one job whose order is unknown."""
+    for number in range(3):
+        text = f"Traceback (most recent call last):\nTimeoutError: host {number} is silent\n"
+        shop.keep(f"t-{number}", queue="mail", exception=text)
+    text = "Traceback (most recent call last):\nKeyError: 'order'\n"
+    ship = {"name": "shop.ship", "payload": {"job": "shop.ship"}}
+    shop.keep("k-1", exception=text, failed_at=time.time() - 7200, **ship)
+
+
+def cause_of_timeouts(shop: Shop) -> str:
+    return str(shop.run("failed", "--by", "cause", "--json").rows[0]["cause"])
+
+
+def test_causes_have_a_row_each_the_most_frequent_first(shop: Shop) -> None:
+    assert shop.run("failed", "--by", "cause").out == "no failed jobs\n"
+    keep_some(shop)
+    many, one = shop.run("failed", "--by", "cause", "--json").rows
+    assert (many["count"], one["count"]) == (3, 1)
+    assert (many["job"], many["error"]) == ("shop.Order", "TimeoutError: host * is silent")
+    assert (one["job"], one["error"], one["example"]) == ("shop.ship", "KeyError: *", "k-1")
+    assert (many["last_24_h"][-1], one["last_24_h"][-3]) == (3, 1)
+    assert (sum(many["last_24_h"]), sum(one["last_24_h"])) == (3, 1)
+    header, first, second = shop.run("failed", "--by", "cause").lines
+    assert header.split() == ["cause", "count", "job", "error", "place", "last_at", "last_24_h"]
+    assert first.split()[:3] == [many["cause"], "3", "shop.Order"]
+    assert first.rstrip().endswith("·" * 23 + "█")
+    assert second.rstrip().endswith("·" * 21 + "█··")
+    assert len(shop.run("failed", "--by", "cause", "--limit", 1, "--json").rows) == 1
+    (mail,) = shop.run("failed", "--by", "cause", "--where", "queue:mail", "--json").rows
+    assert mail["cause"] == many["cause"]
+
+
+def test_a_filter_and_a_cause_choose_what_is_listed(shop: Shop) -> None:
+    keep_some(shop)
+    key = cause_of_timeouts(shop)
+
+    def listed(*arguments: object) -> list[str]:
+        return [row["uuid"] for row in shop.run("failed", *arguments, "--json").rows]
+
+    assert listed("--cause", key) == ["t-2", "t-1", "t-0"]
+    assert listed("--where", "error:keyerror older:1h") == ["k-1"]
+    assert listed("--where", "class:shop.Order", "--queue", "default") == []
+    assert listed("--where", "!queue:mail") == ["k-1"]
+    assert listed("--where", 'error:"host 1"', "--cause", key) == ["t-1"]
+
+
+def test_a_cause_is_queued_again(shop: Shop) -> None:
+    keep_some(shop)
+    said = shop.run("retry", "--cause", cause_of_timeouts(shop))
+    assert (said.code, said.out) == (0, "queued 3 failed jobs again\n")
+    assert shop.kept() == ["k-1"]
+    assert len(waiting(shop, "mail")) == 3
+
+
+def test_what_a_filter_chooses_is_queued_again_or_forgotten(shop: Shop) -> None:
+    keep_some(shop)
+    said = shop.run("retry", "all", "--where", "uuid:t-1,t-2")
+    assert said.out == "queued 2 failed jobs again\n"
+    said = shop.run("forget", "--where", "queue:mail")
+    assert said.out == "forgot 1 failed jobs\n"
+    assert shop.run("forget", "--where", "queue:mail").out == "forgot 0 failed jobs\n"
+    assert shop.kept() == ["k-1"]
+    assert shop.run("forget", "--cause", cause_of_timeouts(shop)).out == "forgot 1 failed jobs\n"
+    assert shop.kept() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["failed", "--by", "class"], "--by takes cause, not 'class'"),
+        (["failed", "--where", "queu:mail"], "did you mean 'queue'?"),
+        (["failed", "--cause", "0000000000"], "no failed job has the cause '0000000000'"),
+        (["retry", "--cause", "0000000000"], "qframe failed --by cause lists them"),
+        (["retry", "--cause", 'a" b'], "cannot be read"),
+        (["retry"], "say which: uuids, all, --queue NAME, --cause KEY or --where FILTER"),
+        (["retry", "t-1", "--where", "queue:mail"], "go with all, not with uuids"),
+        (["forget"], "say which: uuids, or --cause KEY or --where FILTER"),
+        (["forget", "t-1", "--where", "queue:mail"], "say which"),
+    ],
+)
+def test_what_is_not_meant_is_one_line_and_nothing_is_lost(
+    shop: Shop, arguments: list[str], said: str
+) -> None:
+    keep_some(shop)
+    refused = shop.run(*arguments)
+    assert refused.code == 2
+    assert said in refused.only()
+    assert len(shop.kept()) == 4
+
+
+# -- silence ------------------------------------------------------------------------------------
+
+
+def test_a_cause_is_silenced_and_told_again(shop: Shop) -> None:
+    shop.keep("u-1")
+    (row,) = shop.run("failed", "--by", "cause", "--json").rows
+    key = row["cause"]
+    assert not row["silenced"]
+    assert shop.run("silence", "0123456789").code == 2
+    assert shop.run("silence", key, "--off").code == 2
+    assert shop.run("silence", key).out == f"silenced the cause {key} for 30 days\n"
+    assert shop.run("failed", "--by", "cause", "--json").rows[0]["silenced"]
+    assert "silenced" in shop.run("failed", "--by", "cause").lines[0]
+    assert shop.run("silence", key, "--off").code == 0
+    assert not shop.run("failed", "--by", "cause", "--json").rows[0]["silenced"]
+
+
+@pytest.mark.parametrize(
+    "command", ["failed", "size", "workers", "batches", "cancel", "schedule list"]
+)
+def test_a_filter_that_there_is_none_of_is_said_in_a_line(shop: Shop, command: str) -> None:
+    said = shop.run(*command.split(), "--where", "sate:ready")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("qframe: there is no filter sate: (did you mean 'state'?)")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_size_shows_the_queues_that_a_filter_chooses(shop: Shop) -> None:
+    shop.run("pause", "emails")
+    shop.queue.push_raw("{}", "emails")
+    shop.queue.push_raw("{}", "sms")
+    rows = shop.run("size", "--where", "state:paused", "--json").rows
+    assert [each["queue"] for each in rows] == ["emails"]
+
+
+def test_cancel_removes_those_that_wait_and_that_a_filter_chooses(shop: Shop) -> None:
+    for number, tag in enumerate(["tenant:7", "tenant:8", "tenant:7"]):
+        message = {"uuid": f"u-{number}", "job": "shop.Order", "tags": [tag]}
+        shop.queue.push_raw(json.dumps(message), delay=60.0 * (number == 2))
+    assert shop.run("cancel", "--where", "tag:tenant:7").out == "cancelled 2 jobs\n"
+    assert [each["uuid"] for each in waiting(shop)] == ["u-1"]
+    assert shop.run("cancel").code == 2
+    assert shop.run("cancel", "u-1", "--where", "tag:x").code == 2
+    assert "no filter error: of jobs that wait" in shop.run("cancel", "--where", "error:x").only()
+
+
+def test_cancel_names_a_connection_whose_jobs_cannot_be_listed(
+    shop: Shop, own_beanstalkd: BeanstalkdServer
+) -> None:
+    settings = "".join(f"{key} = {value!r}\n" for key, value in own_beanstalkd.settings.items())
+    shop.write("qframe.toml", f"[connections.bean]\n{settings}")
+    message = {"uuid": "u", "job": "shop.Order", "tags": ["tenant:7"]}
+    shop.manager.connection("bean").push_raw(json.dumps(message))
+    said = shop.run("cancel", "--where", "tag:tenant:7", "--connection", "bean")
+    assert said.out == "cancelled 0 jobs\n"
+    assert "bean cannot list its jobs: none of them was looked at" in said.err
+    assert shop.manager.connection("bean").size() == 1

@@ -38,8 +38,7 @@ def client(url: str) -> list[str]:
     return [binary("mariadb"), *words, str(given.database)]
 
 
-@pytest.mark.parametrize("in_schema", [False, True])
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize(("in_schema", "silent"), [(False, True), (True, False)])
 def test_the_servers_client_runs_what_sql_prints(
     shop: Shop, server: SqlServer, *, in_schema: bool, silent: bool
 ) -> None:

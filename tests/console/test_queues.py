@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qframe.worker.control import RESTART, pause_key
+from qframe.drivers.store import pause_key
+from qframe.worker.control import RESTART
 from tests.console.conftest import Shop, started
 from tests.support.process import Project, wait_for
 
@@ -35,7 +36,7 @@ def fill(shop: Shop) -> None:
 
 
 def paused(shop: Shop, queue: str = "") -> bool:
-    return shop.manager.connection("database").store.get(pause_key("database", queue)) == ["1"]
+    return shop.manager.connection("database").store.get(pause_key("database", queue)) != [None]
 
 
 # -- size, monitor ------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def test_kick_makes_what_is_buried_ready(shop: Shop) -> None:
     sizes = shop.queue.sizes("emails")
     assert (sizes.ready, sizes.delayed, sizes.buried) == (2, 1, 0)
     assert shop.queue.sizes("default").buried == 1
-    assert shop.run("kick", "database").out == "kicked 1 jobs of database:default\n"
+    assert shop.run("kick", "database").out == "kicked 1 job of database:default\n"
     assert shop.run("kick", "database").out == "kicked 0 jobs of database:default\n"
 
 

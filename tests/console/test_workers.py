@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from qframe.drivers import process
-from qframe.worker import WorkerOptions, counters, roster
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
+from qframe.worker import WorkerOptions, roster
 from tests.console.conftest import Shop
 from tests.console.test_queues import AWAY, TWO
 
@@ -51,6 +53,24 @@ def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.Mo
     assert job["name"] == "shop.Order"
     assert job["since"].startswith("20")
     assert (first["processed"], first["given_back"], first["memory"]) == (7, 1, 61.7)
+
+
+def test_supervisors_are_shown_with_why(shop: Shop) -> None:
+    entry = roster.introduced_pool(WorkerOptions(name="mail"), "database", 5, 2, 10)
+    told = {"a": "40 ready: needs 4", "b": "0 ready: needs 0"}
+    update = {"beat_at": time.time(), "shares": {"a": 4, "b": 1}, "why": told}
+    entry = entry.model_copy(update=update)
+    shop.manager.connection("database").store.set(entry.key, entry.model_dump_json())
+    lines = [line.split() for line in shop.run("workers").lines if line]
+    me = [f"{process.NAME}:{os.getpid()}", "mail"]
+    assert lines[-3:] == [
+        ["supervisor", "queue", "processes", "of", "why"],
+        [*me, "database:a", "4", "10", "40", "ready:", "needs", "4"],
+        [*me, "database:b", "1", "10", "0", "ready:", "needs", "0"],
+    ]
+    said = shop.run("scale", "mail", "--workers", "3")
+    assert said.code == 2
+    assert "is a supervisor" in said.only()
 
 
 def test_no_slot_is_free_while_there_are_to_be_fewer(shop: Shop) -> None:
@@ -122,12 +142,12 @@ def test_counters_in_all_by_queue_and_by_class(shop: Shop) -> None:
     shop.write("qframe.toml", TWO)
     assert shop.run("counters").out == "nothing was counted yet\n"
     for name in ("database", "other"):
-        added = counters.amounts(
-            name,
-            {},
-            {("shop.Order", "emails", "done"): 5, ("\x1b[31m", "default", "given back"): 2},
-        )
-        shop.manager.connection(name).store.increment(added)
+        recorder = Recorder()
+        for _ in range(5):
+            recorder.ended("shop.Order", "emails", "done")
+        for _ in range(2):
+            recorder.ended("\x1b[31m", "default", "given back")
+        Metrics(shop.manager.connection(name).store, name).write(recorder)
     said = shop.run("counters")
     assert "\x1b" not in said.out
     rows = [row.split()[:4] for row in said.lines]

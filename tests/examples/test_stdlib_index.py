@@ -35,7 +35,8 @@ def test_indexes_as_a_plain_loop_does(fresh: Path) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
-    assert ran.stdout.endswith("matches the direct computation\n")
+    assert "matches the direct computation\n" in ran.stdout
+    assert f"qframe web --config {folder}" in ran.stdout
     assert f"{LIMIT} of {LIMIT} done" in ran.stdout
     told = dict(re.findall(r"^(\w[\w ]*?) {2,}(\d+)", ran.stdout, re.MULTILINE))
     failed = int(told["failed"])

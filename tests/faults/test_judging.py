@@ -103,6 +103,16 @@ def test_two_attempts_that_settle_one_job_are_told(tmp_path: Path) -> None:
     assert account.settled_twice([Fault("stalled", 10.0, 12.0)]) == set()
 
 
+def test_a_failure_that_was_not_heard_may_be_said_again_without_a_start(tmp_path: Path) -> None:
+    settled = ("S 1 2 7 10.0", "A 1 failed 2 7 10.2", "A 1 failed 2 8 11.2")
+    account = _account(tmp_path, *settled)
+    assert account.settled_twice([]) == {"1"}
+    assert account.settled_twice([Fault("outage", 8.0, 9.0)]) == {"1"}, "before it ran"
+    assert account.settled_twice([Fault("outage", 12.0, 13.0)]) == {"1"}, "after both"
+    assert account.settled_twice([Fault("killed", 10.1, 11.0, 7)]) == {"1"}, "of the worker"
+    assert account.settled_twice([Fault("outage", 10.1, 11.0)]) == set()
+
+
 def test_a_settle_that_was_presumed_and_then_refused_counts_for_none(tmp_path: Path) -> None:
     settled = ("A 1 deleted 1 7 10.2", "A 1 lost 1 7 10.3", "A 1 deleted 2 8 20.2")
     assert _account(tmp_path, *TWICE, *settled).acknowledged_twice() == set()

@@ -77,7 +77,7 @@ def test_the_step_that_ends_a_link_pushes_the_next() -> None:
         Expect("chain:c", before),
         Unset("chain:c:a"),
         Push("q", second.raw, 5),
-        Set("chain:c", before.replace('"at":"a"', '"at":"b"'), chain.KEPT + 5),
+        Set("chain:c", before.replace('"at":"a"', '"at":"b"')[:-1] + ',"gone":1}', chain.KEPT + 5),
         Delete(),
     ]  # fmt: skip
     assert plan.continues

@@ -26,6 +26,11 @@ def says(*words: str) -> list[Queueable]:
     return [Say(word=word) for word in words]
 
 
+class Tagged(Say):
+    def tags(self) -> list[str]:
+        return [f"word:{self.word}", "said"]
+
+
 class Elsewhere(Say):
     queue = "elsewhere"
 

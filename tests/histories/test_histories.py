@@ -18,9 +18,9 @@ from tests.conformance.backends import (
 from tests.histories.history import Author, Event, shrunk
 from tests.histories.run import Run
 
-MOST = int(os.environ.get("HISTORIES", "25"))
+MOST = int(os.environ.get("HISTORIES", "15"))
 """The histories of each backend; `make test-all` asks for more."""
-FEW = int(os.environ.get("SQL_HISTORIES", "10"))
+FEW = int(os.environ.get("SQL_HISTORIES", "6"))
 """Those of a backend on a server of SQL, where each takes a second or two."""
 
 KINDS: dict[str, type[Bench]] = {**BACKENDS, "redis that loses answers": LossyRedisBench}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -101,7 +101,13 @@ class Application(Project):
 
     # -- PHP ------------------------------------------------------------------------------------
 
-    def php(self, script: str, *arguments: object, **options: Any) -> Process:
+    def php(
+        self,
+        script: str,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Process:
         """Start a script of the PHP application; `options` as boot.php and work.php say."""
         given = {
             "driver": self.driver,
@@ -111,7 +117,7 @@ class Application(Project):
             **options,
         }
         words = [json.dumps(given), *map(str, arguments)]
-        return self.run([self._php, str(HERE / script), *words])
+        return self.run([self._php, str(HERE / script), *words], environment=environment)
 
     def php_push(self, *steps: Sequence[Any]) -> list[Any]:
         """Push from PHP, as push.php says, and give its answers."""

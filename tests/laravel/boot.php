@@ -5,7 +5,7 @@
  *
  * The first argument of a script is JSON: "driver" ("redis", "beanstalkd" or "database"), "port", for
  * Redis also "prefix" or the ports of a "cluster", for a database "database" (a connection of
- * config/database.php), "ledger", and under "queue" keys of the connection in config/queue.php
+ * config/database.php), "ledger", "provider" (a script), and under "queue" keys of the connection in config/queue.php
  * ("retry_after", ...).
  */
 
@@ -104,3 +104,7 @@ function note(string $event, array $more): void
 }
 
 require __DIR__.'/handlers.php';
+if (isset($given['provider'])) {
+    Illuminate\Support\Facades\Facade::setFacadeApplication($app);
+    require $given['provider'];
+}

@@ -12,7 +12,7 @@ namespace App\Handlers {
     /**
      * A string job: notes what it gets and does what its data says.
      *
-     * "sleep" is in seconds; it raises in its first "php_fails" attempts.
+     * "sleep" is in seconds; it raises in its first "php_fails" attempts; "push" is a job to push then.
      */
     class Import
     {
@@ -22,6 +22,9 @@ namespace App\Handlers {
             usleep((int) (($data['sleep'] ?? 0) * 1e6));
             if ($job->attempts() <= ($data['php_fails'] ?? 0)) {
                 throw new RuntimeException("PHP does not like attempt {$job->attempts()}");
+            }
+            if (isset($data['push'])) {
+                $GLOBALS['app']['queue']->push($data['push']);
             }
             note('end', $this->about($job, $data));
             $job->delete();
@@ -47,6 +50,7 @@ namespace App\Handlers {
                 'attempts' => $job->attempts(), 'tries' => $job->maxTries(),
                 'max_exceptions' => $job->maxExceptions(), 'timeout' => $job->timeout(),
                 'retry_until' => $job->retryUntil(), 'tags' => $payload['tags'] ?? null,
+                'traceparent' => $payload['traceparent'] ?? null, 'tracestate' => $payload['tracestate'] ?? null,
                 'data' => $data,
             ];
         }

@@ -2,9 +2,10 @@
 
 One file opened for appending, one `write` per line, ended by the moment on the clock that all
 processes of a machine share: `U pid` when a worker enters its loop; `P job` before a push, `E job`
-after it returned; `S job attempt pid` at a job's start; `D job attempt pid` as the last act of its
-body; `A job how attempt pid` once its settling has been applied or refused, `how` being `deleted`,
-`released`, `lost` and so on; `G pid seconds` after a process has had no processor for so long.
+after it returned; `T job pid` when a worker is about to start it; `S job attempt pid` at a job's
+start; `D job attempt pid` as the last act of its body; `A job how attempt pid` once its
+settling has been applied or refused, `how` being `deleted`, `released`, `lost` and so on; `G pid
+seconds` after a process has had no processor for so long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import fcntl
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -114,7 +115,7 @@ class Account:
             event, name, *rest = line.split(" ")
             moment = float(rest.pop())
             match event, rest:
-                case "U", _:
+                case "U" | "T", _:
                     pass
                 case "G", (seconds,):
                     begun = moment - float(seconds)
@@ -169,20 +170,31 @@ class Account:
     def acknowledged_twice(self) -> set[str]:
         return {name for name, count in self.acknowledged.items() if count > 1}
 
+    def _followed(self, name: str) -> Iterator[tuple[Run, float]]:
+        """Give each run of a job that something follows, and when that came.
+
+        It is the next run, or the end by a worker that failed the job without starting it.
+        """
+        runs = self.runs.get(name, [])
+        for first, second in pairwise(runs):
+            yield first, second.begun
+        ends = [each for each in self.settled[name] if each.how in ENDS]
+        started = {(run.attempt, run.pid) for run in runs}
+        if runs and ends and (ends[-1].attempt, ends[-1].pid) not in started:
+            yield runs[-1], ends[-1].moment
+
     def settled_twice(self, faults: Iterable[Fault]) -> set[str]:
         """Give the jobs settled twice, but those of which a worker can only have presumed it.
 
         It does where a fault of the server, or of the way to it, swallowed the answer, so that what
-        it says again finds the job gone.
+        it says again finds the job gone, or the job comes back and is failed without a start.
         """
         blinding = [fault for fault in faults if fault.pid is None]
         return {
             name
             for name in self.acknowledged_twice()
             if not any(
-                fault.hit(first, second.begun)
-                for first, second in pairwise(self.runs.get(name, []))
-                for fault in blinding
+                fault.hit(run, until) for run, until in self._followed(name) for fault in blinding
             )
         } - self.pushed_again()
 

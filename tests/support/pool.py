@@ -37,7 +37,7 @@ def wait_for_row(process: Process, status: str, count: int = 1, **fields: object
 
 def children(process: Process) -> list[psutil.Process]:
     """Give the processes a pool has started, and those they have."""
-    return psutil.Process(process.pid).children(recursive=True)
+    return process.descendants()
 
 
 def gone(processes: list[psutil.Process]) -> bool:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import psutil
+
 from qframe import config
 from qframe.connection import Connection
 from qframe.contracts import FailedJob, Sizes
@@ -167,6 +169,15 @@ class Process:
             self.popen.kill()
         self.popen.wait()
 
+    def descendants(self) -> list[psutil.Process]:
+        """Give the processes it has started, and those they have, while it runs."""
+        if not self.alive():
+            return []
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
     def report(self) -> None:
         """Print the end of its output, for pytest to show where the test has failed."""
         print(f"-- pid {self.pid}, exit {self.popen.returncode}, {' '.join(self.words)}")
@@ -193,7 +204,11 @@ class Project:
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
+            started = process.descendants()
             process.end()
+            for each in started:  # a worker whose pool a failed test has left is nobody's
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
             self.report(process)
         self.close()
         project._root = self._root_before

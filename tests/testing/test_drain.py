@@ -18,8 +18,8 @@ from qframe import (
     events,
     manager,
 )
+from qframe.drivers.store import pause_key
 from qframe.testing import Drained, drain, embedded, fake
-from qframe.worker.control import pause_key
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.testing.jobs import Endless, OnSync, Parent, SendWelcome, Settling, add, use
 

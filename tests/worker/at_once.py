@@ -13,6 +13,7 @@ import time
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import redis
 from jobs import note  # type: ignore[import-not-found] # the project's
 
 from qframe import Queueable, events, middleware
@@ -32,8 +33,8 @@ class Waits(Queueable):
     seconds: float = 0.5
 
     async def handle(self) -> None:
-        note("start", self.word, self.attempts, time.time(), os.getpid())
-        try:
+        try:  # whatever ends it from its first note on is seen
+            note("start", self.word, self.attempts, time.time(), os.getpid())
             await asyncio.sleep(self.seconds)
         except BaseException as error:
             note("saw", self.word, *(kind.__name__ for kind in type(error).__mro__))
@@ -49,9 +50,9 @@ class Blocks(Queueable):
     seconds: float = 0.5
 
     def handle(self) -> None:
-        note("start", self.word, self.attempts, time.time(), os.getpid())
         until = time.monotonic() + self.seconds
-        try:
+        try:  # as above
+            note("start", self.word, self.attempts, time.time(), os.getpid())
             while time.monotonic() < until:
                 time.sleep(0.01)
         except BaseException as error:
@@ -64,12 +65,12 @@ class Blocks(Queueable):
 class Late(Queueable):
     """Does not end in time."""
 
-    timeout: ClassVar[float | None] = 1
+    timeout: ClassVar[float | None] = 2
     how: str
 
     async def handle(self) -> None:
-        note("start", self.how, self.attempts)
-        try:
+        try:  # as above
+            note("start", self.how, self.attempts)
             await getattr(self, self.how)()
         except BaseException as error:
             note("saw", self.how, *(kind.__name__ for kind in type(error).__mro__))
@@ -293,3 +294,62 @@ class Ends(Queueable):
                 time.sleep(60)
             case "dies":
                 os.kill(os.getpid(), 9)
+
+
+class Ticks(Queueable):
+    """Notes for how long at most the loop was kept from it."""
+
+    seconds: float
+
+    async def handle(self) -> None:
+        until, last, longest = time.monotonic() + self.seconds, time.monotonic(), 0.0
+        while last < until:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        note("kept", longest)
+
+
+class PausesTheServer(Queueable):
+    """Ends while Redis answers nobody."""
+
+    url: str
+    seconds: float
+
+    async def handle(self) -> None:
+        with redis.Redis.from_url(self.url) as client:
+            client.client_pause(int(self.seconds * 1000))
+        note("paused")
+
+
+class KillsTheServer(Queueable):
+    """Ends while the server is away."""
+
+    pid: int
+
+    async def handle(self) -> None:
+        note("killed", self.attempts)
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class KillsTheServerInThread(Queueable):
+    pid: int
+
+    def handle(self) -> None:
+        note("killed", self.attempts)
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class ClosesAll(Queueable):
+    """Closes what is its worker's."""
+
+    async def handle(self) -> None:
+        note("closes")
+        os.closerange(3, 1024)
+
+
+class ClosesAllInThread(Queueable):
+    def handle(self) -> None:
+        note("closes")
+        time.sleep(0.2)  # the loop waits for something to do
+        os.closerange(3, 1024)

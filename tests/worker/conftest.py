@@ -1,12 +1,11 @@
 """Projects on the backends the worker is tested with.
 
-A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis, PostgreSQL and
-MariaDB as well, one that has `on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)`
-leaves a test out there.
+A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis as well, one that has
+`on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
-So the others than the embedded one are `slow`, which `make test-all` runs, but of a test marked
-`every_backend`; PostgreSQL and MariaDB are always.
+So a test is `slow` on Redis and `long` on beanstalkd. One marked `every_backend` is neither, and
+runs on PostgreSQL, too, where it is `slow`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.support.redis_server import RedisServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "on_redis_too: run on Redis, PostgreSQL and MariaDB, too")
+    config.addinivalue_line("markers", "on_redis_too: run on Redis as well")
     config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
     config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
     config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
@@ -40,11 +39,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.definition.get_closest_marker("on_beanstalkd_too") and not left_out:
             backends.append("beanstalkd")
         slow = metafunc.definition.get_closest_marker("every_backend") is None
-        marks = [pytest.mark.slow] if slow else []
-        others = [pytest.param(name, marks=marks) for name in backends[1:]]
+        marks = {"redis": [pytest.mark.slow], "beanstalkd": [pytest.mark.slow, pytest.mark.long]}
+        others = [pytest.param(name, marks=marks[name] if slow else []) for name in backends[1:]]
         if not slow:
             others.append(pytest.param("postgresql", marks=pytest.mark.slow))
         metafunc.parametrize("project", [backends[0], *others], indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave uvloop to `make test-all` on the other backends: a loop is the same on each."""
+    for item in items:
+        if "-uvloop]" in item.name and "[database-" not in item.name:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

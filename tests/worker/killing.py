@@ -233,7 +233,9 @@ def _ending(owner: type, name: str, jobs: Callable[..., list[ReservedJob]]) -> N
 
 
 def _work(*queues: str) -> int:
-    return Worker(manager.default(), WorkerOptions(queues=queues, stop_when_empty=True)).run()
+    return Worker(
+        manager.default(), WorkerOptions(queues=queues, stop_when_empty=True, memory=0)
+    ).run()
 
 
 def _worked(what: str, count: int) -> int:

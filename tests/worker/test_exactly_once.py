@@ -68,7 +68,7 @@ def kill_until_done(project: Project, shop: Shop, most_kills: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("jobs", "most_kills"),
-    [(150, 8), pytest.param(_MANY, _MANY // 5, marks=[pytest.mark.slow, pytest.mark.long])],
+    [(60, 4), pytest.param(_MANY, _MANY // 5, marks=[pytest.mark.slow, pytest.mark.long])],
 )
 def test_each_job_adds_its_row_once_whoever_is_killed(
     shop: Shop, project: Project, jobs: int, most_kills: int

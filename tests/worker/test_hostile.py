@@ -86,7 +86,7 @@ def step(word: str, *, fails: bool = False) -> killing.Step:
 def kept(project: Project) -> dict[str, str]:
     """Give all facts but those that workers tell of themselves."""
     ours = project.manager.connection().store.items("")
-    return {key: value for key, value in ours if not key.startswith(("worker:", "counter:"))}
+    return {key: value for key, value in ours if not key.startswith(("worker:", "metric:"))}
 
 
 def test_a_forged_message_touches_nothing_that_it_names(project: Project) -> None:

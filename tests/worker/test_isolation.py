@@ -69,7 +69,7 @@ def test_the_worker_imports_no_jobs(project: Project) -> None:
     project.configure('jobs = ["iso"]\n')
     project.push("iso.Settle", {"how": "delete"})
     project.push("iso.Settle", {"how": "delete"})
-    worker = project.work("--isolate", "--stop-when-empty")
+    worker = project.work("--isolate", "--stop-when-empty", "--no-schedule")
     assert worker.wait() == 0
     imported = [int(line[1]) for line in project.notes("imported")]
     assert len(set(imported)) == 2

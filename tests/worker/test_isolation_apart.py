@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import sys
@@ -39,7 +40,8 @@ def _jobs(project: Project) -> None:
 def work(project: Project, without: str, *arguments: object) -> Process:
     """Start a worker on a system that lacks something."""
     code = f"{_WITHOUT[without]}\nfrom qframe.console.app import main\nmain()"
-    command = [sys.executable, "-c", code, "work", "--isolate", *map(str, arguments)]
+    alone = ["work", "--isolate", "--no-schedule"]
+    command = [sys.executable, "-c", code, *alone, *map(str, arguments)]
     return project.run(command)
 
 
@@ -205,8 +207,9 @@ def test_output_of_jobs_comes_once_and_before_the_workers_line(project: Project)
 def test_what_a_process_was_before_it_is_again(project: Project) -> None:
     before = signal.getsignal(signal.SIGCHLD)
     manager = QueueManager(project.manager.settings)
+    gc.collect()  # or what earlier tests have left is closed meanwhile
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    Worker(manager, WorkerOptions(isolate=True, stop_when_empty=True)).run()
+    Worker(manager, WorkerOptions(isolate=True, stop_when_empty=True, memory=0)).run()
     manager.close()
     assert signal.getsignal(signal.SIGCHLD) == before
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors

@@ -55,7 +55,6 @@ def empty(project: Project) -> None:
 # -- at once --------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_backend
 def test_so_many_run_at_once_each_in_its_process(project: Project) -> None:
     for number in range(11):
         sleep(project, 0.5, str(number))
@@ -130,7 +129,6 @@ def test_nobody_waits_for_what_a_job_does_when_it_has_failed(project: Project, d
 # -- the ends of one, and its neighbours -----------------------------------------------------------
 
 
-@pytest.mark.every_backend
 @pytest.mark.parametrize("late", ["StuckInC", "iso.Deaf"])
 def test_a_late_job_is_killed_and_no_worker_ends_for_it(project: Project, late: str) -> None:
     sleep(project, 4)
@@ -253,7 +251,6 @@ def test_one_of_several_is_cancelled(project: Project) -> None:
     stop(worker)
 
 
-@pytest.mark.every_backend
 def test_leases_are_kept_while_all_hold_the_interpreters_lock(project: Project) -> None:
     for _ in range(4):
         project.push("iso.Busy", {"seconds": 3.5}, maxTries=3)
@@ -373,6 +370,7 @@ def test_it_is_scaled_while_it_runs(project: Project, slots: int) -> None:
         sleep(project, 5)
     worker = work(project, "--name", "lone", slots=slots)
     started(project, slots)
+    wait_for(lambda: roster.listed(project.queue.store), "the worker")
     more = project.qframe("scale", "lone", 4)
     assert more.code == 0, more.err
     started(project, 4)
@@ -398,7 +396,6 @@ def test_one_that_rests_is_not_scaled(project: Project) -> None:
 # -- breakdowns -----------------------------------------------------------------------------------
 
 
-@pytest.mark.every_backend
 def test_the_jobs_of_a_killed_worker_end_with_it_and_run_again(project: Project) -> None:
     for number in range(4):
         sleep(project, 3, str(number), maxTries=2)

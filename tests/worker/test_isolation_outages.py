@@ -108,6 +108,7 @@ def test_a_backend_that_says_nothing_holds_up_neither_timeouts_nor_signals(
     (deaf,) = (int(line[3]) for line in project.notes("start") if line[1] == "deaf")
     line.switch(Mode.BLACKHOLE)
     wait_for(lambda: not Path(f"/proc/{deaf}").exists(), "the end of the late one", 12)
+    time.sleep(1)  # nothing can be read of what the worker makes of it
     worker.signal(signal.SIGTERM)
     worker.signal(signal.SIGTERM)
     wait_for(lambda: len(project.notes("finally")) == 4, "the others", 12)

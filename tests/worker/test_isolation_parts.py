@@ -55,6 +55,7 @@ def sent(error: BaseException) -> BaseException:
     made = unpacked(packed(error))
     assert made is not None
     assert type(made).__name__ == type(error).__name__
+    assert type(made).__module__ == type(error).__module__
     return made
 
 

@@ -13,10 +13,13 @@ import pytest
 from qframe import Queueable, QueueManager, events, manager
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend
+from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 from qframe.jobs.registry import Registry
-from qframe.worker import StopReason, Worker, WorkerOptions, counters, roster
-from qframe.worker.control import RESTART, pause_key
+from qframe.metrics import counters
+from qframe.metrics.kept import Metrics
+from qframe.worker import StopReason, Worker, WorkerOptions, roster
+from qframe.worker.control import RESTART
 
 NOTES: list[Any] = []
 
@@ -138,7 +141,8 @@ def test_it_runs_what_there_is_in_order_and_leaves_nothing(place: Place) -> None
     assert place.connection.size() == 0
     store = place.connection.store
     assert roster.listed(store) == []
-    assert counters.added_up(counters.read(store))["processed"] == 6  # by queue, and by class
+    counted = counters.read(Metrics(store, place.connection.name))
+    assert counters.added_up(counted)["processed"] == 6  # by queue, and by class
 
 
 def test_a_job_is_tried_as_often_as_it_may_be(place: Place) -> None:

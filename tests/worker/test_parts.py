@@ -8,10 +8,10 @@ import math
 import pytest
 
 from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.store import Store
+from qframe.drivers.store import Store, pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.worker import StopReason, WorkerOptions, memory
-from qframe.worker.control import Control, pause_key
+from qframe.worker.control import Control
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.watchdog import Watchdog
 
@@ -177,14 +177,14 @@ def test_a_restart_is_a_token_that_changed(clock: list[float]) -> None:
     store = Memory(restart="old")
     control = Control(store, "c", ["q"], force=False)
     control.look()
-    assert not control.restart
+    assert control.ends is None
     store.set("restart", "new")
     clock[0] += 0.5
     control.look()
-    assert not control.restart, "looked at once a second only"
+    assert control.ends is None, "looked at once a second only"
     clock[0] += 0.6
     control.look()
-    assert control.restart
+    assert control.ends is StopReason.RESTART
 
 
 def test_the_first_token_is_a_restart_too(clock: list[float]) -> None:
@@ -194,7 +194,7 @@ def test_the_first_token_is_a_restart_too(clock: list[float]) -> None:
     store.set("restart", "first")
     clock[0] += 2
     control.look()
-    assert control.restart
+    assert control.ends is StopReason.RESTART
 
 
 def test_pauses_of_queues_and_of_everything(clock: list[float]) -> None:
@@ -257,7 +257,7 @@ def test_the_first_look_says_that_the_store_is_down(clock: list[float]) -> None:
             control.look()
     store.down = False
     control.look()
-    assert not control.restart
+    assert control.ends is None
 
 
 # -- options and reasons ------------------------------------------------------------------------

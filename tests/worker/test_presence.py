@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from qframe.drivers import process
+from qframe.metrics.kept import Metrics
+from qframe.metrics.series import RUN
 from qframe.worker import WorkerOptions, roster
 from tests.support.marks import slow
 from tests.support.process import Process, Project, wait_for
@@ -79,12 +81,14 @@ def test_a_worker_is_listed_while_it_lives(project: Project) -> None:
 
 def test_a_long_job_is_shown_with_its_start(project: Project) -> None:
     shut(project)
-    uuid = project.push("gate.Gate", displayName="a\x1b[31m job", maxTries=2)
+    tags = ["tenant:7", "a\x1b[31m tag"]
+    uuid = project.push("gate.Gate", displayName="a\x1b[31m job", maxTries=2, tags=tags)
     before = time.time()
-    worker = project.work()
+    worker = project.work("--json")
     (entry,) = wait_for_state(project, "running")
     (job,) = entry.jobs
     assert (job.uuid, job.attempt, job.queue) == (uuid, 1, "default")
+    assert [*job.tags] == tags
     assert before - 0.1 < job.since < time.time()
     shown = project.qframe("workers").out
     assert "\x1b" not in shown
@@ -95,6 +99,9 @@ def test_a_long_job_is_shown_with_its_start(project: Project) -> None:
     (row,) = listed(project)
     assert (row["jobs"], row["processed"]) == ([], 1)
     assert worker.stop() == 0
+    told = {row["status"]: row["tags"] for row in worker.rows if "uuid" in row}
+    assert told == {"running": tags, "done": tags}
+    assert "\x1b" not in worker.out
 
 
 @pytest.mark.slow
@@ -161,7 +168,7 @@ def test_each_outcome_of_two_workers_is_counted_once(project: Project) -> None:
         ("total", ""): {**rest, "processed": 310},
         ("queue", "default"): rest,
         ("queue", "high"): {"processed": 200},
-        ("job", "(unknown)"): {"failed": 10, "given_back": 20},
+        ("job", "no.such.Job"): {"failed": 10, "given_back": 20},
         ("job", "jobs.Flaky"): {"processed": 10, "retried": 20, "failed": 10},
         ("job", "jobs.Note"): {"processed": 300},
         ("job", "jobs.Skip"): {"skipped": 10},
@@ -172,7 +179,23 @@ def test_each_outcome_of_two_workers_is_counted_once(project: Project) -> None:
     assert count_of(project) == {("total", ""): {}}
     assert "nothing was counted yet" in project.qframe("counters").out
     store = project.manager.connection(project.queue.name).store
-    assert not [key for key in store.keys("") if key.startswith(("worker:", "counter:"))]
+    assert not [key for key in store.keys("") if key.startswith("worker:")]
+
+
+@pytest.mark.slow
+def test_the_very_first_job_is_counted_under_its_class(project: Project) -> None:
+    project.push("Note", {"word": "first"}, queue="mail")
+    assert project.work("--queue", "mail", "--once").wait() == 0
+    assert count_of(project) == {
+        ("total", ""): {"processed": 1},
+        ("queue", "mail"): {"processed": 1},
+        ("job", "jobs.Note"): {"processed": 1},
+    }
+    totals = Metrics(project.queue.store, project.queue.name).totals()
+    ((pair, fields),) = totals.items()
+    assert (pair.queue, pair.job) == ("mail", "jobs.Note")
+    assert (fields["started"], fields["done"]) == (1, 1)
+    assert sum(fields.get(bucket, 0) for bucket in RUN.buckets) == 1
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.store import Store
+from qframe.drivers.store import Store, pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
 from qframe.worker import WorkerOptions
-from qframe.worker.control import Control, pause_key
+from qframe.worker.control import Control
 from qframe.worker.queues import KEPT, Queues, bounded, shown
 
 THERE = ["MAIL-x", "default", "high", "mail-a", "mail-b", "mail-slow", "x.1:2"]

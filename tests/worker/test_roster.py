@@ -16,8 +16,10 @@ from qframe.contracts.step import Result, Set, Step
 from qframe.drivers import process
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store
-from qframe.worker import counters, presence, roster
-from qframe.worker.counters import Counts
+from qframe.metrics import counters
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
+from qframe.worker import presence, roster
 from qframe.worker.options import WorkerOptions
 from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.roster import Entry
@@ -58,15 +60,22 @@ class Told:
 
     def __init__(self, backend: MemoryBackend) -> None:
         self.sight = Sight((), paused=False)
-        self.counts = Counts()
+        self.recorder = Recorder()
+        store = Store(backend)
+        self.metrics = Metrics(store, "here")
         self.heard: list[Entry] = []
         self.presence = Presence(
-            Store(backend),
+            store,
             roster.introduced(WorkerOptions(name="name"), "here", ("q",)),
-            self.counts,
+            self.recorder,
             lambda: self.sight,
             self.heard.append,
+            self.metrics,
         )
+
+    def count(self, name: str, outcome: str, times: int) -> None:
+        for _ in range(times):
+            self.recorder.ended(name, "q", outcome)
 
     def beat(self) -> Entry:
         Moment.now += 1
@@ -79,7 +88,7 @@ class FakeJob(SimpleNamespace):
 
 
 def job(name: str = "app.Job") -> Any:
-    return FakeJob(uuid="u", name=name, queue="q", attempts=lambda: 2)
+    return FakeJob(uuid="u", name=name, queue="q", attempts=lambda: 2, payload={"tags": ["user:7"]})
 
 
 def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Moment]) -> None:
@@ -95,7 +104,7 @@ def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Momen
     told.sight = Sight((Doing(job(), Moment.now - 5),), paused=False)
     entry = told.beat()
     (running,) = entry.jobs
-    assert (entry.state, running.name) == ("running", "app.Job")
+    assert (entry.state, running.name, running.tags) == ("running", "app.Job", ("user:7",))
     assert running.since == Moment.now - 6 + 1e9
     told.beat()
     assert store.writes == 3, "the same job is no change"
@@ -109,7 +118,7 @@ def test_an_entry_is_written_when_something_changed_or_is_due(moment: type[Momen
 def test_between_two_short_jobs_a_worker_is_not_idle(moment: type[Moment]) -> None:
     told = Told(Flaky())
     told.beat()
-    told.counts["app.Job", "q", "done"] = 7
+    told.count("app.Job", "done", 7)
     entry = told.beat()
     assert (entry.state, entry.jobs, entry.counts) == ("running", (), {"processed": 7})
     assert told.beat().state == "idle"
@@ -118,19 +127,19 @@ def test_between_two_short_jobs_a_worker_is_not_idle(moment: type[Moment]) -> No
 def test_counts_go_to_the_store_once_whatever_happens_between(moment: type[Moment]) -> None:
     backend = Flaky()
     told = Told(backend)
-    told.counts["app.Job", "q", "done"] = 5
+    told.count("app.Job", "done", 5)
     told.beat()
-    told.counts["app.Job", "q", "done"] = 7
-    told.counts["", "q", "failed"] = 1
+    told.count("app.Job", "done", 2)
+    told.count("", "failed", 1)
     backend.down = True
     told.beat()
-    told.counts["app.Job", "q", "done"] = 8
+    told.count("app.Job", "done", 1)
     told.beat()
     backend.down = False
-    told.counts["app.Job", "q", "done"] = 10
+    told.count("app.Job", "done", 2)
     told.presence.leave()
     store = Store(backend)
-    assert {(e.what, e.name): e.counts["processed"] for e in counters.read(store)} == {
+    assert {(e.what, e.name): e.counts["processed"] for e in counters.read(told.metrics)} == {
         ("queue", "q"): 10, ("job", "app.Job"): 10, ("job", "(unknown)"): 0,
     }  # fmt: skip
     assert store.keys("worker:") == []
@@ -142,7 +151,7 @@ def test_a_store_that_is_down_disturbs_nothing_and_is_told_once(
     store = Flaky()
     store.down = True
     told = Told(store)
-    told.counts["app.Job", "q", "done"] = 1
+    told.count("app.Job", "done", 1)
     for _ in range(4):
         told.beat()
     assert caplog.records == [], "a moment is not worth a word"
@@ -154,9 +163,8 @@ def test_a_store_that_is_down_disturbs_nothing_and_is_told_once(
     assert told.heard, "the title is kept up to date all the same"
     store.down = False
     told.beat()
-    assert (
-        counters.added_up(counters.read(Store(store)))["processed"] == 2
-    )  # of its queue and of its class
+    found = counters.read(told.metrics)
+    assert counters.added_up(found)["processed"] == 2  # of its queue and of its class
     told.presence.leave()
 
 
@@ -172,29 +180,6 @@ def test_whatever_a_store_raises_disturbs_nothing(
     told = Told(store)
     told.beat()
     told.presence.leave()
-
-
-def test_a_loss_noticed_late_takes_back_what_was_counted() -> None:
-    ended = Counts({("app.Job", "q", "done"): 3})
-    ended.lost("app.Job", "q", was_done=True)
-    ended.lost("app.Job", "q", was_done=False)
-    assert ended.by_outcome() == {"processed": 2, "lost": 2}
-    added = counters.amounts("a|b", {("app.Job", "q", "done"): 3}, ended)
-    assert added == {
-        "counter:queue:a/b|q|processed": -1, "counter:job:a/b|app.Job|processed": -1,
-        "counter:queue:a/b|q|lost": 2, "counter:job:a/b|app.Job|lost": 2,
-    }  # fmt: skip
-
-
-def test_counters_of_one_connection_are_reset_alone() -> None:
-    store = Store(MemoryBackend())
-    for name in ("a", "b"):
-        added = counters.amounts(name, {}, {("app.J|ob", "q:1", "done"): 2})
-        store.increment(added)
-    counters.reset(store, "a")
-    assert [(e.what, e.connection, e.name) for e in counters.read(store)] == [
-        ("queue", "b", "q:1"), ("job", "b", "app.J|ob"),
-    ]  # fmt: skip
 
 
 def entry(**over: object) -> Entry:

@@ -59,6 +59,11 @@ def wait_for_entry(project: Project, used: int, free: int) -> Entry:
     return entry
 
 
+def wait_for_pool(project: Project) -> None:
+    """Wait until the pool can be told something: it is listed when its first worker works."""
+    wait_for(lambda: roster.pools(project.queue.store), "the pool to be listed")
+
+
 def scaled(project: Project, *arguments: object) -> Finished:
     said = project.qframe("scale", *arguments)
     assert (said.code, said.err) == (0, ""), said
@@ -77,7 +82,6 @@ def most_at_once(notes: list[list[str]]) -> int:
 # -- one worker -----------------------------------------------------------------------------------
 
 
-@pytest.mark.every_backend
 def test_more_slots_take_jobs_at_once_and_fewer_let_them_end(crowd: Project) -> None:
     hold(crowd, *range(9))
     worker = crowd.work("--concurrency", 2, "--name", "mail")
@@ -158,6 +162,7 @@ def test_a_workers_replacement_has_as_many_slots_and_the_jobs_of_all(crowd: Proj
     running = pool(crowd, "--concurrency", 2, "--tries", 2, "--name", "mail", workers=1)
     hold(crowd, *range(4))
     wait_for_starts(crowd, 2)
+    wait_for_pool(crowd)
     scaled(crowd, "mail", 4)
     wait_for_starts(crowd, 4)
     (entry,) = workers(crowd)
@@ -184,6 +189,7 @@ def test_a_pool_whose_workers_are_all_in_long_jobs_gets_more_and_fewer(crowd: Pr
     hold(crowd, *range(3), kind="HeldInThread")
     wait_for_starts(crowd, 2)
 
+    wait_for_pool(crowd)
     said = scaled(crowd, "default", "--workers", 3)
     assert said.out.endswith(f":{running.pid}: workers 3 (2 before)\n")
     assert said.out.startswith("pool ")
@@ -222,7 +228,7 @@ def test_a_pool_whose_workers_are_all_in_long_jobs_gets_more_and_fewer(crowd: Pr
 def test_a_pool_that_stops_lets_a_job_end_whose_worker_was_too_many(crowd: Project) -> None:
     running = pool(crowd, toml=IDLE)
     wait_for_workers(crowd, running)
-    wait_for(lambda: roster.pools(crowd.queue.store), "the pool to be listed")
+    wait_for_pool(crowd)
     hold(crowd, 0, 1, kind="HeldInThread")
     wait_for_starts(crowd, 2)
     scaled(crowd, "default", "--workers", 1)
@@ -237,7 +243,7 @@ def test_a_pool_that_stops_lets_a_job_end_whose_worker_was_too_many(crowd: Proje
 def test_a_pool_of_workers_of_one_job_takes_more_workers_but_no_slots(crowd: Project) -> None:
     running = pool(crowd, toml=IDLE, workers=1)
     wait_for_workers(crowd, running, 1)
-    wait_for(lambda: roster.pools(crowd.queue.store), "the pool to be listed")
+    wait_for_pool(crowd)
     said = crowd.qframe("scale", "default", 2)
     assert said.code == 1
     assert "runs one job at a time" in said.one_line()
@@ -252,7 +258,7 @@ def test_a_worker_without_room_says_so_and_goes_on(crowd: Project) -> None:
     running = pool(crowd, "--concurrency", 2, workers=1)
     crowd.push("held_jobs.ClosesScoreboard")
     crowd.wait_for_note("closed")
-    wait_for(lambda: roster.pools(crowd.queue.store), "the pool to be listed")
+    wait_for_pool(crowd)
     scaled(crowd, "default", 4)
     wait_for(lambda: "it stays at 2\n" in running.err, "its refusal")
     assert running.err.count("scaling to 4 jobs at once: ") == 1

@@ -401,3 +401,25 @@ def test_a_wish_to_cancel_that_came_too_late_ends_no_other_job(project: Project)
     assert worker.stop() == 0
     assert "done" in worker.out
     assert second
+
+
+@pytest.mark.slow
+def test_all_that_run_and_a_filter_chooses_are_cancelled(project: Project) -> None:
+    for word in ("one", "other", "waits"):
+        project.push("Sleep", {"seconds": 60, "word": word}, delay=600 * (word == "waits"))
+    workers = [project.work("--isolate") for _ in range(2)]
+    project.wait_for_note("start", count=2)
+
+    def said() -> str:
+        """Say what is told; a worker lists its job within a second."""
+        told = project.qframe("cancel", "--where", "args.word:one,waits", "--running").out
+        return told if "1 job that runs" in told else ""
+
+    told = wait_for(said, "that the job is found")
+    assert told.endswith("told the workers of 1 job that runs to end them\n")
+    project.wait_for_note("finally", "one")
+    wait_for(lambda: project.sizes().reserved == 1, "the end of the one")
+    assert project.sizes().delayed == 0
+    assert [note[1] for note in project.notes("finally")] == ["one"]
+    for worker in workers:
+        worker.end()

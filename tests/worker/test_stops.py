@@ -139,7 +139,7 @@ def test_a_thread_that_a_job_left_behind_does_not_keep_the_worker(project: Proje
     project.push("LeavesThread")
     worker = project.work("--stop-when-empty", "--grace", 1)
     assert worker.wait(8) == 0
-    assert "a thread left by a job did not end" in worker.err
+    assert "did not end: leaving without it" in worker.err
 
 
 def test_a_reader_that_goes_away_loses_no_job(project: Project) -> None:

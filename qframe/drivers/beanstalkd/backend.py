@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from qframe.config import BeanstalkdSettings
-from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.backend import (
+    Backend,
+    Capability,
+    Found,
+    Health,
+    Page,
+    Place,
+    Timing,
+)
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
@@ -209,6 +217,15 @@ class BeanstalkdBackend(Backend):
     def kick(self, queue: str) -> int:
         with guarded():
             return tubes.kick(self._talk(), tube_of(queue))
+
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        """List at most one message: the server shows the first of those in a place, if any."""
+        with guarded():
+            first = None if after else tubes.first(self._talk(), tube_of(queue), place)
+        if first is None or limit < 1:
+            return Page([], "")
+        number, raw = first
+        return Page([Found(queue, raw, place, number)], "")
 
     def _talk(self) -> BeanstalkdConnection:
         talk = self._connections.talk()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from qframe.contracts.backend import Place
 from qframe.contracts.queue import Sizes
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
 from qframe.drivers.beanstalkd.protocol import fields
 
+_PEEKS = {
+    Place.READY: b"peek-ready\r\n",
+    Place.DELAYED: b"peek-delayed\r\n",
+    Place.BURIED: b"peek-buried\r\n",
+}
 _STATES = (b"ready", b"delayed", b"reserved", b"buried")
 
 
@@ -29,23 +35,33 @@ def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Delete the ready and delayed messages of a tube; gives how many there were."""
     (there,) = sizes(connection, tube)
     delete = b"delete %b\r\n", b"DELETED"
-    ready = _each(connection, tube, b"peek-ready\r\n", *delete, there.ready)
-    return ready + _each(connection, tube, b"peek-delayed\r\n", *delete, there.delayed)
+    ready = _each(connection, tube, Place.READY, *delete, there.ready)
+    return ready + _each(connection, tube, Place.DELAYED, *delete, there.delayed)
 
 
 def kick(connection: BeanstalkdConnection, tube: bytes) -> int:
     """Make the buried messages ready, each by its number: `kick` may kick delayed ones."""
     (there,) = sizes(connection, tube)
     kick = b"kick-job %b\r\n", b"KICKED"
-    return _each(connection, tube, b"peek-buried\r\n", *kick, there.buried)
+    return _each(connection, tube, Place.BURIED, *kick, there.buried)
+
+
+def first(connection: BeanstalkdConnection, tube: bytes, place: Place) -> tuple[int, bytes] | None:
+    """Give number and bytes of the message that comes first in a place; None: not shown."""
+    peek = _PEEKS.get(place)
+    if peek is None:
+        return None
+    word, words, raw = connection.exchange([*connection.use(tube), peek])[-1]
+    return (int(words[1]), raw) if word == b"FOUND" else None
 
 
 def _each(
-    connection: BeanstalkdConnection, tube: bytes, peek: bytes, act: bytes, done: bytes, most: int
+    connection: BeanstalkdConnection, tube: bytes, place: Place, act: bytes, done: bytes, most: int
 ) -> int:
     """Act on the first message, as long as there is one, on `most` at last; gives on how many."""
     if not most:
         return 0
+    peek = _PEEKS[place]
     found = connection.exchange([*connection.use(tube), peek])[-1]
     acted = 0
     for _ in range(most):

@@ -16,6 +16,9 @@ from qframe.contracts.backend import (
     Found,
     Health,
     Latch,
+    Page,
+    Place,
+    Span,
     Standing,
     Timing,
 )
@@ -189,9 +192,27 @@ class DatabaseBackend(Backend):
             session.commit()
         return kicked
 
-    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+    def search(
+        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
+    ) -> list[Found]:
         with self.database.session() as session:
-            return self._tables.messages.search(session, queue, text, limit)
+            return self._tables.messages.search(session, queue, text, limit, within)
+
+    def spans(self, queue: str) -> list[Span]:
+        with self.database.session() as session:
+            return self._tables.messages.spans(session)
+
+    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        with self.database.session() as session:
+            return self._tables.messages.peek(session, within, limit)
+
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        with self.database.session() as session:
+            return self._tables.messages.browse(session, queue, place, limit, after)
+
+    def notes_of(self, found: Found) -> bytes:
+        with self.database.session() as session:
+            return self._tables.messages.notes(session, found.handle)
 
     def take(self, found: Found) -> Reservation | None:
         return insisting(lambda: self._take(found))
@@ -210,9 +231,11 @@ class DatabaseBackend(Backend):
         with self.database.session() as session:
             return self._tables.facts.values(session, keys)
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
         with self.database.session() as session:
-            return self._tables.facts.scan(session, prefix, limit, after)
+            return self._tables.facts.scan(session, prefix, limit, after, last_first=last_first)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         with self.database.session() as session:

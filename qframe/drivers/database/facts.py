@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import BigInteger, Text, and_, case, cast, func, or_, select
+from sqlalchemy import BigInteger, Text, case, cast, func, or_, select
 
 from qframe.contracts.step import Add, Expect, Outcome, Raise, Result, Set, Unset
 from qframe.drivers.database.connection import Database, Session
@@ -33,8 +33,9 @@ class Facts:
         raised = {name: case((higher, new), else_=c[name]) for name, new in ranked.items()}
         total = cast(cast(c.value, BigInteger) + param("number"), Text)
         added = {**changed, "value": case((alive, total), else_=param("value"))}
-        within = and_(c.key >= param("prefix"), c.key < param("upto"), c.key > param("after"))
-        scanned = select(c.key, c.value).where(within, alive).order_by(c.key)
+        # With one bound on each side: of two, a server may begin at the one that is further off.
+        below = select(c.key, c.value).where(c.key < param("upto"), alive).limit(param("limit"))
+        first, following = c.key >= param("prefix"), c.key > param("after")
         self._has_one_writer = database.is_sqlite
         self._stored, self._text = database.stored_text, database.read_text
         self._read = make(read)
@@ -47,7 +48,9 @@ class Facts:
         self._add = make(upsert(facts, key | changed, added))
         self._remove = make(facts.delete().where(this))
         self._remove_value = make(facts.delete().where(this, c.value == param("value")))
-        self._scan = make(scanned.limit(param("limit")))
+        self._scan = make(below.where(first).order_by(c.key))
+        self._scan_on = make(below.where(following).order_by(c.key))
+        self._scan_back = make(below.where(first).order_by(c.key.desc()))
         self._sweep = Sweep(database, facts, _SWEEP_EVERY, facts.delete().where(expired(facts)))
 
     def expect(self, session: Session, operation: Expect) -> Result | None:
@@ -120,8 +123,16 @@ class Facts:
             found |= {key: self._text(value) for key, value in rows}
         return [found.get(key) for key in keys]
 
-    def scan(self, session: Session, prefix: str, limit: int, after: str) -> list[tuple[str, str]]:
+    def scan(
+        self, session: Session, prefix: str, limit: int, after: str, *, last_first: bool
+    ) -> list[tuple[str, str]]:
         """List facts by key."""
-        values = {"prefix": prefix, "upto": prefix + LAST, "after": after, "limit": limit}
-        rows = session.run(self._scan, now=session.now, **values).fetchall()
+        upto, most = prefix + LAST, {"limit": limit, "now": session.now}
+        if last_first:
+            upto = min(after or upto, upto)
+            rows = session.run(self._scan_back, prefix=prefix, upto=upto, **most).fetchall()
+        elif after >= prefix:
+            rows = session.run(self._scan_on, after=after, upto=upto, **most).fetchall()
+        else:
+            rows = session.run(self._scan, prefix=prefix, upto=upto, **most).fetchall()
         return [(key, self._text(value)) for key, value in rows]

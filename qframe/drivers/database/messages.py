@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from qframe.contracts.backend import Found, Place, Standing
+from qframe.contracts.backend import Found, Page, Place, Span, Standing, position
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Release, Renew, Reservation, Start
 from qframe.drivers import process
@@ -124,14 +124,61 @@ class Messages:
         """Delete what waits; gives how many there were."""
         return int(session.run(self._sql.purge, queue=queue, **session.at).rowcount)
 
-    def search(self, session: Session, queue: str, text: bytes, limit: int) -> list[Found]:
+    def search(
+        self, session: Session, queue: str, text: bytes, limit: int, within: Span | None
+    ) -> list[Found]:
         """Find messages that hold a text."""
         now = session.now
-        values = {"queue": queue, "text": text, "limit": limit}
+        values: dict[str, Any] = {"queue": queue, "text": text, "limit": limit}
+        statement = self._sql.search
+        if within is not None:
+            statement = self._sql.search_within
+            values |= {"low": within.first, "high": within.end}
         return [
             Found(queue, as_bytes(raw), _place(due, end, bool(held), now), row)
-            for row, raw, due, end, held in session.run(self._sql.search, **values).fetchall()
+            for row, raw, due, end, held in session.run(statement, **values).fetchall()
         ]
+
+    def notes(self, session: Session, row: int) -> bytes:
+        """Give what is kept beside a message."""
+        found = session.run(self._sql.notes, id=row).fetchone()
+        return b"" if found is None else as_bytes(found[0])
+
+    def spans(self, session: Session) -> list[Span]:
+        """Name the ids there are: a message keeps its own, wherever it is."""
+        first, last = session.run(self._sql.ends).fetchone()
+        return [Span("", first or 0, 0 if last is None else last + 1, in_order=True)]
+
+    def peek(self, session: Session, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        """Give the first messages of some ids."""
+        values = {"low": within.first, "high": within.end, "limit": limit}
+        rows = session.run(self._sql.peek, **values).fetchall()
+        return [(row, as_bytes(raw)) for row, raw in rows]
+
+    def browse(self, session: Session, queue: str, place: Place, limit: int, after: str) -> Page:
+        """List messages in a place, by when they are due, and by id."""
+        if place is Place.RUNNING:
+            values = {"id": position(after)}
+            statement = self._sql.reserved
+        else:
+            due, _, row = after.partition(",")
+            low, high = {
+                Place.READY: (-NEVER, session.now + 1),
+                Place.DELAYED: (session.now + 1, NEVER),
+                Place.BURIED: (NEVER, 2 * NEVER - 1),
+            }[place]
+            values = {"due": max(low, position(due)), "id": position(row), "until": high}
+            statement = self._sql.page
+        rows = session.run(statement, queue=queue, limit=limit + 1, **values).fetchall()
+        now = session.now
+        found = [
+            Found(queue, as_bytes(raw), _place(due, end, bool(held), now), id_, at=_second(due))
+            for id_, raw, due, end, held in rows[:limit]
+        ]
+        last = rows[limit - 1] if len(rows) > limit else None
+        if last is None:
+            return Page(found, "")
+        return Page(found, str(last[0]) if place is Place.RUNNING else f"{last[2]},{last[0]}")
 
     # -- reservations -----------------------------------------------------------------------------
 
@@ -324,6 +371,10 @@ def _lasts(seconds: float) -> dict[str, int]:
 
 def _token() -> str:
     return f"{process.token()}{next(_reservations):x}"
+
+
+def _second(due: int) -> float | None:
+    return due / SECOND if due < NEVER else None
 
 
 def _place(due: int, end: int | None, held: bool, now: int) -> Place:

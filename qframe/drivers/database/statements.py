@@ -22,6 +22,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    union,
     union_all,
 )
 
@@ -208,18 +209,18 @@ class Statements:
     def _look(self) -> None:
         c, make, now = self._c, self._make, self._now
         reserved = and_(self._of_queue, c.reserved_at.is_not(None))
-        running = select(func.count()).where(reserved)
-        delayed, buried = and_(self._due > now, self._due < NEVER), self._due >= NEVER
+        waits, running = (select(func.count()).where(each) for each in (self._waits, reserved))
+        # One statement, so that a message that moves meanwhile is counted once; and each count a
+        # range of an index, which takes a third of the time of counting all by what they are.
         counts = (
-            func.count(),
-            func.count(case((delayed, 1))),
-            func.count(case((buried, 1))),
-            running.scalar_subquery(),
-            running.where(self._end > now).scalar_subquery(),
+            waits,
+            waits.where(self._due > now, self._due < NEVER),
+            waits.where(self._due >= NEVER),
+            running,
+            running.where(self._end > now),
         )
-        # One statement, so that a message that moves meanwhile is counted once.
-        self.sizes = make(select(*counts).where(self._waits))
-        self.names = make(select(c.queue).distinct().order_by(c.queue))
+        self.sizes = make(select(*(each.scalar_subquery() for each in counts)))
+        self.names = make(self._names())
         waiting = and_(c.reserved_at.is_(None), or_(c.due.is_(None), c.due < NEVER))
         gone = or_(waiting, self._expired)
         self.purge = make(self._jobs.delete().where(self._of_queue, gone))
@@ -230,8 +231,42 @@ class Statements:
         found = select(c.id, self._message[1], self._due, end, held)
         found = found.where(self._of_queue, self._contains()).order_by(c.id)
         self.search = make(found.limit(number("limit")))
+        among_ids = and_(c.id >= number("low"), c.id < number("high"))
+        self.search_within = make(found.where(among_ids).limit(number("limit")))
+        self.notes = make(select(self._message[3]).where(self._this))
+        ends = [select(c.id).order_by(each).limit(1) for each in (c.id, c.id.desc())]
+        self.ends = make(select(*(each.scalar_subquery() for each in ends)))
+        some = select(c.id, self._message[1]).where(among_ids).order_by(c.id)
+        self.peek = make(some.limit(number("limit")))
+        which = select(c.id, self._message[1], self._due, end, held)
+        behind = or_(
+            self._due > number("due"), and_(self._due == number("due"), c.id > number("id"))
+        )
+        among = and_(self._waits, self._due >= number("due"), self._due < number("until"), behind)
+        self.page = make(which.where(among).order_by(self._due, c.id).limit(number("limit")))
+        others = which.where(reserved, c.id > number("id")).order_by(c.id)
+        self.reserved = make(others.limit(number("limit")))
         free = or_(c.reserved_at.is_(None), self._expired)
         self.waiting = make(select(*self._message).where(self._this, free).with_for_update())
+
+    def _names(self) -> Any:  # noqa: ANN401 (Core's)
+        """Name the queues that hold messages, from each to the next by an index.
+
+        MariaDB does so by itself, where all are to be told apart.
+        """
+        c = self._c
+        if self._database.is_mysql:
+            return select(c.queue).distinct().order_by(c.queue)
+        each = []
+        kinds = {"waiting": c.reserved_at.is_(None), "held": c.reserved_at.is_not(None)}
+        for name, fits in kinds.items():
+            first = select(func.min(c.queue).label("queue")).where(fits).cte(name, recursive=True)
+            following = select(func.min(c.queue)).where(fits, c.queue > first.c.queue)
+            more = select(following.scalar_subquery()).where(first.c.queue.is_not(None))
+            both = first.union_all(more)
+            each.append(select(both.c.queue).where(both.c.queue.is_not(None)))
+        found = union(*each).subquery("named")
+        return select(found.c.queue).order_by(found.c.queue)
 
     def _contains(self) -> ColumnElement[bool]:
         payload, wanted = self._c.payload, param("text")

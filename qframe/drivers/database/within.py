@@ -6,10 +6,12 @@ with the transaction.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
@@ -21,6 +23,8 @@ from qframe.drivers.database.sql import Statement
 from qframe.exceptions import OtherDatabase
 
 _SAVEPOINT = "qframe_call"
+_known: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
+"""The names of the databases that callers' connections are to."""
 _NAMES = {"postgresql": "SELECT current_database()", "mysql": "SELECT DATABASE()"}
 
 
@@ -166,9 +170,22 @@ def check_same(own: Database, caller: CallerConnection) -> None:
         if not (name and _is_same_file(name, str(own.url.database))):
             raise _elsewhere(own, name or "in memory")
         return
+    there = _name_of(caller)
+    if there != own.url.database and there != _own_name(own, caller.kind):
+        raise _elsewhere(own, str(there))
+
+
+def _name_of(caller: CallerConnection) -> object:
+    """Ask for it; on PostgreSQL once for each connection, as it cannot change there."""
+    stays = caller.kind == "postgresql"
+    with contextlib.suppress(KeyError, TypeError):  # some drivers' have no weak references
+        if stays:
+            return _known[caller.raw]
     name = caller.run(_NAMES[caller.kind]).fetchone()[0]
-    if name != own.url.database and name != _own_name(own, caller.kind):
-        raise _elsewhere(own, str(name))
+    with contextlib.suppress(TypeError):
+        if stays:
+            _known[caller.raw] = name
+    return name
 
 
 def _elsewhere(own: Database, name: str) -> OtherDatabase:

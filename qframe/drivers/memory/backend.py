@@ -14,7 +14,19 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from qframe.contracts import step as op
-from qframe.contracts.backend import Backend, Capability, Found, Health, Latch, Place, Timing
+from qframe.contracts.backend import (
+    Backend,
+    Capability,
+    Found,
+    Health,
+    Latch,
+    Page,
+    Place,
+    Span,
+    Timing,
+    in_order,
+    position,
+)
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.drivers.guard import guarded
@@ -278,10 +290,49 @@ class MemoryBackend(Backend):
                 self._move(message, to)
             return len(moved)
 
-    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+    def spans(self, queue: str) -> list[Span]:
         with guarded(), self._lock:
-            found = [message for message in self._queue(queue) if text in message.raw][:limit]
+            return [Span("", 0, len(self._queue(queue)), in_order=True)]
+
+    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        with guarded(), self._lock:
+            there = self._in(queue, within)[:limit]
+            return [(place, each.raw) for place, each in enumerate(there, within.first)]
+
+    def _in(self, queue: str, within: Span | None) -> list[Message]:
+        there = self._queue(queue)
+        return there if within is None else there[within.first : within.end]
+
+    def search(
+        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
+    ) -> list[Found]:
+        with guarded(), self._lock:
+            there = self._in(queue, within)
+            found = [message for message in there if text in message.raw][:limit]
             return [Found(queue, each.raw, each.place, each) for each in found if each.place]
+
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        held = {Place.HELD} if place is Place.RUNNING else set()
+        first = position(after)
+        with guarded(), self._lock:
+            there = [each for each in self._queue(queue) if each.place in {place, *held}]
+            found = [
+                Found(queue, each.raw, each.place, each, self._due(each))
+                for each in there[first : first + limit]
+                if each.place
+            ]
+        last = first + len(found)
+        return Page(found, str(last) if last < len(there) else "")
+
+    def _due(self, message: Message) -> float | None:
+        if message.place is not Place.DELAYED:
+            return None
+        return time.time() + message.order[0] - self.clock()
+
+    def notes_of(self, found: Found) -> bytes:
+        with guarded(), self._lock:
+            notes: bytes = found.handle.notes
+            return notes
 
     def take(self, found: Found) -> op.Reservation | None:
         with guarded(), self._lock:
@@ -307,9 +358,15 @@ class MemoryBackend(Backend):
         with guarded(), self._lock:
             return [self._live(self._facts, key) for key in keys]
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
         with guarded(), self._lock:
-            keys = sorted(key for key in self._facts if key.startswith(prefix) and key > after)
+            keys = in_order(
+                (key for key in self._facts if key.startswith(prefix)),
+                after,
+                last_first=last_first,
+            )
             values = ((key, self._live(self._facts, key)) for key in keys)
             return [(key, value) for key, value in values if value is not None][:limit]
 

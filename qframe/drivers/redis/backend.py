@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from redis.exceptions import ResponseError
 
 from qframe.config import RedisSettings
-from qframe.contracts.backend import Backend, Capability, Found, Health, Place, Timing
+from qframe.contracts.backend import (
+    Backend,
+    Capability,
+    Found,
+    Health,
+    Page,
+    Place,
+    Span,
+    Timing,
+    position,
+)
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.guard import guarded
@@ -38,6 +48,12 @@ _DOUBTS = 100
 _STEP = 1 / 1048576
 """As in the scripts: the score of a hold is a multiple of it."""
 _FIND = 1000
+"""So many messages a script looks through at once; twice as many each time that it was quick."""
+_FIND_MOST = 8000
+_QUICK = 0.005
+"""Seconds for which a script may keep others from the server."""
+_LISTS = {Place.READY, Place.BURIED}
+"""Places that are lists; the others are sorted sets."""
 _DRIFT = 0.0005
 """Seconds a wait goes on after the moment it is for, in all and for each second it lasts: two
 clocks never run alike."""
@@ -197,6 +213,9 @@ class RedisBackend(RedisFacts, Backend):
             told.begin()
             if self.clock() >= sure_until:  # it was said so late that the answer must be heard
                 told.connection.ask_all()
+
+    def hear(self) -> None:
+        self.pool.hear()
 
     def _to_tell(
         self, steps: Sequence[Step], now: float, heard: Callable[[list[Result]], None]
@@ -378,14 +397,51 @@ class RedisBackend(RedisFacts, Backend):
             kicked += count
         return kicked
 
-    def search(self, queue: str, text: bytes, limit: int = 100) -> list[Found]:
+    def spans(self, queue: str) -> list[Span]:
         self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
         keys = self.keys.of(queue)
+        places = keys.places()
+        # In the order in which a message goes through them.
+        order = (Place.DELAYED, Place.READY, Place.RUNNING, Place.BURIED)
+        there = {each: places[each] for each in order}
+        counts = self.pool.of(keys.ready).ask(
+            *(command("LLEN" if each in _LISTS else "ZCARD", key) for each, key in there.items())
+        )
+        return [
+            Span(each.value, 0, count, in_order=each is Place.READY)
+            for each, count in zip(there, counts, strict=True)
+        ]
+
+    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
+        """Give messages by their positions."""
+        keys, place = self.keys.of(queue), Place(within.of)
+        last = min(within.end, within.first + limit) - 1
+        if last < within.first:
+            return []
+        asked = "LRANGE" if place in _LISTS else "ZRANGE"
+        said = command(asked, keys.places()[place], within.first, last)
+        (rows,) = self.pool.of(keys.ready).ask(said)
+        return [(at, message.read(row, b"")[0]) for at, row in enumerate(rows, within.first)]
+
+    def search(
+        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
+    ) -> list[Found]:
+        keys = self.keys.of(queue)
+        wanted, first, end = [keys.delayed, keys.ready, keys.reserved, keys.buried], 0, -1
+        if within is not None:
+            wanted, first, end = [keys.places()[Place(within.of)]], within.first, within.end
+        else:
+            self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
         found: list[Found] = []
-        for key in (keys.delayed, keys.ready, keys.reserved, keys.buried):
-            left = -1
-            while left and len(found) < limit:
-                left, *rest = self._find(keys, key, text, left)
+        at_once = _FIND
+        for key in wanted:
+            left = end
+            while left and left != first and len(found) < limit:
+                most = min(at_once, left - first) if left > 0 else at_once
+                began = time.monotonic()
+                left, *rest = self._find(keys, key, text, left, most)
+                quick = time.monotonic() - began < _QUICK
+                at_once = min(2 * at_once, _FIND_MOST) if quick else _FIND
                 for stored, score in zip(rest[::2], rest[1::2], strict=True):
                     raw = message.read(stored, b"")[0]
                     if text in raw:
@@ -393,10 +449,49 @@ class RedisBackend(RedisFacts, Backend):
                         found.append(Found(queue, raw, place, stored))
         return found[:limit]
 
-    def _find(self, keys: QueueKeys, key: str, text: bytes, left: int) -> Sequence[Reply]:
-        said = call("find", (key,), repr(self.timing.skew), "", text, left, _FIND)
+    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
+        """List messages, by their positions."""
+        self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
+        keys, first = self.keys.of(queue), position(after)
+        key = keys.places()[place]
+        last = first + limit  # one more than asked for: it says whether there are more
+        if place in {Place.READY, Place.BURIED}:
+            asked = command("LRANGE", key, first, last)
+        else:
+            asked = command("ZRANGE", key, first, last, "WITHSCORES")
+        (reply,) = self.pool.of(keys.ready).ask_all(asked)
+        if isinstance(reply, Exception):
+            raise self._meaning(reply, {keys}) from reply
+        rows = [*reply]
+        if place in {Place.READY, Place.BURIED}:
+            pairs = [(stored, b"0") for stored in rows]
+        else:
+            pairs = [*zip(rows[::2], rows[1::2], strict=True)]
+        found = [
+            Found(
+                queue,
+                message.read(stored, b"")[0],
+                _place(keys, key, score),
+                stored,
+                float(score) if place is Place.DELAYED else None,
+            )
+            for stored, score in pairs[:limit]
+        ]
+        return Page(found, str(last) if len(pairs) > limit else "")
+
+    def _find(
+        self, keys: QueueKeys, key: str, text: bytes, left: int, most: int
+    ) -> Sequence[Reply]:
+        said = call("find", (key,), repr(self.timing.skew), "", text, left, most)
         (reply,) = self.pool.of(keys.ready).ask(said)
         return list(reply)
+
+    def notes_of(self, found: Found) -> bytes:
+        keys, tag = self.keys.of(found.queue), message.tag_of(found.handle)
+        if not tag:
+            return b""
+        (notes,) = self.pool.of(keys.ready).ask(command("GET", keys.notes + tag))
+        return message.read(found.handle, notes or b"")[-1]
 
     def take(self, found: Found) -> Reservation | None:
         keys = self.keys.of(found.queue)

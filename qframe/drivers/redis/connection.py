@@ -131,6 +131,11 @@ class RedisConnection:
             self.drop()
             raise
 
+    def hear(self) -> None:
+        """Hear what was told and not answered."""
+        if self._told:
+            self.ask_all()
+
     def drop(self) -> None:
         """Close the wire: it may be out of step."""
         self._known.clear()
@@ -142,8 +147,7 @@ class RedisConnection:
     def close(self) -> None:
         """Read what is outstanding, then close the wire."""
         with suppress(BackendUnavailable):
-            if self._told:
-                self.ask_all()
+            self.hear()
         self._told.clear()
         self.drop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qframe.contracts.backend import Latch, Timing
+from qframe.contracts.backend import Latch, Timing, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.redis.commands import Command, command
 from qframe.drivers.redis.keys import Keys, escaped
@@ -43,10 +43,12 @@ class RedisFacts:
                 found[place] = None
         return found
 
-    def scan(self, prefix: str, limit: int = 1000, after: str = "") -> list[tuple[str, str]]:
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
         start = f"{self.keys.facts}:"
         names = self.pool.scan(f"{escaped(start + prefix)}*")
-        keys = sorted(key for key in (n.removeprefix(start) for n in names) if key > after)
+        keys = in_order((n.removeprefix(start) for n in names), after, last_first=last_first)
         found: list[tuple[str, str]] = []
         while keys and len(found) < limit:
             some, keys = keys[:limit], keys[limit:]
@@ -89,7 +91,8 @@ class RedisFacts:
             at = rank + 1
         found: list[FailedJob] = []
         while len(found) < limit:
-            (uuids,) = self._ask(command("ZREVRANGE", order, at, at + _PAGE - 1))
+            most = limit - len(found) if queue is None else _PAGE
+            (uuids,) = self._ask(command("ZREVRANGE", order, at, at + min(most, _PAGE) - 1))
             if not uuids:
                 break
             at += len(uuids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qframe.contracts.backend import Place
 from qframe.exceptions import InvalidQueueName
 
 
@@ -26,6 +27,15 @@ class QueueKeys:
         A Cluster is told all: while it moves them from one node to another, it refuses what would
         find some here and some there. One that is taken for a single server refuses these two.
         """
+
+    def places(self) -> dict[Place, str]:
+        """Give the key of each place, that of running ones for held ones as well."""
+        return {
+            Place.READY: self.ready,
+            Place.DELAYED: self.delayed,
+            Place.RUNNING: self.reserved,
+            Place.BURIED: self.buried,
+        }
 
     def types(self) -> dict[str, bytes]:
         """Give what Redis holds under each key."""

@@ -68,6 +68,11 @@ class Pool:
             own.waiter = Waiter(self.server, apart=self._by_key)
         return own
 
+    def hear(self) -> None:
+        """Hear what this thread was not answered."""
+        for connection in self._own().connections.values():
+            connection.hear()
+
     def close(self) -> None:
         """Close this thread's connections."""
         with guarded():

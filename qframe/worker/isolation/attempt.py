@@ -25,6 +25,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import PATIENCE
+from qframe.jobs.tracing import active
 from qframe.worker import outcome as outcomes
 from qframe.worker.isolation.child import ChildAttempt, Work
 from qframe.worker.isolation.messages import Message, packed_end, unpacked, unpacked_end
@@ -114,10 +115,13 @@ class IsolatedAttempt(SlottedAttempt):
         job = self.job
         try:
             # Others than listeners of qframe itself hear of it in the job's process.
+            self.count_start()
+            if active.tracing is not None:
+                active.tracing.processing(self.runner.connection, job, here=False)
             events.tell_own(events.JobProcessing, job)
             report = yield from self._performed()
             verdict = yield from self._concluded(report)
-            outcome = yield from self._settled(verdict)
+            outcome = self.outcome = yield from self._settled(verdict)
             if outcome is Outcome.CANCELLED:
                 self.runner.cancellation.granted(job)
         finally:
@@ -142,7 +146,7 @@ class IsolatedAttempt(SlottedAttempt):
             reported = yield from process.waiting(self._heard, self._look)
         finally:
             self.runs = False
-        self._took = time.monotonic() - self.began
+        self.ran = self._took = time.monotonic() - self.began
         self.has_ended()
         if self.scoreboard is not None:
             self.scoreboard.settling()
@@ -218,6 +222,8 @@ class IsolatedAttempt(SlottedAttempt):
                 self.job.renew()
             case "progress":
                 self.job.progress(message["done"], message["text"])
+            case "log":
+                self.job.note_log(message["line"])
         return False
 
     def _admit(self, name: str, concurrency: int) -> None:

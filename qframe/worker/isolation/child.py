@@ -17,8 +17,7 @@ from typing import Self
 from qframe import events
 from qframe.dispatch.pending import send_dropped
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
-from qframe.features import status
-from qframe.jobs import current
+from qframe.jobs import current, tracing
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
@@ -51,6 +50,8 @@ class ChildAttempt(Attempt):
         )
         super().__init__(runner, IsolatedJob(parent.job, channel), parent.job_class)
         current.running.set(self.job)
+        if tracing.active.tracing is not None:
+            tracing.active.tracing.forked(parent.job)
         self._name = envelope.job_name(self.job.payload)
         self.limits = parent.limits
         self.report = parent.report
@@ -62,7 +63,8 @@ class ChildAttempt(Attempt):
         events.fire(events.JobProcessing, self.job)
         self.began = time.monotonic()
         self.report = self.perform()
-        if status.StatusFeature.key not in self.job.payload:
+        features = self.runner.connection.context.features_of(self.job.payload)
+        if not any(each.keeps_result for each in features):
             self.report = Report(self.report.error)  # nobody asks for its result
         self._agree(self.judge(self.report))
 
@@ -137,6 +139,8 @@ Work = Callable[[ChildAttempt], None]
 def _leave_nothing_unsent() -> None:
     """Send what was dispatched and dropped, and what was printed."""
     send_dropped()
+    if tracing.active.tracing is not None:
+        tracing.active.tracing.leaving()
     flush()
 
 

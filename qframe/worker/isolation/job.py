@@ -96,3 +96,8 @@ class IsolatedJob(ReservedJob):
         if self.features:
             shown = printable(text, status.MAX_TEXT)
             self._channel.tell({"say": "progress", "done": done, "text": shown})
+
+    def note_log(self, line: str) -> None:
+        """Tell the worker, if it is still there."""
+        with suppress(QframeError):
+            self._channel.tell({"say": "log", "line": line})

@@ -46,7 +46,7 @@ def packed(error: BaseException | str | None) -> Message | None:
         text = "(no message)"
     return {
         "class": type(error).__name__,
-        "module": type(error).__module__,
+        "module": str(type(error).__module__),
         "text": text,
         "traceback": tracebacks.full(error),
     }
@@ -63,13 +63,14 @@ def unpacked(error: Message | None, own: Iterable[object] = ()) -> BaseException
         if isinstance(each, BaseException) and tracebacks.full(each) == error["traceback"]:
             return each
     name, home = error["class"], _HOMES.get(error["module"])
+    body = {"__module__": error["module"]}
     with suppress(Exception):  # some are made from more than a message
         known = getattr(home, name)
         if issubclass(known, Exception | Interruption):
             if home is builtins:
-                known = type(name, (ElsewhereError, known), {})
+                known = type(name, (ElsewhereError, known), body)
             return _named(known, error)
-    return _named(type(name, (ElsewhereError,), {}), error)
+    return _named(type(name, (ElsewhereError,), body), error)
 
 
 def _named(kind: type[BaseException], error: Message) -> BaseException:

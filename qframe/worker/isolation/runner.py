@@ -163,23 +163,19 @@ class IsolatingRunner(Forking):
 
     def fork(self, attempt: Attempt, work: Work) -> SupervisedChild:
         """Fork a process that does `work`; raises `OSError` where there can be no more."""
-        if self._spawner is None:
-            self._spawner = Spawner(TOLD)
         self._children = [child for child in self._children if not child.is_closed]
         ours, theirs = socket.socketpair()
 
         def begin(unblock: Callable[[], object]) -> None:
             ours.close()
-            os.close(self.fileno())
-            for neighbour in self._children:
-                neighbour.forget()
+            self.close_here()
             there = ChildAttempt(attempt, ChildChannel(theirs))
             unblock()
             work(there)
 
         try:
             self._selector.register(ours, selectors.EVENT_READ, attempt)
-            pid = self._spawner.fork(begin)
+            pid = self.spawner.fork(begin)
         except BaseException:
             with suppress(KeyError):
                 self._selector.unregister(ours)
@@ -187,9 +183,22 @@ class IsolatingRunner(Forking):
             raise
         finally:
             theirs.close()
-        child = SupervisedChild(pid, ours, self._spawner.ended, self._selector, attempt)
+        child = SupervisedChild(pid, ours, self.spawner.ended, self._selector, attempt)
         self._children.append(child)
         return child
+
+    @property
+    def spawner(self) -> Spawner:
+        """What forks, begun when it is wanted first."""
+        if self._spawner is None:
+            self._spawner = Spawner(TOLD)
+        return self._spawner
+
+    def close_here(self) -> None:
+        """Close what is the worker's own: this is a process that it has forked."""
+        os.close(self.fileno())
+        for child in self._children:
+            child.forget()
 
     def close(self) -> None:
         """Fork no more, and end what still runs."""

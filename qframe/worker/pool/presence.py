@@ -6,12 +6,13 @@ A thread looks once a second, so that no worker that is long in its job keeps th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.drivers.store import Store
 from qframe.worker.control import number, size_key, slots_key
+from qframe.worker.pool.tally import GroupTally
 from qframe.worker.presence import EVERY, PARTING, Writing
 from qframe.worker.roster import BEAT, TTL, PoolEntry
 
@@ -19,11 +20,19 @@ from qframe.worker.roster import BEAT, TTL, PoolEntry
 class Scaled(Protocol):
     """What runs the pool: `size` workers, each of `slots` jobs at once."""
 
-    size: int
     slots: int
+    paused: bool
+    seen: Mapping[str, GroupTally]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are to be."""
 
     def scale(self, size: int, slots: int) -> None:
         """Have it so, 0: as it is; from any thread."""
+
+    def share(self, sizes: Mapping[str, int]) -> None:
+        """Have so many of each group; from any thread."""
 
 
 class PoolPresence:
@@ -39,25 +48,34 @@ class PoolPresence:
         self._written = 0.0
         self._pool: Scaled | None = None
 
+    @property
+    def pool(self) -> Scaled | None:
+        """What is kept up to date, once it has begun."""
+        return self._pool
+
     def begin(self, pool: Scaled) -> None:
         """Look from now on, if that has not been begun."""
         if self._pool is None:
             self._pool = pool
-            self._beats.add(EVERY, lambda: self._writing.attempt(self._hear, self._write), first=0)
+            self._beats.add(EVERY, lambda: self._writing.attempt(self.hear, self._write), first=0)
 
     def end(self) -> None:
         """Take the pool off the list, as far as the store answers."""
         if self._pool is not None:
-            self._beats.end(lambda: self._writing.attempt(self._leave), PARTING)
+            self._beats.end(lambda: self._writing.attempt(self.leave), PARTING)
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """Have the pool do what was left word of."""
         entry, pool = self.entry, self._pool
         size, slots = map(number, self._connect().get(size_key(entry.id), slots_key(entry.id)))
         if pool is not None:
             pool.scale(size if entry.may_keep(size) else 0, slots if entry.scales else 0)
-            update = {"size": pool.size, "concurrency": pool.slots}
-            if update != entry.model_dump(include={*update}):
-                self.entry, self._written = entry.model_copy(update=update), 0.0
+            self.say(size=pool.size, concurrency=pool.slots)
+
+    def say(self, **update: object) -> None:
+        """Have this in the entry, which is written soon where it is news."""
+        if update != self.entry.model_dump(include={*update}):
+            self.entry, self._written = self.entry.model_copy(update=update), 0.0
 
     def _write(self) -> None:
         now = time.monotonic()
@@ -66,5 +84,6 @@ class PoolPresence:
             self._connect().set(self.entry.key, self.entry.model_dump_json(), TTL)
             self._written = now
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Take the pool off the list."""
         self._connect().delete(self.entry.key)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 SIZE = 8 * 1024 * 1024
 """Bytes of memory for a job, and for the rest; only those that were written are taken."""
@@ -29,6 +30,8 @@ _LENGTH_AT = 8
 _STATE = 0
 _HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the permits
 _HEAD_AT = 8
+_ENDED = struct.Struct("<Qd")  # jobs that have ended, and how long they ran together
+_ENDED_AT = 40
 _BODY_AT = 64
 
 
@@ -71,6 +74,15 @@ class LastJob:
     permits: Permits = ()
 
 
+class JobTally(NamedTuple):
+    """Jobs begun and ended, the seconds those ran, and when the one that runs began (0: none)."""
+
+    begun: int
+    ended: int
+    seconds: float
+    since: float
+
+
 class JobScore:
     """What is said of the jobs that run in one of a worker's slots, one after the other."""
 
@@ -103,6 +115,11 @@ class JobScore:
 
     def settling(self) -> None:
         """Say that the handler has ended: nothing is late any more."""
+        if self.is_busy():
+            at = self._start + _ENDED_AT
+            count, seconds = _ENDED.unpack_from(self._memory, at)
+            _, began, *_ = self._head()
+            _ENDED.pack_into(self._memory, at, count + 1, seconds + time.monotonic() - began)
         self._state = JobState.SETTLING
 
     def settled(self, *, deferred: bool) -> None:
@@ -122,6 +139,12 @@ class JobScore:
         number, _, deadline, *_ = self._head()
         again, *_ = self._head()
         return deadline if self._state == JobState.RUNNING and again == number else 0.0
+
+    def tally(self) -> JobTally:
+        """Give what was counted of the jobs so far."""
+        begun, began, *_ = self._head()
+        ended, seconds = _ENDED.unpack_from(self._memory, self._start + _ENDED_AT)
+        return JobTally(begun, ended, seconds, began if self.is_busy() else 0.0)
 
     def last_job(self) -> LastJob:
         """Give the last job, once the worker is dead."""
@@ -247,6 +270,11 @@ class WorkerScore:
         """Give how many jobs run now."""
         self._look_for_more()
         return sum(job.is_busy() for job in self.jobs)
+
+    def tallies(self) -> list[JobTally]:
+        """Give what was counted of each slot."""
+        self._look_for_more()
+        return [job.tally() for job in self.jobs]
 
     def last_jobs(self) -> list[LastJob]:
         """Give the last job of each slot, once the worker is dead."""

@@ -106,11 +106,13 @@ class PoolWorker:
 class WorkerSlot:
     """Where one worker runs at a time. `number` counts from 1; `due` is when the next one starts.
 
-    `closed`: no worker is to follow. `is_surplus`: that is as there are to be fewer.
+    `group` says what is worked there. `closed`: no worker is to follow. `is_surplus`: that is as
+    there are to be fewer.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, group: str = "") -> None:
         self.number = number
+        self.group = group
         self.due = 0.0
         self.closed = False
         self.is_surplus = False

@@ -11,15 +11,17 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from qframe.worker import process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
-from qframe.worker.pool.presence import PoolPresence
-from qframe.worker.pool.rescuer import Orphan, Rescuer
+from qframe.worker.pool.child import PoolMember
+from qframe.worker.pool.presence import Scaled
+from qframe.worker.pool.rescuer import Orphan
 from qframe.worker.pool.scoreboard import LastJob
 from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot, is_late
+from qframe.worker.pool.tally import GroupTally, Tally
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _LOOK = 1.0
@@ -52,26 +54,53 @@ class PoolReporter(Protocol):
         """Something is done to all workers."""
 
 
-class Supervisor:
-    """Keeps `size` workers running until told to stop, or until all have ended for good.
+class Settles(Protocol):
+    """Who settles the jobs of dead workers."""
 
-    That many, and `slots`, the jobs that each runs at once, may be changed meanwhile. `command`
-    starts a worker. `stop_timeout` is how many seconds running jobs have to end when the pool
-    stops, 0 without limit; `options.grace` how many follow for what was told to end. `changes`,
-    called with a function, calls that whenever the workers are to be replaced.
+    def begin(self) -> None:
+        """Get ready, if that has not been begun."""
+
+    def rescue(self, orphan: Orphan) -> None:
+        """Settle a job soon."""
+
+    def end(self) -> None:
+        """Settle what there still is."""
+
+
+class Appears(Protocol):
+    """Who says of the pool what it is, and tells it how many workers to keep."""
+
+    def begin(self, pool: Scaled) -> None:
+        """Begin, if that has not been begun."""
+
+    def end(self) -> None:
+        """Say no more."""
+
+
+class Supervisor:
+    """Keeps workers running until told to stop, or until all have ended for good.
+
+    `commands` starts a worker of each group, of which there are as many as `sizes` says. That, and
+    `slots`, the jobs that each runs at once, may be changed meanwhile; with those that were told to
+    end there are no more than `bound`. `member`: another pool keeps this one. `stop_timeout` is how
+    many seconds running jobs have to end when the pool stops, 0 without limit; `options.grace` how
+    many follow for what was told to end. `changes`, called with a function, calls that whenever
+    the workers are to be replaced.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is what one kind of pool is about)
         self,
-        command: Sequence[str],
-        size: int,
+        commands: Mapping[str, Sequence[str]],
+        sizes: Mapping[str, int],
         options: WorkerOptions,
-        rescuer: Rescuer,
-        presence: PoolPresence,
+        rescuer: Settles,
+        presence: Appears,
         report: PoolReporter,
         *,
         stop_timeout: float = 0,
         changes: Callable[[Callable[[], None]], None] | None = None,
+        bound: int = 0,
+        member: PoolMember | None = None,
     ) -> None:
         self.totals: Counter[str] = Counter()
         self._options = options
@@ -80,14 +109,20 @@ class Supervisor:
         self._report = report
         self._stop_timeout = stop_timeout
         self._changes = changes
-        self._command = command
+        self._commands = commands
+        self._bound = bound
+        self._member = member
+        self._tally = Tally()
+        self.seen: Mapping[str, GroupTally] = {}
+        """How each group stood when it was looked at last, by the main thread."""
         self._lifeline, self._lifeline_end = os.pipe()
-        self.size = size
+        self.sizes = dict(sizes)
         self.slots = options.concurrency
-        self._wanted = (self.size, self.slots)
-        self._slots = [WorkerSlot(n + 1) for n in range(size)]
+        self._wanted = (self.sizes, self.slots)
+        groups = [group for group, size in sizes.items() for _ in range(size)]
+        self._slots = [WorkerSlot(n, group) for n, group in enumerate(groups, 1)]
         self._proven = False
-        self._paused = False
+        self.paused = member is not None and member.scoreboard.paused
         self._codes: list[int] = []
         self._stopping = 0
         """How often it was told to stop: running jobs end, are given back, are killed."""
@@ -99,12 +134,15 @@ class Supervisor:
         process_tree.adopt_orphans()
         with self._wakeup:
             self._wakeup.hear((*STOPS, *_PASSED_ON, signal.SIGCHLD), lambda *_: None)
+            if self._member is not None:
+                self._wakeup.hear((signal.SIGHUP,), lambda *_: None)
             if self._changes is not None:
                 self._changes(lambda: self._wakeup.tell(_FILES_CHANGED))
             while not self._is_over():
                 self._fill()
                 self._heed(self._wakeup.wait(self._seconds_to_wait()))
                 self._reap()
+                self._look()
                 self._end_late_jobs()
                 self._step_to_the_end()
             self._rescuer.end()
@@ -118,10 +156,21 @@ class Supervisor:
 
     def scale(self, size: int, slots: int) -> None:
         """Keep so many workers, each of so many jobs at once, 0: as it is; from any thread."""
-        wanted = (size or self.size, slots or self.slots)
-        if wanted != self._wanted:
-            self._wanted = wanted
+        self._want({"": size} if size else self.sizes, slots or self.slots)
+
+    def share(self, sizes: Mapping[str, int]) -> None:
+        """Keep so many workers of each group; from any thread."""
+        self._want(dict(sizes), self.slots)
+
+    def _want(self, sizes: dict[str, int], slots: int) -> None:
+        if (sizes, slots) != self._wanted:
+            self._wanted = (sizes, slots)
             self._wakeup.tell(_SCALED)
+
+    @property
+    def size(self) -> int:
+        """How many workers are kept."""
+        return sum(self.sizes.values())
 
     @property
     def was_stopped(self) -> bool:
@@ -136,13 +185,18 @@ class Supervisor:
         ends = self._stopping or all(slot.closed for slot in self._slots)
         return bool(ends) and not self._workers
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether so many are there, with those that end, that none may be started."""
+        return 0 < self._bound <= len(self._workers)
+
     def _seconds_to_wait(self) -> float:
         now = time.monotonic()
         moments = [now + _LOOK]
         if not self._proven and self._slots[0].worker is not None:
             moments.append(now + _START_LOOK)
         if not self._stopping:
-            moments += [slot.due for slot in self._slots if slot.waits]
+            moments += [slot.due for slot in self._slots if slot.waits and not self._is_full]
         elif self._next_step:
             moments.append(self._next_step)
         return max(0.0, min(moments) - now)
@@ -153,6 +207,8 @@ class Supervisor:
         for number in heard:
             if number in STOPS:
                 self._stop(number)
+            elif number == signal.SIGHUP and not self._stopping:
+                self._stop(signal.SIGTERM)
             elif number in _PASSED_ON:
                 self._pass_on(number)
         if _FILES_CHANGED in heard:
@@ -162,27 +218,32 @@ class Supervisor:
         if _SCALED in heard and not self._stopping:
             self._scale(*self._wanted)
 
-    def _scale(self, size: int, slots: int) -> None:
+    def _scale(self, sizes: dict[str, int], slots: int) -> None:
         """Have it so: fewer workers by the ends of those that are in the fewest jobs."""
         self.slots = slots
         for worker in self._workers:
             worker.score.slots = slots
         kept = [slot for slot in self._slots if not slot.is_surplus]
-        for slot in sorted(kept, key=lambda slot: (-slot.load(), slot.number))[size:]:
-            slot.give_up()
+        for group, size in sizes.items():
+            mine = [slot for slot in kept if slot.group == group]
+            for slot in sorted(mine, key=lambda slot: (-slot.load(), slot.number))[size:]:
+                slot.give_up()
         self._slots = [each for each in self._slots if each.worker or not each.is_surplus]
+        there = Counter(slot.group for slot in kept)
         taken = {slot.number for slot in self._slots}
         free = (number for number in itertools.count(1) if number not in taken)
-        self._slots += [WorkerSlot(next(free)) for _ in range(size - len(kept))]
-        if size != self.size:
-            self.size = size
-            self._report.told(f"scaled to {size} workers")
+        for group, size in sizes.items():
+            lacks = range(size - there[group])
+            self._slots += [WorkerSlot(next(free), group) for _ in lacks]
+        if "" in sizes and sizes != self.sizes:  # else who balances says it, and why
+            self._report.told(f"scaled to {sizes['']} workers")
+        self.sizes = sizes
 
     def _pass_on(self, number: int) -> None:
         if number != signal.SIGUSR1:
-            self._paused = number == signal.SIGUSR2
+            self.paused = number == signal.SIGUSR2
         for worker in self._workers:
-            worker.score.paused = self._paused  # for one that does not hear signals yet
+            worker.score.paused = self.paused  # for one that does not hear signals yet
             if worker.score.is_ready:
                 worker.signal(number)
 
@@ -216,8 +277,12 @@ class Supervisor:
         for pid, status in process_tree.dead_children():
             for slot in self._slots:
                 if slot.worker is not None and slot.worker.pid == pid:
+                    self._tally.gone(slot.group, slot.worker.score)
                     self._ended(slot, slot.reap(slot.worker, status))
                     break
+
+    def _look(self) -> None:
+        self.seen = self._tally.look(self._slots)
 
     def _ended(self, slot: WorkerSlot, exit_: WorkerExit) -> None:
         self.totals.update(exit_.totals)
@@ -275,16 +340,18 @@ class Supervisor:
         if self._proven:
             self._rescuer.begin()
             self._presence.begin(self)
+            if self._member is not None:
+                self._member.scoreboard.ready()
         for slot in others:
             self._start(slot, now)
 
     def _start(self, slot: WorkerSlot, now: float) -> None:
-        if slot.waits and now >= slot.due:
+        if slot.waits and now >= slot.due and not self._is_full:
             try:
                 slot.worker = PoolWorker(
-                    self._command,
+                    self._commands[slot.group],
                     self._lifeline,
-                    paused=self._paused,
+                    paused=self.paused,
                     slots=self.slots,
                 )
             except OSError as error:

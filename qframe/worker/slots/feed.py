@@ -9,6 +9,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NoReturn
 
 from qframe import events
 from qframe.contracts.backend import Capability
@@ -59,13 +60,13 @@ class SlotLoop(Loop):
     def _turn(self) -> bool:
         """Start jobs in free slots and hold others; wait where there is nothing to be done."""
         self._note_ended()
-        self._control.look()
+        self.control.look()
         self._scale()
-        if self._control.restart:
+        if self.control.ends:
             return True
         if not self._may_work():
             self._stand_by()
-            return bool(self._control.active or self.runner.busy) or self._found_more()
+            return bool(self.control.active or self.runner.busy) or self._found_more()
         did = self._exchange()
         if self._lost_since or not self._answered:
             self._backend_answers()
@@ -79,7 +80,7 @@ class SlotLoop(Loop):
         starting = self._startable()
         if starting:
             self._start(starting)
-        queues, found = self._control.active, []
+        queues, found = self.control.active, []
         limit = self._room()
         if limit > 0 and queues:
             events.fire(events.JobPopping, self.connection.name, queues)
@@ -174,12 +175,12 @@ class SlotLoop(Loop):
             runner.leave(attempt)
             self._prefetch.ran(attempt.seconds)
             if attempt.outcome is not Outcome.LOST:
-                runner.counts.count(attempt.name, attempt.job.queue, attempt.outcome)
+                runner.count(attempt)
                 self.jobs += 1
 
     def _scale(self) -> None:
         """Have as many slots as the pool, or the store, says."""
-        told = self._control.slots if self._member is None else self._member.scoreboard.slots
+        told = self.control.slots if self._member is None else self._member.scoreboard.slots
         if not 1 <= told <= MOST_AT_ONCE or told == self._scaled:
             return
         self._scaled, before = told, self.runner.slots
@@ -280,6 +281,8 @@ class Feed(SlotLoop):
         thread = start_thread("qframe-feed", self._feed)
         try:
             loop.run()
+        except OSError as error:
+            self._leave(f"the event loop is broken: {error}")
         finally:
             thread.join()
             overseer.stop()
@@ -301,8 +304,9 @@ class Feed(SlotLoop):
             self._error = error
         finally:
             self.runner.jobs_loop.stop()
+            self.runner.signals.arm(0.0)  # for a loop that cannot be told: a job closed its files
             if self.runner.stuck is not None and self.runner.jobs_loop.blocked() > _BLOCKED:
-                self._leave_the_loop()
+                self._leave("a job that does not end blocks the event loop")
 
     def _let_go(self) -> None:
         """Leave it to the thread that holds the jobs."""
@@ -343,12 +347,12 @@ class Feed(SlotLoop):
                 why = "its loop is blocked" if cannot else "another job does not end"
                 self.runner.settle_without(each, JobGivenBack(f"its worker ends: {why}"))
 
-    def _leave_the_loop(self) -> None:
-        """End the process: the thread that would is in a job that does not end."""
+    def _leave(self, why: str) -> NoReturn:
+        """End the process where the loop cannot be ended; leases bring back what runs on it."""
         name, reason = self.connection.name, self._reason
         events.fire(events.WorkerStopping, name, self._given, reason, reason.exit_code, self.jobs)
         self._beats.end(self._presence.leave, presence.PARTING)
-        sys.stderr.write("qframe: a job that does not end blocks the event loop: leaving\n")
+        sys.stderr.write(f"qframe: {why}: leaving\n")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(reason.exit_code)
+        os._exit(reason.exit_code or 1)

@@ -124,7 +124,7 @@ class SlotInterrupts:
         with self._lock:
             if not self._runs:
                 return
-            if current.get() is self:  # its code is what the signal has broken into
+            if current.get() is self and not _is_between(frame):  # its code was broken into
                 if self.task is not None and asyncio.current_task(self._loop) is not self.task:
                     self._loop.call_soon_threadsafe(self._cancel)  # in a task it has started
                 else:
@@ -191,6 +191,15 @@ class Steps(Coroutine[Any, Any, Any]):
         self._coroutine.close()
 
 
+def _is_between(frame: FrameType | None) -> bool:
+    """Whether a signal came between two steps: raised there, the job would never see it."""
+    return frame is not None and frame.f_code in _BETWEEN
+
+
+_BETWEEN = {
+    each.__code__
+    for each in (Steps.__next__, Steps.send, Steps.throw, Steps.close, SlotInterrupts.seen)
+}
 _cancellations: dict[type[Interruption], type[Interruption]] = {}
 
 

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
 from typing import ClassVar, TypeVar, cast
 
 from qframe import events
@@ -18,7 +20,7 @@ from qframe.contracts.status import State
 from qframe.dispatch import pusher
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
-from qframe.exceptions import Interruption, JobTimedOut, SettleError
+from qframe.exceptions import BackendUnavailable, Interruption, JobTimedOut, LeaseLost
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.jobs import current as current_job
@@ -79,9 +81,15 @@ class SlotAttempt(SlottedAttempt):
             self.outcome = act()
         except _Left:
             return
-        except BaseException:
-            log.exception("%s cannot be settled; its lease brings it back", self.job.name)
+        except BaseException as error:  # noqa: BLE001 (nothing else would be told of it)
+            self._tell_unsettled(error)
         self.runner.over(self)
+
+    def _tell_unsettled(self, error: BaseException) -> None:
+        # That the backend is away says all; anything else is a fault of ours, or of a listener.
+        shown = None if isinstance(error, BackendUnavailable) else error
+        said = "%s %s cannot be settled; its lease brings it back: %s"
+        log.error(said, self.job.name, self.job.uuid, error, exc_info=shown)
 
     # -- on the loop ------------------------------------------------------------------------------
 
@@ -92,8 +100,8 @@ class SlotAttempt(SlottedAttempt):
             self.outcome = await self._started_on_loop()
         except _Left:
             return
-        except BaseException:
-            log.exception("%s cannot be settled; its lease brings it back", self.job.name)
+        except BaseException as error:  # noqa: BLE001 (as above)
+            self._tell_unsettled(error)
         self.runner.over(self)
 
     async def _started_on_loop(self) -> Outcome:
@@ -104,11 +112,12 @@ class SlotAttempt(SlottedAttempt):
             self.has_ended()
             if self.scoreboard is not None:
                 self.scoreboard.settling()
-            seconds = time.monotonic() - self.began
-            outcome = await self._settle_on_loop(self.conclude(report), seconds)
+            self.ran = seconds = time.monotonic() - self.began
+            outcome = self.outcome = await self._settle_on_loop(self.conclude(report), seconds)
         finally:
             runner.running.pop(job, None)
             runner.cancellation.ended(job)
+            self.traced()
         if self.scoreboard is not None:
             self.scoreboard.settled(deferred=runner.exchange.defers(job))
         events.fire(events.JobAttempted, job, report.error)
@@ -133,7 +142,7 @@ class SlotAttempt(SlottedAttempt):
             handler = execution.perform_on_loop(self.instance, self.runner.middleware)
             result = await Steps(handler, interrupts)
             await pusher.wait_on_loop()
-            if await self._apart(self._has_succeeded):
+            if await self._where_it_may_ask(self._has_succeeded):
                 await execution.tell_on_loop(self.instance, "succeeded")
         except BaseException as raised:  # noqa: BLE001 (whatever a job raises is its outcome)
             error = None if self._handled else raised
@@ -141,12 +150,14 @@ class SlotAttempt(SlottedAttempt):
             interrupts.not_running()
         if self.is_left:
             raise _Left
-        return Report(await self._apart(lambda: self._ended_by(error)), result)
+        return Report(await self._where_it_may_ask(lambda: self._ended_by(error)), result)
+
+    async def _where_it_may_ask(self, act: Callable[[], T]) -> T:
+        """Do what asks the database, where the job was completed in a transaction, in a thread."""
+        return await self._apart(act) if self.job.is_completing else act()
 
     async def _apart(self, act: Callable[[], T]) -> T:
-        """Do what asks the database, where the job was completed in a transaction, in a thread."""
-        if not self.job.is_completing:
-            return act()
+        """Do in a thread what would keep the loop from the others."""
         return await asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
 
     async def _settle_on_loop(self, verdict: Verdict, seconds: float) -> Outcome:
@@ -156,32 +167,15 @@ class SlotAttempt(SlottedAttempt):
         if outcome is Outcome.LOST:
             self.runner.lost(job, self.name)
             return outcome
-        if not job.is_settled and not await self._said(end):
-            return Outcome.LOST
+        if not job.is_settled:
+            settle = partial(self.runner.settled, job, end, self.name)
+            waits = end.state is not State.COMPLETE or any(each.asks for each in job.features)
+            if not (await self._apart(settle) if waits else settle()):
+                return Outcome.LOST
         if outcome is Outcome.FAILED and isinstance(end.error, BaseException):
             await self._tell_failed_on_loop(end.error)
         self._tell(outcome, end, seconds)
         return outcome
-
-    async def _said(self, end: End) -> bool:
-        """End the job with the next exchange, and wait for what comes of that where it may fail."""
-        loop = asyncio.get_running_loop()
-        heard: asyncio.Future[bool] = loop.create_future()
-        waits = end.state is not State.COMPLETE
-
-        def told(ours: bool) -> None:
-            self.runner.jobs_loop.call(_set, heard, ours)
-
-        try:
-            self.runner.exchange.defer(self.job, end, told if waits else None)
-        except SettleError as error:
-            log.warning("%s", error)
-            ours = False
-        else:
-            ours = await heard if waits else True
-        if not ours:
-            self.runner.lost(self.job, self.name)
-        return ours
 
     async def _tell_failed_on_loop(self, error: BaseException) -> None:
         self.error, self._has_told_failed = error, True
@@ -227,11 +221,6 @@ class SlotAttempt(SlottedAttempt):
 
 class _Left(BaseException):
     """The handler has ended, after its job was settled without it."""
-
-
-def _set(heard: asyncio.Future[bool], ours: bool) -> None:
-    if not heard.done():
-        heard.set_result(ours)
 
 
 class SlotRunner(SlottedRunner):
@@ -355,28 +344,19 @@ class SlotRunner(SlottedRunner):
         self.watchdog.cancel()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def settled(self, job: ReservedJob, end: End, name: str = "") -> bool:
+    def say(self, job: ReservedJob, end: End) -> None:
         """Settle with the next exchange; waits for what comes of that, where it may fail."""
-        heard = threading.Event()
-        answers: list[bool] = []
+        if end.state is State.COMPLETE:
+            self.exchange.defer(job, end)
+            return
+        ours: SimpleQueue[bool] = SimpleQueue()
+        self.exchange.defer(job, end, ours.put)
+        if not ours.get():
+            raise LeaseLost(f"{job.name} {job.uuid}: its lease had passed to another worker")
 
-        def told(ours: bool) -> None:
-            answers.append(ours)
-            heard.set()
-
-        waits = end.state is not State.COMPLETE
-        try:
-            self.exchange.defer(job, end, told if waits else None)
-        except SettleError as error:
-            log.warning("%s", error)
-            answers.append(False)
-        else:
-            if waits:
-                heard.wait()
-        if answers == [False]:
-            self.lost(job, name)
-            return False
-        return True
+    def rest(self, seconds: float) -> None:
+        """Let some time pass; signals are the other thread's to hear."""
+        time.sleep(seconds)
 
     # -- what ends jobs ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from django.conf import settings
 from sqlalchemy.engine import make_url
 
 from qframe import Queueable, bulk, chain, dispatch, job_status
+from qframe.drivers.database.caller import CallerConnection
 from qframe.exceptions import InvalidTransaction
 from qframe.testing import drain
 from tests.support.shop import Shop
@@ -335,6 +336,29 @@ def test_a_refused_unique_job_leaves_the_transaction_as_it_was(shop: Shop, calle
     dispatch(Ship()).within(caller.given)
     caller.commit()
     assert (shop.waiting(), shop.orders()) == (2, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("shop", "caller"),
+    [("postgres", psycopg_connection), ("postgres", psycopg2_connection)],
+    indirect=True,
+)
+def test_a_connection_is_asked_once_which_database_it_is_on(
+    shop: Shop, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    run = CallerConnection.run
+
+    def noted(self: CallerConnection, *told: Any) -> Any:
+        asked.append(told[0])
+        return run(self, *told)
+
+    monkeypatch.setattr(CallerConnection, "run", noted)
+    for _ in range(2):
+        dispatch(Ship()).within(caller.given)
+        caller.commit()
+    assert asked.count("SELECT current_database()") == 1
+    assert shop.waiting() == 2
 
 
 def test_django_outside_of_atomic_is_refused(shop: Shop) -> None:

@@ -223,6 +223,7 @@ class Move:
         new = self.target.command("CLUSTER", "MYID")
         for node in (self.target, self.source, *self.cluster.masters):
             node.command("CLUSTER", "SETSLOT", self.slot, "NODE", new)
+        self.cluster.wait_until_epochs_are_known()
 
 
 def test_a_queue_that_has_moved_is_found(cluster: RedisCluster, backend: Backend) -> None:

@@ -1,0 +1,144 @@
+"""Fills the default connection, and says how long each page of the web view takes on it.
+
+    python -m benchmarks.apps.filled_page WAITING FAILED
+
+Prints JSON: the seconds of each look at each page, calls of the backend, and the memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from qframe import manager
+from qframe.connection import Connection
+from qframe.contracts import FailedJob, History
+from qframe.contracts.step import Operation, Push, Record, Step
+from qframe.web import app
+from qframe.web.app import pause
+
+LOOKS = 12
+_NOW = time.time()
+_PAUSE = 0.2
+_STILL = 5
+"""So many looks alike an open page has had before it is looked at less often."""
+_STILL_LOOKS = 4
+_AT_ONCE = 2000
+_CALLS = (
+    *("apply", "read", "scan", "sizes", "queues", "browse", "search", "spans", "peek", "check"),
+    *("list_failed", "find_failed", "count_failed", "latch"),
+)
+PAGES = {
+    "overview": "/",
+    "queues": "/queues",
+    "waiting jobs": "/jobs?queue=mail",
+    "waiting jobs, filtered": "/jobs?queue=mail&filter=args.user:7",
+    "failed by cause": "/failed",
+    "failed by time": "/failed?by=time",
+    "failed, filtered": "/failed?filter=error:199999",
+    "one failed job": "/failed/f-00000005",
+    "one waiting job": "/jobs/{waiting}?queue=mail",
+    "workers": "/workers",
+    "batches": "/batches",
+    "classes": "/classes",
+    "Prometheus": "/metrics",
+}
+
+
+def main() -> None:
+    """Fill, look, and print."""
+    waiting, failed = map(int, sys.argv[1:])
+    connection = manager.default().connection()
+    _fill(connection, waiting, failed)
+    count = _counted(connection)
+    client = TestClient(app(authorize=lambda _: "act"), base_url="http://localhost")
+    times: dict[str, list[float]] = {}
+    calls: dict[str, int] = {}
+    known = _uuid(waiting * 5 // 8, waiting)
+    client.get("/healthz")  # the first request of all makes the test client's own loop
+    for name, page in PAGES.items():
+        path = page.replace("{waiting}", known)
+        for _ in range(LOOKS):
+            before, began = count(), time.perf_counter()
+            said = client.get(path)
+            times.setdefault(name, []).append(time.perf_counter() - began)
+            calls[name] = max(calls.get(name, 0), count() - before)
+            assert said.status_code == 200, (path, said.text)  # noqa: S101 (a page that fails is none)
+            time.sleep(_PAUSE)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"times": times, "calls": calls, "open": _open(client, count), "mb": peak}))
+
+
+def _fill(connection: Connection, waiting: int, failed: int) -> None:
+    def push(number: int) -> Operation:
+        data = {"user": number % 1000}
+        message = {"uuid": _uuid(number, waiting), "job": "app.Send", "data": data}
+        return Push("mail", json.dumps(message).encode(), 0)
+
+    def record(number: int) -> Operation:
+        frames = (
+            f'Traceback (most recent call last):\n  File "/app/x.py", line 3, in f{number % 40}\n'
+        )
+        return Record(
+            FailedJob(
+                uuid=f"f-{number:08}",
+                connection=connection.name,
+                queue="mail",
+                payload=b'{"uuid":"x","job":"app.Send","data":{"user":7}}',
+                exception=f"{frames}    x()\nValueError: bad {number}",
+                name="app.Send",
+                attempts=3,
+                history=History(),
+                failed_at=time.time() - number,
+            )
+        )
+
+    for make, many in ((push, waiting), (record, failed)):
+        for first in range(0, many, _AT_ONCE):
+            numbers = range(first, min(many, first + _AT_ONCE))
+            connection.backend.apply(Step(None, *map(make, numbers)))
+
+
+def _uuid(number: int, count: int) -> str:
+    """Give the id of a job that was dispatched at an even pace in the last hour."""
+    made = int((_NOW - 3600 + 3600 * number / count) * 1000)
+    whole = f"{made:012x}7{number % 4096:03x}8{number:015x}"
+    return "-".join((whole[:8], whole[8:12], whole[12:16], whole[16:20], whole[20:]))
+
+
+def _counted(connection: Connection) -> Callable[[], int]:
+    """Have the calls of the backend counted."""
+    counts = [0]
+    backend: Any = connection.backend
+
+    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def called(*arguments: Any, **more: Any) -> Any:  # noqa: ANN401 (any call's)
+            counts[0] += 1
+            return call(*arguments, **more)
+
+        return called
+
+    for name in _CALLS:
+        setattr(backend, name, counting(getattr(backend, name)))
+    return lambda: counts[0]
+
+
+def _open(client: TestClient, count: Callable[[], int]) -> float:
+    """Give how many calls a second an open page makes where nothing happens."""
+    before, began = count(), time.monotonic()
+    for _ in range(_STILL_LOOKS):
+        client.get("/")
+        time.sleep(pause(_STILL))
+    return (count() - before) / (time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    main()

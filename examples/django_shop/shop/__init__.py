@@ -1,0 +1,1 @@
+"""The shop: orders, and the jobs that follow them."""

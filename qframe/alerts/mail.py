@@ -1,0 +1,65 @@
+"""Mail: an alert by SMTP, over TLS whose certificate names the host."""
+
+from __future__ import annotations
+
+from qframe.alerts.channel import Channel, NotTold, headline, trusting, why
+from qframe.alerts.deadline import Deadline
+from qframe.alerts.life import Telling
+from qframe.config import MailSettings
+from qframe.drivers import process
+from qframe.payload.timing import iso
+
+_READY = 220
+"""What a server answers first."""
+
+
+class Mail(Channel):
+    """A mail, by SMTP."""
+
+    def __init__(self, settings: MailSettings) -> None:
+        self.timeout = settings.timeout
+        self._settings = settings
+
+    def tell(self, telling: Telling) -> None:
+        """Send it."""
+        import smtplib  # noqa: PLC0415 (only who mails needs it)
+        from email.message import EmailMessage  # noqa: PLC0415 (as above)
+
+        settings, alert = self._settings, telling.alert
+        mail = EmailMessage()
+        mail["Subject"] = f"[qframe] {headline(telling)}"
+        mail["From"], mail["To"] = settings.sender, ", ".join(settings.to)
+        mail["Message-ID"] = f"<{telling.id}@qframe>"
+        mail["Auto-Submitted"] = "auto-generated"
+        lines = {
+            "rule": alert.rule,
+            "connection": alert.connection,
+            "subject": alert.what,
+            "value": f"{alert.value:g}",
+            "since": f"{iso(alert.since)} UTC",
+            "told by": process.NAME,
+        }
+        shown = [f"{name + ':':<12}{text}" for name, text in lines.items() if text]
+        mail.set_content("\n".join([headline(telling), "", *shown, ""]))
+        secure = trusting(settings.ca) if settings.tls != "none" else None
+        server = smtplib.SMTP()
+        server._host = settings.host  # type: ignore[attr-defined]  # noqa: SLF001 (its name for TLS)
+        with Deadline(self.timeout) as deadline:
+            try:
+                server.sock = deadline.connect(settings.host, settings.port)
+                if secure is not None and settings.tls == "tls":
+                    server.sock = secure.wrap_socket(server.sock, server_hostname=settings.host)
+                code, said = server.getreply()
+                if code != _READY:
+                    raise smtplib.SMTPConnectError(code, said)
+                if settings.tls == "starttls":
+                    server.starttls(context=secure)
+                if settings.user is not None and settings.password is not None:
+                    server.login(settings.user, settings.password.get_secret_value())
+                server.send_message(mail)
+            except smtplib.SMTPResponseException as error:
+                raise NotTold(f"{settings.host} answered {error.smtp_code}") from None
+            except (OSError, smtplib.SMTPException) as error:
+                raise NotTold(f"{settings.host}: {why(error)}") from None
+            finally:
+                server.close()

@@ -1,0 +1,284 @@
+"""`qframe schedule`: list, run, pause, resume, next, test, add, remove, work."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from qframe.connection import Connection
+from qframe.console.connections import Connections, configured, names
+from qframe.console.options import Config, ConnectionOption, Json, QueueOption, Where, not_negative
+from qframe.console.scheduling import work
+from qframe.console.text import say, say_error, say_json, say_rows
+from qframe.dispatch.sync import SyncConnection
+from qframe.exceptions import ConfigurationError, InvalidJob
+from qframe.jobs.foreign import Foreign
+from qframe.manager import QueueManager
+from qframe.operations import lists
+from qframe.operations import schedules as operations
+from qframe.operations.planned import PlannedSchedules, payload_of
+from qframe.operations.schedules import ScheduleState
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
+from qframe.schedules.calendar import shown
+from qframe.schedules.rows import ScheduleRow, row_of
+from qframe.schedules.schedulers import able
+from qframe.schedules.terms import DAY
+
+_MOST = 10_000
+"""So many planned times are shown at most."""
+Name = Annotated[str, typer.Argument(help="The schedule's name, or how it begins; or its job.")]
+Optional = Annotated[str, typer.Argument(help="The schedule's name; without it, all.")]
+
+
+def list_(*, where: Where = "", as_json: Json = False, config: Config = None) -> int:
+    """List the schedules: of the code, and those added at run time, the next one first.
+
+    qframe schedule list
+    qframe schedule list --json
+    qframe schedule list --where 'state:late,failed'
+    """
+    planned = PlannedSchedules(configured(config))
+    found = lists.SCHEDULES.chosen(planned.states(), where)
+    for error in dict.fromkeys(map(str, planned.silent)):
+        say_error(error, 0)
+    if as_json:
+        say_json([each.model_dump() for each in found])
+    elif found or not planned.silent:
+        say_rows([_row(each) for each in found], empty="there are no schedules")
+    return 69 if planned.silent else 0
+
+
+def _row(state: ScheduleState) -> dict[str, Any]:
+    last = state.runs[0] if state.runs else None
+    ended = "" if last is None else f"{last.state} {last.error}".strip()
+    zone = "" if state.timezone == "UTC" else f" {state.timezone}"
+    return {
+        "name": state.name,
+        "when": state.when + zone,
+        "job": state.job,
+        "to": f"{state.connection}:{state.queue}",
+        "next (UTC)": "paused" if state.paused else state.next_at or "over",
+        "last (UTC)": "" if last is None else last.planned_at,
+        "ended": one_line(ended, 60),
+    }
+
+
+def run(name: Name, *, as_json: Json = False, config: Config = None) -> None:
+    """Queue a schedule's job now, whatever its conditions say, and print its id.
+
+    qframe schedule run nightly
+    """
+    connection, schedule, uuid = PlannedSchedules(configured(config)).run(name)
+    if as_json:
+        say_json({"uuid": uuid, "schedule": schedule.title, "connection": connection.name})
+    else:
+        say(uuid)
+
+
+def try_(name: Name, *, config: Config = None) -> int:
+    """Run a schedule's job here and now, in this process, as `dispatch_sync` does.
+
+    qframe schedule test nightly
+    """
+    queues = configured(config)
+    _, schedule = PlannedSchedules(queues).find(name)
+    if isinstance(schedule.job, Foreign):
+        raise ConfigurationError(f"{schedule.job.name} runs in another program: use run")
+    sync = queues.connection("sync")
+    if not isinstance(sync, SyncConnection):
+        raise ConfigurationError("the connection 'sync' is configured with another driver")
+    began = time.monotonic()
+    try:
+        result = sync.run(schedule.job, payload_of(schedule))
+    except Exception as error:  # noqa: BLE001 (the job's own)
+        return say_error(f"{schedule.title}: {type(error).__name__}: {error}", 1)
+    say(f"{schedule.title}: done in {time.monotonic() - began:.3f} s")
+    if result is not None:
+        say(one_line(repr(result), 500))
+    return 0
+
+
+def next_(
+    count: Annotated[int, typer.Argument(help="So many planned times.")] = 10,
+    name: Optional = "",
+    *,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show the next planned times, of all schedules or one, in their zones.
+
+    qframe schedule next
+    qframe schedule next 5 nightly
+    """
+    not_negative("the number", count)
+    if count > _MOST:
+        raise ConfigurationError(f"the number must be at most {_MOST:,}, got {count:,}")
+    planned = PlannedSchedules(configured(config))
+    rows = [
+        {
+            "at": iso(moment) if as_json else shown(moment, schedule.terms.calendar.zone),
+            "name": schedule.title,
+            "job": schedule.job_name,
+            "connection": connection.name,
+        }
+        for moment, connection, schedule in islice(planned.coming(name), count)
+    ]
+    say_rows(rows, empty="nothing is planned", as_json=as_json)
+
+
+def pause(
+    name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
+) -> None:
+    """Dispatch no more of a schedule, or of any, until resumed; planned times pass by.
+
+    qframe schedule pause nightly
+    qframe schedule pause
+    """
+    _each(operations.pause, "paused", name, connection, configured(config))
+
+
+def resume(
+    name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
+) -> None:
+    """Undo `pause`: of one schedule, or, without a name, every pause there is.
+
+    qframe schedule resume nightly
+    qframe schedule resume
+    """
+    _each(operations.resume, "resumed", name, connection, configured(config))
+
+
+def _each(
+    act: Callable[..., None], done: str, name: str, only: str | None, queues: QueueManager
+) -> None:
+    """Do something to a schedule, or to all of each connection, or of the `only` one."""
+    if name:
+        connection, schedule = PlannedSchedules(queues).find(name)
+        act(queues, connection, schedule.title)
+        say(f"{done} {schedule.title}")
+        return
+    answers = Connections(queues, only).each(lambda each: act(queues, each))
+    say(f"{done} every schedule of {names(answers)}")
+
+
+def add(  # noqa: PLR0913 (one for each option of the command)
+    name: Annotated[str, typer.Argument(help="A new name.")],
+    job: Annotated[str, typer.Argument(help="Module and class: app.jobs.SendReport")],
+    when: Annotated[str, typer.Argument(help="Cron, or Laravel's words.")],
+    *,
+    data: Annotated[str, typer.Option(help="The job's fields as a JSON object.")] = "{}",
+    timezone: Annotated[str, typer.Option(help="Like Europe/Vienna.")] = "",
+    queue: QueueOption = None,
+    missed: Annotated[str, typer.Option(help="Missed runs: none, last, all.")] = "last",
+    grace: Annotated[int, typer.Option(help="Make up for none older, in seconds.")] = 3600,
+    overlap: Annotated[
+        bool, typer.Option("--without-overlapping", help="Skip while the one before runs.")
+    ] = False,
+    overlap_expires: Annotated[
+        int | None, typer.Option(help="For at most so many seconds (a day).")
+    ] = None,
+    spread: Annotated[int, typer.Option(help="Delay each run by up to so many seconds.")] = 0,
+    maintenance: Annotated[
+        bool, typer.Option("--even-in-maintenance-mode", help="Also while all is paused.")
+    ] = False,
+    foreign: Annotated[bool, typer.Option("--foreign", help="Laravel runs the job.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Instead of the one of this name.")
+    ] = False,
+    connection: ConnectionOption = None,
+    config: Config = None,
+) -> None:
+    """Add a schedule that workers take up within some seconds; code needs no change.
+
+    qframe schedule add nightly app.jobs.SendReport 'daily_at 13:00; weekdays'
+    qframe schedule add sync app.jobs.Sync '*/5 * * * *' --data '{"shop": 7}' --spread 60
+    qframe schedule add import app.jobs.Import hourly --without-overlapping --overlap-expires 7200
+    """
+    queues = configured(config)
+    planned = PlannedSchedules(queues)
+    if any(each.title == name and each.row is None for _, each in planned.all):
+        raise ConfigurationError(f"the code has a schedule {one_line(name, 150)!r} already")
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"the data is not JSON: {one_line(str(error))}") from None
+    row = row_of(
+        job=job,
+        data=fields,
+        when=when,
+        timezone=timezone,
+        queue=queue,
+        missed=missed,
+        grace=grace,
+        overlap=_overlap_of(overlap_expires, wanted=overlap),
+        maintenance=maintenance,
+        spread=spread,
+        foreign=foreign,
+        added_at=round(time.time(), 3),
+        added_by=_who(),
+    )
+    to = queues.connection(connection) if connection else _connection_of(planned, row)
+    made = planned.rows.add(to, name, row, replace=replace)
+    coming = made.terms.calendar.next(time.time())
+    say(f"added {name} to {to.name}: next at {shown(coming, made.terms.calendar.zone)}")
+
+
+def _overlap_of(expires: int | None, *, wanted: bool) -> float:
+    """Give the `overlap` of a row, as two options say; raises `ConfigurationError`."""
+    if not wanted and expires is not None:
+        raise ConfigurationError("--overlap-expires says for how long: add --without-overlapping")
+    if expires is not None and expires < 1:
+        raise ConfigurationError(f"--overlap-expires must be at least 1, got {expires}")
+    return float(DAY if expires is None else expires) if wanted else 0.0
+
+
+def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
+    """Give the connection a row's job names, or else the default one."""
+    job = planned.rows.schedule("x", row).job
+    return planned.queues.connection(job.connection)
+
+
+def remove(name: Name, *, config: Config = None) -> None:
+    """Remove a schedule that was added at run time; it stops at once, everywhere.
+
+    qframe schedule remove nightly
+    """
+    planned = PlannedSchedules(configured(config))
+    removed = [each for each in able(planned.queues) if planned.rows.remove(each, name)]
+    if not removed:
+        _, schedule = planned.find(name)
+        if schedule.row is None:
+            raise ConfigurationError(
+                f"{schedule.title!r} is in the code, at {schedule.place}: remove it there, or "
+                "pause it"
+            )
+        raise ConfigurationError(f"say its whole name: {schedule.title!r}")
+    say(f"removed {name} from {names((each, None) for each in removed)}")
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+COMMANDS: dict[str, Callable[..., object]] = {
+    "list": list_,
+    "next": next_,
+    "run": run,
+    "test": try_,
+    "pause": pause,
+    "resume": resume,
+    "add": add,
+    "remove": remove,
+    "work": work,
+}
+"""The commands of the group, in the order of its help."""

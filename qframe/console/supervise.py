@@ -1,0 +1,224 @@
+"""`qframe supervise`: pools that the configuration describes, of as many workers as queues need."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qframe import events
+from qframe.config import SupervisorSettings
+from qframe.connection import Connection
+from qframe.console import title
+from qframe.console.connections import configured
+from qframe.console.options import Config
+from qframe.console.output import Output
+from qframe.console.pool import PoolReport
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.payload.text import nearest, one_line
+from qframe.worker import StopReason, WorkerOptions, balance, roster
+from qframe.worker import queues as queues_told
+from qframe.worker.options import USAGE
+from qframe.worker.pool.balancing import Balancing, Change
+from qframe.worker.pool.child import PoolMember
+from qframe.worker.pool.rescuer import Rescuer
+from qframe.worker.pool.supervisor import Supervisor
+from qframe.worker.pool.together import NoPresence, NoRescuer
+
+_LISTENED = events.SupervisorScaled.__name__
+_COMMAND = "supervise"
+
+
+def supervise(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which supervisors; all unless said.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
+    config: Config = None,
+) -> int:
+    """Keep as many workers running as the queues need, by [supervisors.NAME] of the configuration.
+
+      qframe supervise
+      qframe supervise mail --json
+
+    \b
+    Signals and exit codes are those of `qframe work`.
+    """  # noqa: D301 (\b keeps typer from folding the lines)
+    if sys.platform == "win32":
+        raise ConfigurationError("supervise needs signals and runs on Linux and macOS")
+    member = PoolMember.joined()
+    queues = configured(config)
+    listeners = queues.settings.listeners  # others are the workers': nothing of theirs is imported
+    queues.settings.listeners = {name: listeners[name] for name in listeners if name == _LISTENED}
+    known = [*queues.settings.supervisors]
+    if not known:
+        raise ConfigurationError("no supervisor is configured: add [supervisors.NAME] with queues")
+    for name in names or ():
+        if name not in known:
+            raise ConfigurationError(
+                f"no supervisor is called {one_line(name, 60)!r}{nearest(name, known)}; "
+                f"configured are {', '.join(known)}"
+            )
+    chosen = [*dict.fromkeys(names or known)]
+    for name in chosen:  # what is wrong of one is said before any begins
+        described(name, queues)
+    output = Output(as_json=as_json, quiet=quiet)
+    if len(chosen) > 1:
+        return _together(chosen, output, config)
+    return _alone(chosen[0], queues, output, config, member)
+
+
+def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.Plan]:
+    """Give what its workers are told, and how they are balanced; raises `ConfigurationError`."""
+    told = queues.settings.supervisors[name]
+    connection = told.connection or queues.settings.default
+    try:
+        queues.settings.connection(connection)
+        options = _options(name, connection, told)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"supervisors.{name}: {error}") from None
+    for given in told.queues:
+        if queues_told.bounded([given])[1]:  # so a worker would read it
+            bare, _, most = given.rpartition(":")
+            raise ConfigurationError(
+                f"supervisors.{name}: queues: {given!r} has a bound: name {bare!r}, "
+                f"and say per_worker = {most} in [queues.{bare}]"
+            )
+    worked = tuple(told.queues) or (queues.connection(connection).default_queue,)
+    plan = balance.Plan(
+        queues=(",".join(worked),) if told.balance == "off" else worked,
+        balance=told.balance,
+        strategy=told.strategy,
+        order=told.order,
+        weights=told.weights,
+        least=told.min_processes,
+        most=told.max_processes,
+        shift=told.balance_max_shift,
+        clear_within=told.clear_within,
+        slots=told.concurrency,
+    )
+    return options, plan
+
+
+def _options(name: str, connection: str, told: SupervisorSettings) -> WorkerOptions:
+    backoff = told.backoff if isinstance(told.backoff, list) else [told.backoff]
+    return WorkerOptions(
+        connection=connection,
+        queues=tuple(told.queues),
+        name=name,
+        timeout=told.timeout,
+        tries=told.tries,
+        backoff=tuple(backoff),
+        grace=told.grace,
+        sleep=told.sleep,
+        rest=told.rest,
+        memory=told.memory,
+        max_jobs=told.max_jobs,
+        max_time=told.max_time,
+        force=told.force,
+        concurrency=told.concurrency,
+        isolate=told.isolate,
+        preload=told.preload,
+        schedule=told.schedule,
+    )
+
+
+def _alone(
+    name: str, queues: QueueManager, output: Output, config: Path | None, member: PoolMember | None
+) -> int:
+    """Run one supervisor and give its exit code."""
+    options, plan = described(name, queues)
+    told = queues.settings.supervisors[name]
+    connection = options.connection or queues.settings.default
+    report = PoolReport(output)
+
+    def scaled(change: Change) -> None:
+        report.scaled(change)
+        events.fire(events.SupervisorScaled, name, connection, *_facts(change))
+
+    def connect() -> Connection:
+        return queues.connection(connection)
+
+    sizes = balance.begin(plan)
+    least = plan.least * len(plan.queues)
+    entry = roster.introduced_pool(options, connection, sum(sizes.values()), least, plan.most)
+    entry = entry.model_copy(update={"queues": plan.queues, "shares": sizes})
+    title.say(f"supervisor {name} on {connection}")
+    os.nice(told.nice)  # its workers inherit it
+    pool = Supervisor(
+        {group: _worker(options, group, output, config) for group in plan.queues},
+        sizes,
+        options,
+        Rescuer(connect, options, report.rescued),
+        Balancing(connect, queues.close, entry, plan, told.balance_cooldown, scaled),
+        report,
+        stop_timeout=told.stop_timeout,
+        # Those that end are in a job yet, and must not keep others from beginning; but with hours
+        # of work each they would be ever more.
+        bound=2 * plan.most,
+        member=member,
+    )
+    output.header(
+        connection, options, plan.queues, supervisor=name, balance=plan.balance,
+        processes=f"{least} to {plan.most}",
+    )  # fmt: skip
+    return _ended(pool, output, member)
+
+
+def _facts(change: Change) -> tuple[str, int, int, str]:
+    return change.queue, change.processes, change.before, change.why
+
+
+def _ended(pool: Supervisor, output: Output, member: PoolMember | None) -> int:
+    """Run a pool, and say how it ended."""
+    code = pool.run()
+    reason = StopReason.INTERRUPTED if pool.was_stopped else "all have ended"
+    if member is not None:
+        member.scoreboard.farewell(reason, pool.totals)
+    if code != USAGE:  # else a worker has said it, and that is enough
+        output.closing(reason, pool.totals)
+    return code
+
+
+def _together(names: Sequence[str], output: Output, config: Path | None) -> int:
+    """Run several, each in a process of its own, which is started again when it dies."""
+    commands = {name: [*_program(), _COMMAND, name, *_common(output, config)] for name in names}
+    title.say(f"supervisors {', '.join(names)}")
+    options = WorkerOptions(timeout=0, schedule=False)
+    report = PoolReport(output, "supervisor")
+    sizes = dict.fromkeys(names, 1)
+    pool = Supervisor(commands, sizes, options, NoRescuer(), NoPresence(), report)
+    return _ended(pool, output, None)
+
+
+def _worker(options: WorkerOptions, group: str, output: Output, config: Path | None) -> list[str]:
+    """Give the command of a worker."""
+    backoff = ",".join(f"{each:g}" for each in options.backoff)
+    command = [*_program(), "work", str(options.connection), "--queue", group]
+    command += ["--name", options.name, "--backoff", backoff, *_common(output, config)]
+    for option in ("timeout", "tries", "grace", "sleep", "rest", "memory"):
+        command += [f"--{option}", f"{getattr(options, option)}"]
+    command += ["--max-jobs", str(options.max_jobs), "--max-time", str(options.max_time)]
+    command += ["--concurrency", str(options.concurrency)]
+    for option in ("isolate", "preload", "force"):
+        command += [f"--{option}"] * bool(getattr(options, option))
+    return command + ["--no-schedule"] * (not options.schedule)
+
+
+def _common(output: Output, config: Path | None) -> list[str]:
+    told = ["--config", os.fspath(config)] if config is not None else []
+    return [*told, *["--json"] * output.as_json, *["--quiet"] * output.quiet]
+
+
+def _program() -> list[str]:
+    """Give what this process was started by, up to the name of the command."""
+    if not sys.executable or _COMMAND not in sys.orig_argv:
+        raise ConfigurationError("supervise needs to know how it was started, and does not")
+    return [sys.executable, *sys.orig_argv[1 : sys.orig_argv.index(_COMMAND)]]

@@ -1,0 +1,136 @@
+"""`qframe web` and `qframe metrics`: the page, and Prometheus' one, served by this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qframe.console.connections import configured
+from qframe.console.options import Config
+from qframe.console.text import say
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+_PATIENCE = 2
+"""Seconds open pages have to end."""
+
+
+def web(
+    *,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0: any free one.")] = 8470,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody act.")] = False,
+    config: Config = None,
+) -> None:
+    """Serve the page that shows queues, jobs, failures and workers, and acts on them.
+
+    On another address than loopback it needs a password or token: [web] in the configuration, or
+    QFRAME_WEB__PASSWORD.
+
+      qframe web
+      qframe web --host 0.0.0.0 --port 80 --read-only
+    """
+    from qframe.web import Visitor, app  # noqa: PLC0415 (needs what is not always installed)
+    from qframe.web.access import Passwords, granted  # noqa: PLC0415
+
+    queues = configured(config)
+    access = "read" if read_only else queues.settings.web.access
+    granted(access)  # raises for an action there is none of
+    guards = _passwords(queues)
+    _check(host, bool(guards))
+    if guards:
+        page = app(queues, Passwords(*guards, access), challenge=True)
+    else:
+        page = app(queues, lambda _: Visitor("somebody on this machine", access), local=True)
+    _serve(page, host, port, "qframe web")
+
+
+def metrics(
+    *,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0: any free one.")] = 9470,
+    config: Config = None,
+) -> None:
+    """Serve the page that Prometheus reads, /metrics, and nothing else.
+
+    What it needs on another address than loopback is as of `qframe web`.
+
+      qframe metrics --port 9470
+    """
+    from qframe.web.access import Passwords  # noqa: PLC0415 (needs what is not always installed)
+    from qframe.web.app import metrics_app  # noqa: PLC0415
+
+    queues = configured(config)
+    guards = _passwords(queues)
+    _check(host, bool(guards))
+    page = metrics_app(queues, Passwords(*guards, "read") if guards else None)
+    _serve(page, host, port, "qframe metrics", "/metrics")
+
+
+def _passwords(queues: QueueManager) -> tuple[str | None, str | None] | None:
+    """Give password and token; None where there is neither."""
+    settings = queues.settings.web
+    password, token = (
+        None if each is None else each.get_secret_value()
+        for each in (settings.password, settings.token)
+    )
+    return (password, token) if password or token else None
+
+
+def _check(host: str, guarded: bool) -> None:
+    """Raise `ConfigurationError` where all the network could come in."""
+    from qframe.web.guard import is_loopback  # noqa: PLC0415 (as above)
+
+    if not guarded and not is_loopback(host):
+        raise ConfigurationError(
+            f"--host {host} lets others in: set password or token under [web] in the "
+            "configuration (or QFRAME_WEB__PASSWORD) first"
+        )
+
+
+def _serve(page: ASGIApp, host: str, port: int, what: str, path: str = "/") -> None:
+    import uvicorn  # noqa: PLC0415 (as above)
+
+    listening = _bound(host, port)
+    with listening:
+        shown = f"[{host}]" if ":" in host else host
+        say(f"{what} on http://{shown}:{listening.getsockname()[1]}{path}")
+        settings = uvicorn.Config(
+            page,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            # Who guesses passwords could otherwise have a new address for each, by X-Forwarded-For.
+            proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
+            timeout_graceful_shutdown=_PATIENCE,
+        )
+        # What uvicorn raises anew once it has ended as it was told to is no trouble.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Give a socket that is bound; raises `ConfigurationError` where that cannot be."""
+    if not 0 <= port < 2**16:
+        raise ConfigurationError(f"--port takes a number up to 65535, not {port}")
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        made = socket.socket(family, kind, number)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
+    return made

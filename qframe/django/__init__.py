@@ -1,0 +1,1 @@
+"""qframe in a Django project: `INSTALLED_APPS += ["qframe.django"]`, settings under `QFRAME`."""

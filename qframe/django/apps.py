@@ -1,0 +1,73 @@
+"""The app: settings from `QFRAME`, jobs of all apps, dispatches that follow their transactions."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.core.signals import setting_changed
+from django.db.models.signals import post_migrate, pre_migrate
+from django.utils.module_loading import module_has_submodule
+
+from qframe import config, manager
+from qframe.dispatch import after_commit
+from qframe.django import checks as own_checks
+from qframe.django import conf, database, tables, transactions
+from qframe.jobs import registry
+
+_MODULES = ("jobs", "tasks")
+
+
+class QframeConfig(AppConfig):
+    """Joins qframe and the project; nothing of a backend is opened by it."""
+
+    name = "qframe.django"
+    label = "qframe"
+    verbose_name = "Queue"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Join them."""
+        config.source = conf.source
+        after_commit.find_open = transactions.find_open
+        registry.also[:] = job_modules()
+        manager.use(None)  # what was made before knew nothing of these
+        checks.register(own_checks.check_settings, "qframe")
+        checks.register(own_checks.check_addresses, "urls")
+        setting_changed.connect(_changed, dispatch_uid="qframe")
+        pre_migrate.connect(_begin_anew, sender=self, dispatch_uid="qframe")
+        post_migrate.connect(tables.make, sender=self, dispatch_uid="qframe")
+        _join_tasks()
+        database.clean_around_jobs()  # behind the signals of tasks, whose receivers may use the ORM
+
+
+def job_modules() -> list[str]:
+    """Name the modules `jobs` and `tasks` of all apps; none is imported."""
+    return [
+        f"{app.name}.{name}"
+        for app in apps.get_app_configs()
+        for name in _MODULES
+        if app.name != "qframe.django" and module_has_submodule(app.module, name)
+    ]
+
+
+def _join_tasks() -> None:
+    """Have workers run tasks of `django.tasks`, or of its backport, where there is one."""
+    try:
+        from qframe.django import task_jobs  # noqa: PLC0415 (Django may have no tasks)
+    except ImportError:
+        return
+    task_jobs.join()
+
+
+def _changed(*, setting: str, **_: object) -> None:
+    """Take up a `QFRAME` that a test has overridden."""
+    if setting in {"QFRAME", "DATABASES"}:
+        _begin_anew()
+
+
+def _begin_anew(**_: object) -> None:
+    """Read the settings again: a test runner has given the databases other names."""
+    before = manager.current()
+    if before is not None:
+        before.close()
+    manager.use(None)

@@ -1,0 +1,79 @@
+"""System checks: `QFRAME` is right, and says nothing that cannot work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 (Django's own name)
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import NoReverseMatch, reverse
+
+from qframe import config
+from qframe.contracts.backend import Capability
+from qframe.django import conf
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
+    """Find what is wrong with `QFRAME`; no backend is asked."""
+    try:
+        queues = QueueManager(config.load())
+        default = queues.backend(queues.settings.default)
+    except ConfigurationError as error:
+        return [Error(str(error), id="qframe.E001")]
+    found: list[CheckMessage] = []
+    if conf.mode() == "within" and not _can_push_within(queues, default.capabilities):
+        found.append(
+            Error(
+                f"{conf.NAME}: DISPATCH is 'within', but the jobs of {queues.settings.default!r} "
+                "are in no SQL database and there is no outbox",
+                hint='Name the database\'s connection: "outbox": {"connection": ...}.',
+                id="qframe.E002",
+            )
+        )
+    found += [
+        Warning(
+            f"{conf.NAME}: connections.{name}: its database is in memory, and so are the jobs: "
+            "no worker sees them",
+            id="qframe.W003",
+        )
+        for name in queues.settings.connections
+        if (alias := conf.database_of(name)) is not None and conf.is_in_memory(alias)
+    ]
+    if conf.given() is None:
+        found.append(
+            Warning(
+                "there is no QFRAME in the settings: qframe.toml, or the built-in defaults, hold",
+                hint='QFRAME = {"default": "database", "connections": {"database": '
+                '{"driver": "database", "django": "default"}}}',
+                id="qframe.W001",
+            )
+        )
+    return found
+
+
+def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
+    """Find the web view mounted where it hides the admin's own list."""
+    try:
+        board = str(reverse("qframe-board:board"))
+        listed = str(reverse("admin:qframe_failedjob_changelist"))
+    except (NoReverseMatch, ImproperlyConfigured):
+        return []
+    if not listed.startswith(board):
+        return []
+    return [
+        Warning(
+            f"the web view at {board} hides the admin's failed jobs at {listed}",
+            hint='Mount it beside them: path("admin/queues/", include("qframe.django.urls")).',
+            id="qframe.W002",
+        )
+    ]
+
+
+def _can_push_within(queues: QueueManager, able: Capability) -> bool:
+    return (
+        Capability.WITHIN in able
+        or Capability.RESERVE not in able
+        or queues.settings.outbox.connection is not None
+    )

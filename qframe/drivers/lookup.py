@@ -1,0 +1,114 @@
+"""Lookup: finds a message by its uuid, first where it must be by the time that the uuid holds."""
+
+from __future__ import annotations
+
+import json
+import time
+from statistics import median
+from typing import NamedTuple
+
+from qframe.contracts.backend import Backend, Found, Span
+from qframe.payload import envelope
+
+CLOSE = 500
+"""So many places before and behind where it must be are looked at first of all: most are there."""
+NEAR = 10_000
+"""So many are looked at then, before all others."""
+AT_ONCE = 20_000
+"""So many places are looked at between two looks at the clock; more where there are very many."""
+_PARTS = 100
+_PROBE = 5
+"""So many messages tell of a place when its messages were dispatched: one may be out of order."""
+
+
+class Look(NamedTuple):
+    """What came of looking for a message."""
+
+    found: Found | None
+    is_complete: bool = True
+    """Whether all places were looked at, unless it was found before."""
+
+
+def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) -> Look:
+    """Look for a message, for about so many seconds, or until it is nowhere.
+
+    One that is just being moved may be missed.
+    """
+    ends = None if seconds is None else time.monotonic() + seconds
+    spans, made = backend.spans(queue), envelope.dispatched_at(uuid)
+    if made is not None:
+        for span in spans:
+            found = _near(backend, queue, uuid, span, made)
+            if found is not None:
+                return Look(found)
+    if ends is None or not spans:
+        return Look(_among(backend, queue, uuid, None))
+    for span in spans:
+        # From the last on: where what is taken first moves the others up, none is missed.
+        size = max(AT_ONCE, (span.end - span.first) // _PARTS)
+        for end in range(span.end, span.first, -size):
+            if time.monotonic() > ends:
+                return Look(None, is_complete=False)
+            part = span._replace(first=max(span.first, end - size), end=end)
+            found = _among(backend, queue, uuid, part)
+            if found is not None:
+                return Look(found)
+    return Look(None)
+
+
+def _among(backend: Backend, queue: str, uuid: str, within: Span | None) -> Found | None:
+    """Find it in some places, in all with None; the text may be part of other messages, too."""
+    for text in _written(uuid):
+        for each in backend.search(queue, text, within=within):
+            if envelope.uuid_of(each.raw_body) == uuid:
+                return each
+    return None
+
+
+def _written(uuid: str) -> list[bytes]:
+    """Give how JSON may write a uuid: PHP escapes `/`, and many what is not ASCII."""
+    plain = uuid.encode("utf-8", "surrogatepass")
+    if uuid.isascii() and uuid.isalnum():
+        return [plain]
+    ways = [json.dumps(uuid, ensure_ascii=escaped)[1:-1] for escaped in (False, True)]
+    ways += [each.replace("/", "\\/") for each in ways]
+    return [*dict.fromkeys([plain, *(each.encode("utf-8", "surrogatepass") for each in ways)])]
+
+
+def _near(backend: Backend, queue: str, uuid: str, span: Span, made: float) -> Found | None:
+    """Find it about where what was dispatched at a moment must be."""
+    there = _where(backend, queue, span, made) if span.in_order else None
+    if there is None:
+        return None
+    before = None
+    for reach in (CLOSE, NEAR):
+        first, end = max(span.first, there[0] - reach), min(span.end, there[1] + reach)
+        if (first, end) != before:
+            found = _among(backend, queue, uuid, span._replace(first=first, end=end))
+            if found is not None:
+                return found
+        before = first, end
+    return None
+
+
+def _where(backend: Backend, queue: str, span: Span, made: float) -> tuple[int, int] | None:
+    """Give the places where what was dispatched at a moment must be, by halving them.
+
+    None where the messages do not tell.
+    """
+    low, high = span.first, span.end
+    while high - low > CLOSE:
+        middle = (low + high) // 2
+        there = backend.peek(queue, span._replace(first=middle, end=high), _PROBE)
+        moments = [
+            moment
+            for _, raw in there
+            if (moment := envelope.dispatched_at(envelope.uuid_of(raw))) is not None
+        ]
+        if there and not moments:
+            return None
+        if there and median(moments) < made:
+            low = there[0][0] + 1
+        else:
+            high = middle
+    return low, high

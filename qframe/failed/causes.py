@@ -1,0 +1,182 @@
+"""Causes: failed jobs that failed for the same reason, by what does not differ from job to job."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from qframe.contracts.failed import FailedJob
+from qframe.payload import envelope, tracebacks
+from qframe.payload.text import one_line
+
+HOURS = 24
+"""How many hours are counted by themselves."""
+_HOUR = 3600
+_LONGEST = 300
+_OURS = str(Path(__file__).parents[1])
+_LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
+_FRAME = re.compile(r'^ *File "(?P<file>.+?)", line \d+(?:, in (?P<name>.+))?$', re.MULTILINE)
+_PHP_FRAME = re.compile(
+    r"^#\d+ (?P<file>/.+?)\(\d+\): (?:.*(?:->|::))?(?P<name>[\w{}\\]+)\(", re.MULTILINE
+)
+_PHP_PLACE = re.compile(r" in (?P<file>/\S+\.php):\d+$")
+_TYPE = re.compile(r"([A-Za-z_][\w.\\]*)(?:: |$)")
+_DIFFERS = re.compile(
+    r"""
+      \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b   # a uuid
+    | \b\w+://[^\s'"<>]+                                                 # a URL
+    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                                       # an e-mail address
+    | (?<!\w)'[^']*'(?!\w) | "[^"]*" | `[^`]*`                           # what is quoted
+    | \b0x[0-9a-f]+\b
+    | (?<![\w:])(?=[0-9a-f:]*\d)(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])  # an IPv6 address
+    | \b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b                                    # an id, a digest
+    | \d+(?:[.,:/-]\d+)*                                                 # numbers, times, addresses
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class HasError(Protocol):
+    """What a cause is found by."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 (as `FailedJob` says)
+    @property
+    def payload(self) -> bytes: ...  # noqa: D102
+    @property
+    def exception(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a job failed: its class, the type of the exception, where it was raised, what it said."""
+
+    key: str
+    """Ten hexadecimal digits: the same for the same cause, on every host and after a deploy."""
+    job: str
+    error: str
+    """`Type: message`, with `*` for numbers, ids, addresses and quoted text."""
+    place: str
+    """`file.py in function`: the innermost frame of the application; "" where there is none."""
+
+
+def cause_of(record: HasError) -> Cause:
+    """Give the cause of a failed job."""
+    frames, said = tracebacks.parts_of(record.exception)
+    line, *_ = said.strip().splitlines() or [""]
+    place = _place(frames)
+    if php := _PHP_PLACE.search(line):
+        line = line[: php.start()]
+        place = _shown(php) if _is_own(php["file"]) else _php_place(said)
+    error = one_line(_steady(line), _LONGEST)
+    return _cause(envelope.wire_name(record.payload, record.name), error, place)
+
+
+@lru_cache(maxsize=4096)
+def _cause(job: str, error: str, place: str) -> Cause:
+    told = f"{job}\0{error}\0{place}".encode("utf-8", "backslashreplace")
+    return Cause(hashlib.blake2b(told, digest_size=5).hexdigest(), job, error, place)
+
+
+def _steady(line: str) -> str:
+    """Put a star for what differs from job to job in the line that names the exception."""
+    named = _TYPE.match(line)
+    at = named.end() if named else 0
+    return line[:at] + _DIFFERS.sub("*", line[at:])
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the application's."""
+    return not (_PACKAGES.search(file) or _LIBRARY.search(file) or file.startswith(_OURS))
+
+
+def _is_of_package(file: str) -> bool:
+    """Whether a file is of an installed package, but qframe."""
+    return bool(_PACKAGES.search(file)) and not file.startswith(_OURS)
+
+
+@lru_cache(maxsize=512)
+def _place(frames: str) -> str:
+    """Name the innermost frame of the application, or of a library where there is none.
+
+    What fails often fails in the same place: its frames are the same text.
+    """
+    found = [*_FRAME.finditer(frames)][::-1]
+    for fits in (_is_own, _is_of_package):
+        for frame in found:
+            if fits(frame["file"]):
+                return _shown(frame)
+    return ""
+
+
+def _php_place(said: str) -> str:
+    own = (frame for frame in _PHP_FRAME.finditer(said) if _is_own(frame["file"]))
+    return next(map(_shown, own), "")
+
+
+def _shown(frame: re.Match[str]) -> str:
+    # Without its folder, which may be named after the release.
+    name = frame.groupdict().get("name")
+    file = PurePosixPath(frame["file"]).name
+    return one_line(f"{file} in {name}" if name else file, _LONGEST)
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failed jobs of one cause. Times are epoch times."""
+
+    cause: Cause
+    first: float
+    last: float
+    example: str
+    """The uuid of the latest."""
+    count: int = 0
+    _failed_in: Counter[int] = field(default_factory=Counter)
+    """How many failed in each hour since 1970."""
+
+    def add(self, uuid: str, failed_at: float) -> None:
+        """Count one more."""
+        self.count += 1
+        self.first = min(self.first, failed_at)
+        if failed_at > self.last:
+            self.last, self.example = failed_at, uuid
+        self._failed_in[int(failed_at // _HOUR)] += 1
+
+    def remove(self, failed_at: float) -> None:
+        """Count one less; `first`, `last` and the example stay as they were."""
+        self.count -= 1
+        self._failed_in[int(failed_at // _HOUR)] -= 1
+
+    def hours(self, now: float) -> list[int]:
+        """Give how many failed in each of the last hours, the current one last."""
+        current = int(now // _HOUR)
+        return [self._failed_in[hour] for hour in range(current - HOURS + 1, current + 1)]
+
+
+def count_in(found: dict[str, Failures], record: FailedJob) -> Cause:
+    """Count a failed job among those of its cause, which it gives."""
+    cause, moment = cause_of(record), record.failed_at
+    if cause.key not in found:
+        found[cause.key] = Failures(cause, moment, moment, record.uuid)
+    found[cause.key].add(record.uuid, moment)
+    return cause
+
+
+def in_order(found: Iterable[Failures]) -> list[Failures]:
+    """Give causes, the most frequent first."""
+    return sorted(found, key=lambda each: (-each.count, -each.last))
+
+
+def by_cause(records: Iterable[FailedJob]) -> list[Failures]:
+    """Put failed jobs together by their causes, the most frequent first."""
+    found: dict[str, Failures] = {}
+    for record in records:
+        count_in(found, record)
+    return in_order(found.values())

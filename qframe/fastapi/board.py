@@ -1,0 +1,81 @@
+"""page: the web view to mount, behind an `authorize` that takes what a route takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from qframe.web import app as web_app
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from qframe.manager import QueueManager
+
+_ANSWER = "qframe.fastapi"
+"""Where the scope of a request has what `authorize` said."""
+_OPEN = "/healthz"
+
+
+def page(
+    authorize: Callable[..., Any], manager: QueueManager | None = None, *, live: bool = True
+) -> ASGIApp:
+    """Give the web view as an ASGI application: mounted at `/queues` by `app.mount`.
+
+    `authorize` may take what a route takes: the `Request`, cookies, `Depends`, `Security`; it may
+    be `async`, and raise `HTTPException`. It gives `"none"`, `"read"`, `"act"`, the names of
+    actions (`{"retry", "pause"}`), or a `qframe.web.Visitor`. The `dependency_overrides` of the
+    application hold.
+    """
+    return _Page(authorize, web_app(manager, _said, live=live))
+
+
+def _said(request: Request) -> Any:  # noqa: ANN401 (an answer)
+    return request.scope[_ANSWER]
+
+
+class _Page:
+    """Asks `authorize` as a route of its own, to its end; what that lets in goes to the page.
+
+    So a session that it depends on is not kept open by a page that is.
+    """
+
+    def __init__(self, authorize: Callable[..., Any], board: ASGIApp) -> None:
+        self._board = board
+        self._door = FastAPI(openapi_url=None)
+        may = Depends(authorize)
+
+        async def let_in(request: Request, answer: Any = may) -> Response:  # noqa: ANN401 (an answer)
+            request.scope["qframe.answers"].append(answer)
+            return Response(status_code=204)
+
+        self._door.add_api_route("/{path:path}", let_in, methods=["GET", "HEAD", "POST"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path == _OPEN:
+            await self._board({**scope, _ANSWER: "none"}, receive, send)
+            return
+        answers: list[Any] = []
+        said: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            said.append(message)
+
+        parent = scope.get("app")
+        self._door.dependency_overrides = getattr(parent, "dependency_overrides", {})
+        await self._door({**scope, "qframe.answers": answers}, _nothing, keep)
+        if answers and said and said[0].get("status") == 204:  # noqa: PLR2004 (let in)
+            await self._board({**scope, _ANSWER: answers[0]}, receive, send)
+            return
+        for message in said:
+            await send(message)
+
+
+async def _nothing() -> Message:
+    """Give an empty body: that of the request is the page's."""
+    return {"type": "http.request", "body": b"", "more_body": False}

@@ -1,0 +1,41 @@
+"""An application context around each job: `current_app`, a `g` of its own, teardown functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from flask import Flask
+
+from qframe.jobs import execution
+
+_is_there: ContextVar[bool] = ContextVar("qframe_flask_job", default=False)
+"""Whether a job has one already: what of it is awaited is in the same."""
+
+
+def around_jobs_of(app: Flask) -> None:
+    """Have jobs that run in this process run in a context of this application."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        token = _is_there.set(True)
+        try:
+            with app.app_context():
+                yield
+        finally:
+            _is_there.reset(token)
+
+    def around(run: Callable[[], Any]) -> Any:  # noqa: ANN401 (what the job gave)
+        with context():
+            return run()
+
+    async def around_on_loop(run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 (as above)
+        if _is_there.get():
+            return await run()
+        with context():
+            return await run()
+
+    execution.around = around
+    execution.around_on_loop = around_on_loop

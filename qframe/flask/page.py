@@ -1,0 +1,67 @@
+"""The web view as a blueprint: `app.register_blueprint(page(may), url_prefix="/queues")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from flask import Blueprint, request
+from flask.typing import ResponseReturnValue
+from werkzeug.wrappers import Response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from qframe.web import Access, Visitor
+
+_ANSWER = "qframe.flask"
+"""Where the environment of a request has what `authorize` said."""
+
+
+def page(
+    authorize: Callable[[], Access | Visitor | ResponseReturnValue | None],
+    name: str = "qframe",
+) -> Blueprint:
+    """Give the web view as a blueprint to be registered under any prefix.
+
+    `authorize()` says what whoever sends the request may do: `"none"`, `"read"`, `"act"`, the names
+    of actions (`{"retry", "pause"}`), or a `Visitor(name, access)`. It is a part of Flask's
+    request: `session`, `current_user` of flask-login and `abort` are there. A response that it
+    gives, such as `redirect(...)`, is answered as it is.
+    """
+    board = Blueprint(name, __name__)
+
+    @board.route("/", defaults={"path": ""}, methods=["GET", "POST"])
+    @board.route("/<path:path>", methods=["GET", "POST"])
+    def show(path: str) -> ResponseReturnValue:
+        answer: Any = authorize()
+        if isinstance(answer, Response):
+            return answer
+        return Response.from_app(_application(), _below(path, answer), buffered=True)
+
+    return board
+
+
+@cache
+def _application() -> Any:  # noqa: ANN401 (a WSGI application)
+    """Make it with the first request: a server may fork before."""
+    from qframe.web import wsgi  # noqa: PLC0415 (an extra)
+
+    def authorize(asked: Request) -> Any:  # noqa: ANN401 (an answer)
+        return asked.scope["wsgi_environ"][_ANSWER]
+
+    return wsgi(authorize=authorize)
+
+
+def _below(path: str, answer: object) -> dict[str, Any]:
+    """Give the environment of the request as an application has it that is mounted here."""
+    raw = request.environ.get("PATH_INFO", "")
+    rest = path.encode().decode("latin-1")
+    prefix = raw[: len(raw) - len(rest)].rstrip("/")
+    return {
+        **request.environ,
+        "SCRIPT_NAME": request.environ.get("SCRIPT_NAME", "").rstrip("/") + prefix,
+        "PATH_INFO": f"/{rest}",
+        _ANSWER: answer,
+    }

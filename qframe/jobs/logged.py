@@ -1,0 +1,51 @@
+"""What is logged inside a job that keeps its log, as lines of text."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qframe.jobs.current import running
+from qframe.payload.text import one_line
+
+_LONGEST = 500
+_RECORDS = "qframe_keeps_log"
+
+
+def capture() -> None:
+    """Give jobs what is logged in them, from now on; once in a process.
+
+    Each record is heard of as it is made, so handlers are what they would be without this.
+    """
+    make: Callable[..., logging.LogRecord] = logging.getLogRecordFactory()
+    if getattr(make, _RECORDS, False):
+        return
+
+    def made(*args: Any, **more: Any) -> logging.LogRecord:  # noqa: ANN401 (the factory's)
+        record = make(*args, **more)
+        job = running.get()
+        if job is not None and job.keeps_log:
+            job.note_log(line_of(record))
+        return record
+
+    setattr(made, _RECORDS, True)
+    logging.setLogRecordFactory(made)
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """Show a record in a line: when, how serious, of which logger, what, and the error with it."""
+    try:
+        said = record.getMessage()
+    except Exception:  # noqa: BLE001 (arguments that do not fit, or cannot be shown)
+        said = str(record.msg)
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        try:
+            said += f" ({type(error).__name__}: {error})"
+        except Exception:  # noqa: BLE001 (an exception's own __str__ may do anything)
+            said += f" ({type(error).__name__})"
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created))
+    head = f"{at}.{int(record.msecs):03} {record.levelname} {record.name}:"
+    return one_line(f"{head} {said[: 2 * _LONGEST]}", _LONGEST)

@@ -1,0 +1,1 @@
+"""Metrics: what is measured of jobs, minute by minute, and kept by the backend."""

@@ -1,0 +1,249 @@
+"""What is kept: parts that workers write, put together into spans of minutes, and totals.
+
+Each worker writes what it counted in a minute under a key of its own, whole each time, so it
+counts once however often it is said. A worker puts the parts of minutes that are over together: by
+minute for a day, by ten minutes for two weeks, and in all. That is a step which expects all it
+replaces: of two who do it at once, one does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from qframe.contracts.step import Expect, Operation, Set, Step, Unset
+from qframe.drivers.store import Store
+from qframe.metrics.recorder import LATE, MINUTE, Recorder
+from qframe.metrics.series import GAUGES, OTHER, Fields, Pair, add
+
+PREFIX = "metric:"
+PART_TTL = 14 * 86400.0
+"""Seconds a part is kept that nobody puts together: no worker runs."""
+SETTLED = 2 * LATE
+"""Seconds after its end at which the parts of a minute are put together."""
+MOST = 300
+"""So many series are kept apart; of the rest, there is one of each queue while they last."""
+_AT_ONCE = 200
+_TRIES = 5
+
+
+class Resolution(NamedTuple):
+    """How finely something is kept, and for how long; all in seconds."""
+
+    step: int
+    span: int
+    """What is under one key."""
+    keep: int
+
+
+BY_MINUTE = Resolution(MINUTE, 3600, 86400)
+BY_TEN_MINUTES = Resolution(600, 6 * 3600, 14 * 86400)
+RESOLUTIONS = (BY_MINUTE, BY_TEN_MINUTES)
+
+Slots = dict[int, int]
+"""What was counted, by the number of the step since 1970."""
+Series = dict[Pair, dict[str, Slots]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How a queue stood when it was looked at."""
+
+    queue: str
+    fields: Fields
+
+
+class Metrics:
+    """What is kept of one connection. Raises `BackendUnavailable`."""
+
+    def __init__(self, store: Store, connection: str) -> None:
+        self.store = store
+        self.connection = connection
+        name = connection.replace("|", "/")[:100]
+        self._parts = f"{PREFIX}part:{name}|"
+        self._total = f"{PREFIX}total:{name}"
+        self._turn = f"{PREFIX}turn:{name}"
+        self._spans = {each: f"{PREFIX}{each.step}:{name}|" for each in RESOLUTIONS}
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(self, recorder: Recorder) -> bool:
+        """Write what has changed since that was last done; says whether there was anything."""
+        written = False
+        for minute, text in recorder.unwritten():
+            self.store.set(f"{self._parts}{minute:010d}|{recorder.source}", text, PART_TTL)
+            written = True
+        return written
+
+    def takes_turn(self, who: str, seconds: float) -> bool:
+        """Whether it is this one's turn, for so long, to put parts together and to look."""
+        return self.store.takes_turn(self._turn, who, seconds)
+
+    def put_together(self, gauges: Iterable[Gauge] = ()) -> int:
+        """Put the parts together of minutes that are over; gives how many parts there were.
+
+        `gauges` are kept as what is now; of several looks in a time, the highest numbers.
+        """
+        now = time.time()
+        waiting = [
+            (key, text)
+            for key, text in self.store.items(self._parts)
+            if (self._minute(key) + 1) * MINUTE + SETTLED <= now
+        ]
+        looked = [(int(now // MINUTE), Pair(each.queue, ""), each.fields) for each in gauges]
+        for first in range(0, max(1, len(waiting)), _AT_ONCE):
+            parts = waiting[first : first + _AT_ONCE]
+            counted = [
+                (self._minute(key), pair, fields)
+                for key, text in parts
+                for pair, fields in _read(text)
+            ]
+            self._add(parts, [*looked, *counted])
+            looked = []
+        return len(waiting)
+
+    def _add(
+        self,
+        parts: Sequence[tuple[str, str]],
+        counted: Sequence[tuple[int, Pair, Fields]],
+    ) -> None:
+        """Add to spans and totals what some parts hold, and remove these, in one step."""
+        if not counted and not parts:
+            return
+        wanted = {
+            self._span_key(each, minute * MINUTE): each
+            for each in RESOLUTIONS
+            for minute, _, _ in counted
+        }
+        keys = [*wanted, self._total]
+        *spans, total = self.store.get(*keys)
+        operations: list[Operation] = [Expect(*each) for each in parts]
+        for (key, kind), before in zip(wanted.items(), spans, strict=True):
+            series = _series(before)
+            for minute, pair, fields in counted:
+                if self._span_key(kind, minute * MINUTE) == key:
+                    _count(series, pair, minute * MINUTE // kind.step, fields)
+            ttl = float(kind.keep + kind.span)
+            operations += [Expect(key, before), Set(key, _text(series), ttl)]
+        totals = _totals(total)
+        for _, pair, fields in counted:
+            if pair.job:
+                add(totals.setdefault(_capped(totals, pair), {}), fields)
+        told = json.dumps([[*pair, fields] for pair, fields in totals.items()])
+        operations += [Expect(self._total, total), Set(self._total, told)]
+        operations += [Unset(key) for key, _ in parts]
+        self.store.backend.apply(Step(None, *operations))
+
+    def reset(self) -> None:
+        """Let all begin anew."""
+        for key in [key for key, _ in self._everything()]:
+            self.store.delete(key)
+
+    def _everything(self) -> Iterator[tuple[str, str]]:
+        for prefix in (self._parts, *self._spans.values()):
+            yield from self.store.items(prefix)
+        (total,) = self.store.get(self._total)
+        if total is not None:
+            yield self._total, total
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def totals(self) -> dict[Pair, dict[str, int]]:
+        """Give what was counted since the beginning."""
+        parts, (total,) = self._together([self._total])
+        found = _totals(total)
+        for _, pair, fields in parts:
+            add(found.setdefault(pair, {}), fields)
+        return found
+
+    def series(self, kind: Resolution, since: float, until: float) -> Series:
+        """Give what was counted from `since` to `until`, epoch times, by the steps of `kind`."""
+        first, last = int(since // kind.step), int(until // kind.step)
+        starts = range(first * kind.step // kind.span, last * kind.step // kind.span + 1)
+        keys = [self._span_key(kind, start * kind.span) for start in starts]
+        parts, texts = self._together(keys)
+        found: Series = {}
+        for text in texts:
+            for pair, fields in _series(text).items():
+                for field, slots in fields.items():
+                    for slot, number in slots.items():
+                        if first <= slot <= last:
+                            found.setdefault(pair, {}).setdefault(field, {})[slot] = number
+        for minute, pair, counted in parts:
+            slot = minute * MINUTE // kind.step
+            if first <= slot <= last:
+                _count(found, pair, slot, counted)
+        return found
+
+    def _together(
+        self, keys: Sequence[str]
+    ) -> tuple[list[tuple[int, Pair, Fields]], list[str | None]]:
+        """Read parts, and what is under keys, as they were at one moment."""
+        before, parts = self.store.get(self._total, *keys), list[tuple[str, str]]()
+        for _ in range(_TRIES):
+            parts = [*self.store.items(self._parts)]
+            after = self.store.get(self._total, *keys)
+            if after == before:
+                break
+            before = after  # parts were put together meanwhile
+        counted = [
+            (self._minute(key), pair, fields) for key, text in parts for pair, fields in _read(text)
+        ]
+        return counted, before[1:]
+
+    def _minute(self, key: str) -> int:
+        return int(key.removeprefix(self._parts).partition("|")[0])
+
+    def _span_key(self, kind: Resolution, moment: float) -> str:
+        return f"{self._spans[kind]}{int(moment // kind.span):010d}"
+
+
+def added_up(fields: Mapping[str, Slots]) -> dict[str, int]:
+    """Give what was counted in all the time of a series."""
+    return {field: sum(slots.values()) for field, slots in fields.items()}
+
+
+def _read(text: str) -> Iterator[tuple[Pair, Fields]]:
+    for queue, job, fields in json.loads(text):
+        yield Pair(queue, job), fields
+
+
+def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
+    return {pair: dict(fields) for pair, fields in _read(text or "[]")}
+
+
+def _series(text: str | None) -> Series:
+    return {
+        Pair(queue, job): {
+            field: {int(slot): number for slot, number in slots.items()}
+            for field, slots in fields.items()
+        }
+        for queue, job, fields in json.loads(text or "[]")
+    }
+
+
+def _text(series: Series) -> str:
+    told = [[*pair, fields] for pair, fields in series.items()]
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:
+    """Count in a slot: sums, but of what was looked at the highest."""
+    kept = series.setdefault(_capped(series, pair), {})
+    for field, number in fields.items():
+        slots = kept.setdefault(field, {})
+        before = slots.get(slot, 0)
+        slots[slot] = max(before, number) if field in GAUGES else before + number
+
+
+def _capped(known: Mapping[Pair, object], pair: Pair) -> Pair:
+    """Give the series under which a pair counts, of which there are not too many."""
+    if pair in known or len(known) < MOST:
+        return pair
+    if not pair.job:
+        return Pair(OTHER, "")
+    of_queue = Pair(pair.queue, OTHER)
+    return of_queue if of_queue in known or len(known) < 2 * MOST else Pair(OTHER, OTHER)

@@ -1,0 +1,162 @@
+"""Recorder: counts what happens to jobs in this worker, by minute, until it is written."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from qframe.metrics.series import (
+    OTHER,
+    RUN,
+    STARTED,
+    TIMED_OUT,
+    UNKNOWN,
+    WAIT,
+    Fields,
+    Pair,
+)
+
+MINUTE = 60
+MOST = 300
+"""So many series are kept apart in a minute; the rest are one."""
+LATE = 60.0
+"""Seconds after its end within which a minute is written. What was not by then counts later."""
+_LONGEST = 150
+
+
+@dataclass(slots=True)
+class Minute:
+    """What was counted in a minute."""
+
+    series: dict[Pair, defaultdict[str, int]] = field(default_factory=dict)
+    changes: int = 0
+    """Grows with each change."""
+    written: int = 0
+    """What `changes` was when it was written last."""
+    text: str = "[]"
+    """What was written then."""
+
+    def encoded(self) -> str:
+        """Give it as JSON."""
+        told = [[*pair, fields] for pair, fields in self.series.items()]
+        return json.dumps(told, separators=(",", ":"))
+
+
+class Recorder:
+    """What happens to the jobs of one connection. Any thread may count."""
+
+    def __init__(self) -> None:
+        self.source = secrets.token_hex(6)
+        """Names this recorder."""
+        self.outcomes: Counter[str] = Counter()
+        """How often each outcome came, since it began."""
+        self._minutes: dict[int, Minute] = {}
+        self._now = Minute()
+        self._from = self._until = 0.0
+        self._lock = threading.Lock()
+
+    def started(self, name: str, queue: str, due: float | None) -> None:
+        """Count a start; `due` is when the job was to be started, if that is known."""
+        with self._lock:
+            fields = self._fields(name, queue)
+            fields[STARTED] += 1
+            if due is not None:
+                waited = max(0.0, time.time() - due)
+                fields[WAIT.bucket(waited)] += 1
+                fields[WAIT.total] += int(waited * 1e6)
+
+    def ended(
+        self,
+        name: str,
+        queue: str,
+        outcome: str,
+        seconds: float | None = None,
+        *,
+        timed_out: bool = False,
+    ) -> None:
+        """Count how a reservation ended; the attempt ran for `seconds`, if it did."""
+        with self._lock:
+            fields = self._fields(name, queue)
+            fields[outcome] += 1
+            self.outcomes[outcome] += 1
+            if seconds is not None:
+                fields[RUN.bucket(seconds)] += 1
+                fields[RUN.total] += int(seconds * 1e6)
+            if timed_out:
+                fields[TIMED_OUT] += 1
+
+    def lost(self, name: str, queue: str, *, was_done: bool) -> None:
+        """Count a lease that was lost, and take back an outcome counted before that was known."""
+        with self._lock:
+            fields = self._fields(name, queue)
+            fields["lost"] += 1
+            self.outcomes["lost"] += 1
+            if was_done:
+                fields["done"] -= 1
+                self.outcomes["done"] -= 1
+
+    def by_outcome(self) -> dict[str, int]:
+        """Give how often each outcome came, since it began."""
+        return {outcome: count for outcome, count in self.outcomes.copy().items() if count}
+
+    # -- what is to be written --------------------------------------------------------------------
+
+    def unwritten(self) -> Iterator[tuple[int, str]]:
+        """Give the minutes that have changed since they were written, each with its text.
+
+        Whoever asks for the next one has written the one before.
+        """
+        now = time.time()
+        with self._lock:
+            for minute in [*self._minutes]:
+                if (minute + 1) * MINUTE + LATE < now:
+                    self._make_later(minute)
+            changed = [
+                (minute, each, each.encoded(), each.changes)
+                for minute, each in self._minutes.items()
+                if each.changes != each.written
+            ]
+        for minute, each, text, changes in changed:
+            yield minute, text
+            each.written, each.text = changes, text
+        with self._lock:
+            for minute, each in [*self._minutes.items()]:
+                if each is not self._now and each.changes == each.written:
+                    del self._minutes[minute]
+
+    def _make_later(self, minute: int) -> None:
+        """Count now what was not written of a minute that nobody expects any more."""
+        late = self._minutes.pop(minute)
+        if late is self._now:
+            self._until = 0.0
+        said = {(queue, name): fields for queue, name, fields in json.loads(late.text)}
+        for pair, fields in late.series.items():
+            before: Fields = said.get(pair, {})
+            later = {key: count - before.get(key, 0) for key, count in fields.items()}
+            if any(later.values()):
+                counted = self._fields(pair.job, pair.queue)
+                for key, count in later.items():
+                    counted[key] += count
+
+    def _fields(self, name: str, queue: str) -> defaultdict[str, int]:
+        """Give what is counted of a class and queue in this minute."""
+        now = time.time()
+        if not self._from <= now < self._until:
+            minute = int(now // MINUTE)
+            self._from, self._until = minute * MINUTE, (minute + 1) * MINUTE
+            self._now = self._minutes.setdefault(minute, Minute())
+        current = self._now
+        current.changes += 1
+        pair = Pair(queue, name or UNKNOWN)
+        fields = current.series.get(pair)
+        if fields is None:
+            pair = Pair(queue, pair.job[:_LONGEST])
+            if pair not in current.series and len(current.series) >= MOST:
+                pair = Pair(OTHER, OTHER)
+            fields = current.series.setdefault(pair, defaultdict(int))
+        return fields

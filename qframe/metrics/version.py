@@ -1,0 +1,54 @@
+"""The version of the application: as configured, else the commit in its root, else as installed."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from qframe.config import Settings
+
+_COMMIT = 12
+"""So many digits of a commit are shown."""
+
+
+def of(settings: Settings) -> str:
+    """Give the version of the application; "" where nothing says it. Reads a few small files."""
+    return settings.version or _commit(settings.root) or _installed(settings.root)
+
+
+def _commit(root: Path) -> str:
+    """Read what git has checked out in the project's root."""
+    try:
+        folder = root / ".git"
+        if folder.is_file():  # a further worktree
+            folder = root / folder.read_text().partition("gitdir:")[2].strip()
+        head = (folder / "HEAD").read_text().strip()
+        name = head.removeprefix("ref: ")
+        if name != head:
+            common = folder / "commondir"
+            shared = folder / common.read_text().strip() if common.is_file() else folder
+            head = _reference(shared, name)
+    except (OSError, ValueError):
+        return ""
+    return head[:_COMMIT] if head.isalnum() else ""
+
+
+def _reference(folder: Path, name: str) -> str:
+    loose = folder / name
+    if loose.is_file():
+        return loose.read_text().strip()
+    for line in (folder / "packed-refs").read_text().splitlines():
+        commit, _, packed = line.partition(" ")
+        if packed == name:
+            return commit
+    return ""
+
+
+def _installed(root: Path) -> str:
+    """Give the version that the project's own distribution is installed in."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        return metadata.version(project["project"]["name"])
+    except (OSError, ValueError, KeyError, TypeError, metadata.PackageNotFoundError):
+        return ""

@@ -1,0 +1,1 @@
+"""Operations: what people see of queues, workers and failed jobs, and what they do about it."""

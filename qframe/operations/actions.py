@@ -1,0 +1,533 @@
+"""Actions: what people may do about queues, jobs and workers; each is an event and is logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability, Place
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.queue import Cancelling
+from qframe.dispatch.status import cancel_on, interrupt
+from qframe.drivers.failed_store import FailedStore
+from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.failed.filters import RUNNING, WAITING, Filter
+from qframe.failed.retry import retry
+from qframe.features.batches import Batches
+from qframe.manager import QueueManager
+from qframe.operations import failures, queues, running, schedules, waiting
+from qframe.operations.board import Board
+from qframe.operations.bulk import Bulk
+from qframe.operations.jobs import Waiting
+from qframe.operations.running import RunsOn
+from qframe.operations.waiting import Scope
+from qframe.operations.workers import WorkerState
+from qframe.payload.text import count_of, one_line, queue_name
+from qframe.schedules.rows import Grace, Overlap, Spread, row_of
+from qframe.schedules.terms import Missed
+from qframe.worker.control import QUIET, STOP, order_key, slots_key
+from qframe.worker.options import MOST_AT_ONCE
+
+log = logging.getLogger("qframe")
+T = TypeVar("T")
+
+_LONGEST = 500
+_SLOTS_KEPT = 3600.0
+_RUNNING_WITHIN = 30.0
+"""Seconds in which the data of the jobs that run is looked at."""
+_ORDER_KEPT = 7 * 86400.0
+"""Seconds for which what a worker was told is there to be read."""
+
+
+class Wanted(BaseModel):
+    """What an action is to act on: what it needs of this, each action says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    connection: str = Field("", max_length=_LONGEST)
+    queue: str = Field("", max_length=_LONGEST)
+    place: str = Field("", max_length=20)
+    uuids: list[str] = Field([], max_length=1000)
+    filter: str | None = Field(None, max_length=2000)
+    """All that this chooses; None: those of `uuids`."""
+    cause: str = Field("", max_length=20)
+    id: str = Field("", max_length=_LONGEST)
+    seconds: float | None = Field(None, gt=0, lt=3e9)
+    number: int | None = Field(None, ge=1, le=MOST_AT_ONCE)
+    job: str = Field("", max_length=200)
+    data: str = Field("", max_length=100_000)
+    """The job's fields, as JSON."""
+    when: str = Field("", max_length=200)
+    timezone: str = Field("", max_length=60)
+    missed: Missed | None = None
+    grace: Grace | None = None
+    spread: Spread | None = None
+    overlap: Overlap | None = None
+    maintenance: bool | None = None
+    foreign: bool | None = None
+
+    @field_validator("connection", "queue", "uuids", "filter", "id")
+    @classmethod
+    def _can_be_text(cls, value: T) -> T:
+        if "\0" in "".join(value if isinstance(value, list) else [str(value)]):
+            raise ValueError("NUL is in no text that a backend keeps")
+        return value
+
+
+class Done(BaseModel):
+    """What an action did."""
+
+    changed: int
+    text: str
+    bulk: str = ""
+    """The id of what goes on in the background."""
+
+
+class Action(NamedTuple):
+    """One thing to do."""
+
+    verb: str
+    act: Callable[[Board, Wanted, str], Done]
+    question: str
+    """Asked before it is done, of `what`; "" where it is not asked."""
+
+
+def perform(board: Board, name: str, wanted: Wanted, who: str) -> Done:
+    """Do something; raises `ConfigurationError` for what cannot be, `BackendUnavailable`."""
+    action = ACTIONS.get(name)
+    if action is None:
+        raise ConfigurationError(f"there is no action {one_line(name, 60)!r}")
+    done = action.act(board, wanted, who)
+    if not done.bulk:
+        tell(who, name, what(wanted), done.changed)
+    board.forget()
+    return done
+
+
+def tell(who: str, action: str, of: str, count: int) -> None:
+    """Note who did what."""
+    log.info("%s: %s %s (%d)", one_line(who, 100), action, of, count)
+    events.fire(events.OperatorActed, who, action, of, count)
+
+
+def what(wanted: Wanted) -> str:
+    """Say in words what an action is to act on."""
+    told = {
+        "connection": wanted.connection,
+        "queue": wanted.queue,
+        "place": wanted.place,
+        "cause": wanted.cause,
+        "id": wanted.id,
+        "filter": wanted.filter or ("all" if wanted.filter is not None else ""),
+        "jobs": ", ".join(wanted.uuids[:3]) + (", ..." if len(wanted.uuids) > 3 else ""),  # noqa: PLR2004 (a few)
+    }
+    return one_line(" ".join(f"{name} {value}" for name, value in told.items() if value), 300)
+
+
+def _selected(wanted: Wanted) -> list[str]:
+    if not wanted.uuids:
+        raise ConfigurationError("no job is selected")
+    return wanted.uuids
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+
+def _queue(board: Board, wanted: Wanted) -> tuple[Connection, str]:
+    connection = board.connection(wanted.connection)
+    return connection, queue_name(wanted.queue or connection.default_queue)
+
+
+def _pause(board: Board, wanted: Wanted, _who: str) -> Done:
+    connection, name = _queue(board, wanted)
+    queues.pause(connection, name, wanted.seconds)
+    return Done(changed=1, text=f"paused {name} of {connection.name}")
+
+
+def _resume(board: Board, wanted: Wanted, _who: str) -> Done:
+    connection, name = _queue(board, wanted)
+    queues.resume(connection, name)
+    return Done(changed=1, text=f"resumed {name} of {connection.name}")
+
+
+def _clear(board: Board, wanted: Wanted, _who: str) -> Done:
+    connection, name = _queue(board, wanted)
+    count = connection.clear(name)
+    return Done(
+        changed=count, text=f"deleted {count_of(count, 'job', 'jobs')} of {connection.name}:{name}"
+    )
+
+
+def _kick(board: Board, wanted: Wanted, _who: str) -> Done:
+    connection, name = _queue(board, wanted)
+    count = connection.kick(name)
+    return Done(changed=count, text=f"made {count:,} buried jobs of {connection.name}:{name} ready")
+
+
+# -- failed jobs ----------------------------------------------------------------------------------
+
+
+def chosen_by(wanted: Wanted) -> Filter:
+    """Give the filter that chooses the failed jobs an action is about."""
+    text = wanted.filter or ""
+    return Filter(f'{text} cause:"{_key(wanted.cause)}"' if wanted.cause else text)
+
+
+def _key(cause: str) -> str:
+    if not cause.isalnum():
+        raise ConfigurationError(f"{one_line(cause, 40)!r} is no cause")
+    return cause
+
+
+def _of_failed(
+    act: Callable[[Board, FailedStore, FailedJob], bool], verb: str
+) -> Callable[[Board, Wanted, str], Done]:
+    def run(board: Board, wanted: Wanted, who: str) -> Done:
+        if wanted.filter is not None or wanted.cause:
+            chosen = chosen_by(wanted)
+            steps = (
+                partial(act, board, store, record)
+                for store, record in failures.kept_in(board.stores(), chosen)
+            )
+            return _in_background(board, wanted, who, verb, steps)
+        changed, troubles = 0, []
+        for uuid in _selected(wanted):
+            found = board.find_failed(uuid)
+            if found is None:
+                troubles.append(f"{one_line(uuid, 60)} is no failed job (any more)")
+                continue
+            try:
+                changed += act(board, *found)
+            except ConfigurationError as error:
+                troubles.append(str(error))
+        text = "; ".join(
+            [f"{verb}: {changed:,} of {len(wanted.uuids):,} failed jobs", *troubles[:3]]
+        )
+        return Done(changed=changed, text=text)
+
+    return run
+
+
+def _retry(board: Board, store: FailedStore, record: FailedJob) -> bool:
+    done = retry(board.manager, store, record)
+    if done:
+        _forget_in_indexes(board, record.uuid)
+    return done
+
+
+def _forget(board: Board, store: FailedStore, record: FailedJob) -> bool:
+    done = store.forget(record.uuid)
+    if done:
+        _forget_in_indexes(board, record.uuid)
+    return done
+
+
+def _forget_in_indexes(board: Board, uuid: str) -> None:
+    for index in board.indexes():
+        index.forget(uuid)
+
+
+def _silence(board: Board, wanted: Wanted, _who: str) -> Done:
+    board.silence(_key(wanted.cause), silent=True)
+    return Done(changed=1, text=f"silenced the cause {wanted.cause} for 30 days")
+
+
+def _unsilence(board: Board, wanted: Wanted, _who: str) -> Done:
+    board.silence(_key(wanted.cause), silent=False)
+    return Done(changed=1, text=f"the cause {wanted.cause} is told again")
+
+
+# -- jobs that wait or run ------------------------------------------------------------------------
+
+
+def _cancel(board: Board, wanted: Wanted, who: str) -> Done:
+    if wanted.filter is not None:
+        return _in_background(board, wanted, who, "cancel", _cancelling(board, wanted))
+    cancel = partial(_cancel_one, board, name=wanted.connection)
+    return _each_of(_selected(wanted), cancel, "cancelled {} of {} jobs")
+
+
+def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
+    """Give what cancels each job of a place that a filter chooses."""
+    try:
+        place = Place(wanted.place)
+    except ValueError:
+        raise ConfigurationError(f"{one_line(wanted.place, 40)!r} is no place") from None
+    if place is Place.RUNNING:
+        there = running_of(board, wanted)
+        return (partial(_cancel_one, board, each.uuid, each.connection) for each in there)
+    chosen, within = waiting_of(board, wanted)
+    if not within.searchable:
+        for each in within.connections[:1]:
+            each.need(Capability.SEARCH)
+    return _removing(within, waiting.chosen_of(within, place, chosen))
+
+
+def _removing(
+    within: Scope, chosen: Iterable[tuple[Connection, Waiting | BackendUnavailable]]
+) -> Iterator[Callable[[], bool]]:
+    for connection in within.connections:
+        if connection.name not in within.searchable:
+            yield partial(_raise, connection.cannot(Capability.SEARCH))
+    for connection, each in chosen:
+        if isinstance(each, BackendUnavailable):
+            yield partial(_raise, each)
+        elif each.found:
+            yield partial(connection.remove, each.found)
+
+
+def _raise(error: QframeError) -> bool:
+    raise error
+
+
+def waiting_of(board: Board, wanted: Wanted) -> tuple[Filter, Scope]:
+    """Give the filter, and the queues in which an action acts on the jobs that wait.
+
+    Without a filter that chooses, that is one queue; else all that the filter allows.
+    """
+    chosen = Filter(wanted.filter or "", WAITING)
+    if chosen.is_empty:
+        return chosen, Scope.one(*_queue(board, wanted))
+    there = board.named_queues()
+    return chosen, waiting.scope(board, chosen, wanted.connection, wanted.queue, there)
+
+
+def running_of(board: Board, wanted: Wanted) -> list[RunsOn]:
+    """Give the jobs that run that an action is about: of all queues where it names none."""
+    chosen = Filter(wanted.filter or "", RUNNING)
+    return [
+        each
+        for each in running.listed(board, chosen, _RUNNING_WITHIN).jobs
+        if wanted.connection in {"", each.connection} and wanted.queue in {"", each.queue}
+    ]
+
+
+def _cancel_one(board: Board, uuid: str, name: str) -> bool:
+    runs = next((each for each in running.seen(board) if each.uuid == uuid), None)
+    home = name or (runs.connection if runs is not None else "")
+    if home and runs is not None and not _shows(board.connection(home)):
+        interrupt(board.connection(home), uuid)  # its worker says that it runs
+        return True
+
+    def cancel(connection: Connection) -> bool:
+        done = cancel_on(connection, uuid, running=True)
+        return done in {Cancelling.REMOVED, Cancelling.RUNNING}
+
+    return _on_any(board, home, cancel)
+
+
+def _shows(connection: Connection) -> bool:
+    return Capability.SEARCH in connection.capabilities
+
+
+def _on_any(board: Board, name: str, act: Callable[[Connection], bool]) -> bool:
+    """Act on each connection, or on the one of a name; whether that did anything.
+
+    Raises `BackendUnavailable` where it did not, and one does not answer.
+    """
+    acted, silent = False, None
+    for connection in board.connections():
+        if name in {"", connection.name}:
+            try:
+                acted = board.ask(connection, partial(act, connection)) or acted
+            except BackendUnavailable as error:
+                silent = error
+    if silent is not None and not acted:
+        raise silent
+    return acted
+
+
+def _each_of(uuids: Sequence[str], act: Callable[[str], bool], text: str) -> Done:
+    """Act on each job; raises `BackendUnavailable` where that is why nothing was done."""
+    changed, silent = 0, None
+    for uuid in uuids:
+        try:
+            changed += act(uuid)
+        except BackendUnavailable as error:
+            silent = error
+    if silent is not None and not changed:
+        raise silent
+    told = text.format(f"{changed:,}", f"{len(uuids):,}")
+    return Done(changed=changed, text=f"{told}; {silent}" if silent else told)
+
+
+def _run_now(board: Board, wanted: Wanted, _who: str) -> Done:
+    def make_ready(connection: Connection, uuid: str) -> bool:
+        if not _shows(connection):
+            return False
+        found = connection.find(uuid, wanted.queue or None)
+        return found is not None and connection.make_ready(found)
+
+    def run(uuid: str) -> bool:
+        return _on_any(board, wanted.connection, partial(make_ready, uuid=uuid))
+
+    return _each_of(_selected(wanted), run, "made {} of {} delayed jobs ready")
+
+
+# -- batches and workers --------------------------------------------------------------------------
+
+
+def _batch(board: Board, wanted: Wanted) -> tuple[Connection, Batches]:
+    found = board.find_batch(wanted.id)
+    if found is None or found.record.connection != found.connection.name:
+        raise ConfigurationError(f"no batch {one_line(wanted.id, 100)!r}")
+    return found.connection, found.kept
+
+
+def _cancel_batch(board: Board, wanted: Wanted, _who: str) -> Done:
+    _, kept = _batch(board, wanted)
+    done = kept.cancel(wanted.id)
+    text = f"cancelled the batch {wanted.id}" if done else f"{wanted.id} is over already"
+    return Done(changed=int(done), text=text)
+
+
+def _retry_batch(board: Board, wanted: Wanted, _who: str) -> Done:
+    _, kept = _batch(board, wanted)
+    uuids = kept.failures(wanted.id)
+    kept.revive(wanted.id)
+    found = [board.find_failed(uuid) for uuid in uuids]
+    count = sum(_retry(board, *each) for each in found if each is not None)
+    return Done(changed=count, text=f"queued {count:,} failed jobs of the batch again")
+
+
+def _worker(board: Board, wanted: Wanted) -> tuple[WorkerState, Connection]:
+    for each in board.workers():
+        if each.id == wanted.id:
+            return each, board.connection(each.connection)
+    raise ConfigurationError(f"no worker {one_line(wanted.id, 60)!r}")
+
+
+def _scale(board: Board, wanted: Wanted, _who: str) -> Done:
+    worker, connection = _worker(board, wanted)
+    if wanted.number is None:
+        raise ConfigurationError("scale needs a number of jobs at once")
+    if not worker.scales:
+        raise ConfigurationError(
+            f"{worker.host}:{worker.pid} cannot be scaled: it has no slots, or is one of a pool, "
+            "which qframe scale tells"
+        )
+    connection.store.set(slots_key(worker.id), str(wanted.number), _SLOTS_KEPT)
+    text = (
+        f"told {worker.host}:{worker.pid} to run {count_of(wanted.number, 'job', 'jobs')} at once"
+    )
+    return Done(changed=1, text=text)
+
+
+def _order(order: str, words: str) -> Callable[[Board, Wanted, str], Done]:
+    def tell_it(board: Board, wanted: Wanted, _who: str) -> Done:
+        worker, connection = _worker(board, wanted)
+        key = order_key(worker.id)
+        if order:
+            connection.store.set(key, order, _ORDER_KEPT)
+        else:
+            connection.store.delete(key)
+        return Done(changed=1, text=f"told {worker.host}:{worker.pid} {words}")
+
+    return tell_it
+
+
+# -- schedules ------------------------------------------------------------------------------------
+
+
+def _schedule(
+    act: Callable[[QueueManager, Connection, str], object], text: str
+) -> Callable[[Board, Wanted, str], Done]:
+    def run(board: Board, wanted: Wanted, _who: str) -> Done:
+        connection = board.connection(wanted.connection)
+        found = schedules.find(board.manager, connection, wanted.id)
+        act(board.manager, connection, found.name)
+        return Done(changed=1, text=text.format(found.name))
+
+    return run
+
+
+_OF_A_ROW = (
+    "job", "when", "timezone", "queue", "missed", "grace", "spread", "overlap", "maintenance",
+    "foreign",
+)  # fmt: skip
+"""The fields of a row that an action may give, besides its data; "" and None: not given."""
+
+
+def _row_fields(wanted: Wanted, who: str) -> dict[str, Any]:
+    """Give the fields of a row that were given, and who gave them."""
+    given = wanted.model_dump(include={*_OF_A_ROW})
+    fields = {key: value for key, value in given.items() if value not in ("", None)}
+    if wanted.data:
+        fields["data"] = schedules.data_of_text(wanted.data)
+    return {**fields, "added_at": round(time.time(), 3), "added_by": one_line(who, 100)}
+
+
+def _add_schedule(board: Board, wanted: Wanted, who: str) -> Done:
+    row = row_of(**{"data": {}, "job": "", "when": "", **_row_fields(wanted, who)})
+    schedules.add(board.manager, board.connection(wanted.connection), wanted.id, row)
+    return Done(changed=1, text=f"added the schedule {wanted.id}")
+
+
+def _change_schedule(board: Board, wanted: Wanted, who: str) -> Done:
+    connection = board.connection(wanted.connection)
+    schedules.change(board.manager, connection, wanted.id, **_row_fields(wanted, who))
+    return Done(changed=1, text=f"changed the schedule {wanted.id}")
+
+
+def _in_background(
+    board: Board, wanted: Wanted, who: str, action: str, steps: Iterator[Callable[[], bool]]
+) -> Done:
+    of = what(wanted)
+    troubles = [f"{name} does not answer: {why}" for name, why in sorted(board.silent.items())]
+    bulk = Bulk(who, action, of, steps, troubles)
+
+    def told(count: int) -> None:
+        tell(who, action, of, count)
+        board.forget()
+
+    board.bulks.start(bulk, told)
+    return Done(changed=0, text=f"{action}: {of}", bulk=bulk.id)
+
+
+def _stop_bulk(board: Board, wanted: Wanted, _who: str) -> Done:
+    bulk = board.bulks.find(wanted.id)
+    if bulk is None:
+        raise ConfigurationError("there is nothing of that id under way")
+    bulk.cancel()
+    return Done(changed=1, text="it ends after what it is just doing", bulk=bulk.id)
+
+
+ACTIONS = {
+    "pause": Action("Pause", _pause, ""),
+    "resume": Action("Resume", _resume, ""),
+    "clear": Action("Clear", _clear, "Delete all ready and delayed jobs of this queue?"),
+    "kick": Action("Kick", _kick, "Make all buried jobs of this queue ready?"),
+    "retry": Action("Retry", _of_failed(_retry, "retry"), "Queue these failed jobs again?"),
+    "forget": Action("Forget", _of_failed(_forget, "forget"), "Remove these failed jobs for good?"),
+    "silence": Action("Silence", _silence, ""),
+    "unsilence": Action("Tell again", _unsilence, ""),
+    "cancel": Action("Cancel", _cancel, "Cancel these jobs? One that runs is interrupted."),
+    "run-now": Action("Run now", _run_now, ""),
+    "cancel-batch": Action("Cancel", _cancel_batch, "Cancel this batch?"),
+    "retry-batch": Action("Retry failed", _retry_batch, "Queue its failed jobs again?"),
+    "scale": Action("Scale", _scale, ""),
+    "quiet": Action("Quiet", _order(QUIET, "to take no more jobs"), ""),
+    "unquiet": Action("Go on", _order("", "to go on"), ""),
+    "stop-worker": Action(
+        "Stop", _order(STOP, "to end after its jobs"), "Stop this worker, after its jobs?"
+    ),
+    "stop": Action("Stop", _stop_bulk, ""),
+    "run-schedule": Action(
+        "Run now", _schedule(schedules.ask, "a worker runs {} within some seconds"), ""
+    ),
+    "pause-schedule": Action("Pause", _schedule(schedules.pause, "paused {}"), ""),
+    "resume-schedule": Action("Resume", _schedule(schedules.resume, "resumed {}"), ""),
+    "add-schedule": Action("Add", _add_schedule, ""),
+    "change-schedule": Action("Change", _change_schedule, ""),
+    "remove-schedule": Action(
+        "Remove", _schedule(schedules.remove, "removed {}"), "Remove this schedule?"
+    ),
+}
+"""All actions, by the name that a role may be given."""

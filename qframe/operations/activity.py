@@ -1,0 +1,189 @@
+"""Activity: what the metrics of a connection say of a time, by queue and by class."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel
+
+from qframe.connection import Connection
+from qframe.metrics.by_tag import metrics_of
+from qframe.metrics.kept import (
+    BY_MINUTE,
+    BY_TEN_MINUTES,
+    Metrics,
+    Resolution,
+    Series,
+    Slots,
+    added_up,
+)
+from qframe.metrics.series import RUN, STARTED, TIMED_OUT, WAIT, Fields, Histogram, Pair, add
+
+FINAL = ("done", "failed", "skipped", "cancelled")
+"""The outcomes after which a job is over."""
+WAITING = ("ready", "delayed", "reserved")
+_HOUR = 3600
+_DAY = 86400
+
+
+class ClassState(BaseModel):
+    """What became of the jobs of one class in a time. Seconds; None where none ran."""
+
+    connection: str
+    job: str
+    started: int
+    done: int
+    failed: int
+    timed_out: int
+    per_minute: float
+    run_p50: float | None
+    run_p95: float | None
+    run_mean: float | None
+    wait_p95: float | None
+
+
+class Trend(BaseModel):
+    """Numbers by steps of time, the current one last."""
+
+    step_seconds: int
+    started: list[int]
+    done: list[int]
+    failed: list[int]
+    wait_p95: list[float | None]
+    run_p95: list[float | None]
+
+
+class Activity:
+    """What was counted of one connection, by the steps of a resolution, until now."""
+
+    def __init__(self, series: Series, kind: Resolution, since: float, now: float) -> None:
+        self.series = series
+        self.kind = kind
+        self.first = int(since // kind.step)
+        self.last = int(now // kind.step)
+
+    @classmethod
+    def of(
+        cls, connection: Connection, hours: float = 1.0, *, by_tag: bool = False
+    ) -> Activity | None:
+        """Read the last hours, by minutes up to six hours; None where nothing is measured."""
+        if not connection.is_measured:
+            return None
+        now = time.time()
+        kind = BY_MINUTE if hours <= BY_MINUTE.keep / _HOUR / 4 else BY_TEN_MINUTES
+        since = now - hours * _HOUR + kind.step
+        kept = metrics_of if by_tag else Metrics
+        metrics = kept(connection.store, connection.name)
+        return cls(metrics.series(kind, since, now), kind, since, now)
+
+    @property
+    def minutes(self) -> float:
+        """How long a time it is."""
+        return (self.last - self.first + 1) * self.kind.step / 60
+
+    def rates(self, queue: str, minutes: int) -> tuple[float, float | None]:
+        """Give how many jobs of a queue ended a minute, and by how many a minute it grew.
+
+        Over so many whole minutes; None where the sizes were not looked at at both ends.
+        """
+        upto = self.last - 1
+        ended = 0
+        for pair, fields in self.series.items():
+            if pair.queue == queue and pair.job:
+                ended += sum(
+                    fields.get(outcome, {}).get(slot, 0)
+                    for outcome in FINAL
+                    for slot in range(upto - minutes + 1, upto + 1)
+                )
+        sizes = self.series.get(Pair(queue, ""), {})
+        at_first, at_last = (_size(sizes, slot) for slot in (upto - minutes, upto))
+        grown = None if at_first is None or at_last is None else (at_last - at_first) / minutes
+        return ended / minutes, grown
+
+    def trend(self, queue: str = "", job: str = "") -> Trend:
+        """Give what was counted step by step, of all, of a queue or of a class."""
+        chosen = [
+            fields
+            for pair, fields in self.series.items()
+            if pair.job and queue in {"", pair.queue} and job in {"", pair.job}
+        ]
+        slots = range(self.first, self.last + 1)
+        at = [_at(chosen, slot) for slot in slots]
+        return Trend(
+            step_seconds=self.kind.step,
+            started=[each.get(STARTED, 0) for each in at],
+            done=[each.get("done", 0) for each in at],
+            failed=[each.get("failed", 0) for each in at],
+            wait_p95=[WAIT.quantile(each, 0.95) for each in at],
+            run_p95=[RUN.quantile(each, 0.95) for each in at],
+        )
+
+    def classes(self, connection: str) -> list[ClassState]:
+        """Give what became of each class, that which runs most often first."""
+        found: dict[str, dict[str, int]] = {}
+        for pair, fields in self.series.items():
+            if pair.job:
+                add(found.setdefault(pair.job, {}), added_up(fields))
+        states = [self._class(connection, job, fields) for job, fields in found.items()]
+        return sorted(states, key=lambda each: (-each.started, each.job))
+
+    def quantile(self, histogram: Histogram, part: float, queue: str) -> float | None:
+        """Give a quantile of all the time, of one queue."""
+        found: dict[str, int] = {}
+        for pair, fields in self.series.items():
+            if pair.job and pair.queue == queue:
+                add(found, added_up(fields))
+        return histogram.quantile(found, part)
+
+    def _class(self, connection: str, job: str, fields: Fields) -> ClassState:
+        started = fields.get(STARTED, 0)
+        return ClassState(
+            connection=connection,
+            job=job,
+            started=started,
+            done=fields.get("done", 0),
+            failed=fields.get("failed", 0),
+            timed_out=fields.get(TIMED_OUT, 0),
+            per_minute=started / self.minutes,
+            run_p50=RUN.quantile(fields, 0.5),
+            run_p95=RUN.quantile(fields, 0.95),
+            run_mean=RUN.mean(fields),
+            wait_p95=WAIT.quantile(fields, 0.95),
+        )
+
+
+def put_together(trends: Iterable[Trend]) -> Trend | None:
+    """Give the trend of several connections: sums, and of waits and run times the longest."""
+    several = list(trends)
+    if not several:
+        return None
+    return Trend(
+        step_seconds=several[0].step_seconds,
+        started=[*map(sum, zip(*(each.started for each in several), strict=False))],
+        done=[*map(sum, zip(*(each.done for each in several), strict=False))],
+        failed=[*map(sum, zip(*(each.failed for each in several), strict=False))],
+        wait_p95=[*map(_longest, zip(*(each.wait_p95 for each in several), strict=False))],
+        run_p95=[*map(_longest, zip(*(each.run_p95 for each in several), strict=False))],
+    )
+
+
+def _longest(values: Iterable[float | None]) -> float | None:
+    return max((each for each in values if each is not None), default=None)
+
+
+def _at(chosen: Iterable[Mapping[str, Slots]], slot: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for fields in chosen:
+        for field, slots in fields.items():
+            if slot in slots:
+                found[field] = found.get(field, 0) + slots[slot]
+    return found
+
+
+def _size(sizes: Mapping[str, Slots], slot: int) -> int | None:
+    """Give how many jobs a queue had when it was looked at in a minute, or the one before."""
+    for at in (slot, slot - 1):
+        if any(at in sizes.get(name, {}) for name in WAITING):
+            return sum(sizes.get(name, {}).get(at, 0) for name in WAITING)
+    return None

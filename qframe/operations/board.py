@@ -1,0 +1,654 @@
+"""Board: all there is to see of a program's queues, each read at most so often for all who look."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel
+
+from qframe.alerts.checker import alerts_on
+from qframe.alerts.life import Alert
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.batch import BatchRecord
+from qframe.contracts.failed import FailedJob
+from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.store import Store
+from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.features.batches import Batches
+from qframe.manager import QueueManager
+from qframe.metrics.by_tag import metrics_of
+from qframe.metrics.deploys import Deploy, Deploys, put_together
+from qframe.metrics.kept import Metrics
+from qframe.metrics.series import Fields
+from qframe.operations import activity, queues, schedules, unsafe, workers
+from qframe.operations.activity import Activity, ClassState, Trend
+from qframe.operations.bulk import Bulks
+from qframe.operations.deploys import DeployState
+from qframe.operations.failures import CauseState, FailureIndex
+from qframe.operations.outages import Outages
+from qframe.operations.queues import QueueState
+from qframe.operations.reading import KNOWN, NotYetError, Reading
+from qframe.operations.schedules import ScheduleState
+from qframe.operations.unsafe import Unsafe
+from qframe.operations.workers import SupervisorState, WorkerState
+from qframe.payload.text import count_of, one_line
+from qframe.payload.timing import iso, lasting
+from qframe.worker import roster
+from qframe.worker.alerting import place
+
+LONG_WAIT = 60.0
+"""Seconds a job may be ready before it is said that it waits too long."""
+_SILENCED = "silenced:"
+_SILENCE = 30 * 86400.0
+_THREADS = 2
+"""So many read in the background, each over a connection of its own to a database."""
+_REST = 0.005
+"""Seconds at least between two parts of the failed jobs that are read behind all who look."""
+_AT_A_LOOK = 0.02
+"""Seconds in which who looks reads on himself in the failed jobs; the rest is read behind him."""
+_MOST_FINDINGS = 50
+_MOST_BATCHES = 500
+
+T = TypeVar("T")
+
+
+class Finding(BaseModel):
+    """Something that is wrong. `level`: `bad` or `warn`; `page` is where more is to be seen."""
+
+    level: str
+    text: str
+    page: str
+
+
+class Failed(BaseModel):
+    """How the failed jobs stand."""
+
+    total: int
+    counted: int
+    """How many of them are counted by cause so far."""
+    is_complete: bool
+    causes: list[CauseState]
+
+
+class AlertState(BaseModel):
+    """An alert that is on: a rule of the configuration that is broken."""
+
+    id: str
+    rule: str
+    connection: str
+    subject: str
+    """The queue, class or worker it is about; "" for a whole connection."""
+    value: float
+    text: str
+    since: str
+    seconds: float
+    is_ending: bool
+    """Whether all has been well of late."""
+
+    @classmethod
+    def of(cls, alert: Alert) -> AlertState:
+        """Show an alert."""
+        return cls(
+            id=alert.id,
+            rule=alert.rule,
+            connection=alert.connection,
+            subject=alert.what,
+            value=alert.value,
+            text=alert.text,
+            since=iso(alert.since),
+            seconds=max(0.0, time.time() - alert.since),
+            is_ending=bool(alert.quiet),
+        )
+
+
+class Overview(BaseModel):
+    """What is wrong, and how much there is of everything."""
+
+    alerts: list[AlertState]
+    findings: list[Finding]
+    ready: int | None
+    """None where it is not counted yet; so with `delayed`."""
+    delayed: int | None
+    running: int
+    failed: int
+    workers: int
+    slots: int
+    trend: Trend | None
+    pending: list[str] = []
+    """What is not in it, as it was not known in time."""
+    deploys: list[DeployState]
+    """Those of the time of the trend, latest first."""
+
+
+class KnownBatch(NamedTuple):
+    """A batch, and where it is kept."""
+
+    connection: Connection
+    kept: Batches
+    record: BatchRecord
+
+
+class Board:
+    """What there is to see of all connections of a manager. Safe to use from several threads.
+
+    A reading is good for a second or more, and for five times as long as it took: so who looks
+    costs a slow backend no more than a sixth of its time. A connection that does not answer is in
+    `silent`, and keeps nothing else from being shown.
+    """
+
+    def __init__(self, manager: QueueManager) -> None:
+        self.manager = manager
+        self.bulks = Bulks()
+        self.outages = Outages()
+        self._kept: dict[str, Reading] = {}
+        self._behind = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")
+        self._indexes: dict[int, tuple[str, FailureIndex]] = {}
+        """What is known of each place of failed jobs, and a connection that keeps them there."""
+        self._filling: set[FailureIndex] = set()
+        self._lock = threading.Lock()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def connections(self) -> list[Connection]:
+        """Give the connections that hold jobs."""
+        return list(self.manager.holding_jobs())
+
+    @property
+    def silent(self) -> dict[str, str]:
+        """Why each connection that does not answer does not."""
+        return dict(self.outages.why)
+
+    def connection(self, name: str) -> Connection:
+        """Give one of them; raises `ConfigurationError` for another name."""
+        for each in self.connections():
+            if each.name == name:
+                return each
+        raise ConfigurationError(f"there is no connection {one_line(name, 60)!r} that holds jobs")
+
+    def queues(self, patience: float | None = None, late: float = KNOWN) -> list[QueueState]:
+        """Give all queues; raises `NotYetError` where that takes longer than `patience`.
+
+        Where counting takes long, the counts may be late by some seconds, of which `late` says
+        how many at most.
+        """
+        active = self.activity()
+
+        def read(connection: Connection) -> list[QueueState]:
+            return queues.states(connection, active.get(connection.name))
+
+        return self._read("queues", 1.5, lambda: self._all(read), patience, late)
+
+    def named_queues(self) -> list[QueueState]:
+        """Give all queues without what they hold, which may take long to count."""
+        return self._read("queue names", 1.5, lambda: self._all(queues.named))
+
+    def workers(self) -> list[WorkerState]:
+        """Give all workers, those that are gone first."""
+        return self._read("workers", 1.0, lambda: workers.states(self._rostered(roster.listed)))
+
+    def supervisors(self) -> list[SupervisorState]:
+        """Give the supervisors, and how many processes each queue has of them."""
+
+        def listed() -> list[SupervisorState]:
+            return workers.supervisors(self._rostered(roster.pools))
+
+        return self._read("supervisors", 1.0, listed)
+
+    def _rostered(self, entries: Callable[[Store], list[roster.L]]) -> list[roster.L]:
+        """Give what is in the stores, each once: connections may share one."""
+
+        def read(connection: Connection) -> list[roster.L]:
+            return entries(connection.store)
+
+        names = {each.name for each in self.connections()}
+        known = self._all(read, _keeps_facts)
+        found = {entry.id: entry for entry in known if entry.connection in names}
+        return [*found.values()]
+
+    def activity(self, hours: float = 1.0) -> dict[str, Activity]:
+        """Give what was counted in the last hours, by connection."""
+
+        def read(connection: Connection) -> list[tuple[str, Activity]]:
+            found = Activity.of(connection, hours)
+            return [] if found is None else [(connection.name, found)]
+
+        return self._read(f"activity {hours}", 5.0, lambda: dict(self._all(read, _is_measured)))
+
+    def totals(self) -> list[tuple[str, str, str, Fields]]:
+        """Give what was counted since the beginning: connection, queue, class, and counts."""
+
+        def read(connection: Connection) -> list[tuple[str, str, str, Fields]]:
+            found = Metrics(connection.store, connection.name).totals()
+            return [(connection.name, *pair, fields) for pair, fields in found.items()]
+
+        return self._read("totals", 1.0, lambda: self._all(read, _is_measured))
+
+    def classes(self, hours: float = 1.0) -> list[ClassState]:
+        """Give what became of each class in the last hours."""
+        found = [
+            state for name, each in self.activity(hours).items() for state in each.classes(name)
+        ]
+        return sorted(found, key=lambda each: (-each.started, each.job))
+
+    def tags(self, hours: float = 1.0) -> list[ClassState]:
+        """Give what became of the jobs of each tag that is counted, in the last hours."""
+
+        def read(connection: Connection) -> list[ClassState]:
+            found = Activity.of(connection, hours, by_tag=True)
+            return [] if found is None else found.classes(connection.name)
+
+        if not self.manager.settings.metric_tags:
+            return []
+        return self._read(f"tags {hours}", 5.0, lambda: self._all(read, _is_measured))
+
+    def tag_totals(self) -> list[tuple[str, str, str, Fields]]:
+        """Give what was counted since the beginning: connection, queue, tag, and counts."""
+
+        def read(connection: Connection) -> list[tuple[str, str, str, Fields]]:
+            found = metrics_of(connection.store, connection.name).totals()
+            return [(connection.name, *pair, fields) for pair, fields in found.items()]
+
+        if not self.manager.settings.metric_tags:
+            return []
+        return self._read("tag totals", 1.0, lambda: self._all(read, _is_measured))
+
+    def trend(self, hours: float = 1.0) -> Trend | None:
+        """Give what happened step by step, on all connections."""
+        return activity.put_together(each.trend() for each in self.activity(hours).values())
+
+    def deploys(self, hours: float = 1.0) -> list[DeployState]:
+        """Give the deploys that were marked in the last hours, latest first."""
+
+        def read(connection: Connection) -> list[list[Deploy]]:
+            return [Deploys(connection.store).read()]
+
+        marks = self._read("deploys", 5.0, lambda: put_together(self._all(read, _keeps_facts)))
+        now = time.time()
+        return [
+            DeployState.of(each, now) for each in reversed(marks) if now - each.at < hours * 3600
+        ]
+
+    def batches(self, limit: int = 100) -> list[BatchRecord]:
+        """Give the latest batches."""
+
+        def read(connection: Connection) -> list[BatchRecord]:
+            kept = connection.batches()
+            return [] if kept is None else list(islice(kept.all(), _MOST_BATCHES))
+
+        def listed() -> list[BatchRecord]:
+            found = {each.id: each for each in self._all(read, _keeps_facts)}
+            return sorted(found.values(), key=lambda each: -each.created_at)
+
+        return self._read("batches", 2.0, listed)[:limit]
+
+    def find_batch(self, identity: str) -> KnownBatch | None:
+        """Give a batch, and where it is kept: by its own connection, if that is one of ours."""
+        other: KnownBatch | None = None
+        for connection in filter(_keeps_facts, self.connections()):
+            kept = connection.batches()
+            if kept is None:
+                continue
+            with suppress(BackendUnavailable):
+                record = self.ask(connection, partial(kept.read, identity))
+                if record is not None:
+                    found = KnownBatch(connection, kept, record)
+                    if record.connection == connection.name:
+                        return found
+                    other = other or found
+        return other
+
+    def schedules(self) -> list[ScheduleState]:
+        """Give the schedules, the next one first."""
+
+        def read(connection: Connection) -> list[ScheduleState]:
+            return schedules.states(self.manager, connection)
+
+        def listed() -> list[ScheduleState]:
+            found = self._all(read, _keeps_facts)
+            return sorted(found, key=lambda each: (each.next_at or "9999", each.name))
+
+        return self._read("schedules", 2.0, listed)
+
+    def unsafe(self, patience: float | None = None) -> list[Unsafe]:
+        """Give what is unsafe, as `qframe check` knows it.
+
+        Raises `NotYetError` where that takes longer than `patience`.
+        """
+
+        def read(connection: Connection) -> list[Unsafe]:
+            return unsafe.of_connection(self.manager, connection, connection.backend.check())
+
+        def planned(connection: Connection) -> list[Unsafe]:
+            return unsafe.of_told_schedules(self.manager, connection)
+
+        def found() -> list[Unsafe]:
+            every = unsafe.of_signing(self.manager) + self._all(read)
+            outbox = self.manager.settings.outbox.connection
+            if outbox and outbox not in {each.name for each in self.connections()}:
+                with suppress(QframeError):
+                    keeper = self.manager.connection(outbox)
+                    every += self.ask(keeper, partial(read, keeper))
+            return every + self._all(planned, _keeps_facts)
+
+        return self._read("unsafe", 60.0, found, patience)
+
+    # -- failed jobs ------------------------------------------------------------------------------
+
+    def stores(self) -> list[FailedStore]:
+        """Give where failed jobs are kept, each place once; those that answer."""
+        found: list[FailedStore] = []
+        for name, index in self._places():
+            with suppress(BackendUnavailable):
+                self.outages.ask(name, index.store.place, index.store.count)
+                found.append(index.store)
+        return found
+
+    def find_failed(self, uuid: str) -> tuple[FailedStore, FailedJob] | None:
+        """Give a failed job, and where it is kept."""
+        for name, index in self._places():
+            with suppress(BackendUnavailable):
+                record = self.outages.ask(name, index.store.place, partial(index.store.find, uuid))
+                if record is not None:
+                    return index.store, record
+        return None
+
+    def indexes(self) -> list[FailureIndex]:
+        """Give what is known of the failed jobs of each place."""
+        return [index for _, index in self._places()]
+
+    def ask_failed(self, index: FailureIndex, read: Callable[[], T]) -> T:
+        """Read something of where failed jobs are kept; raises `BackendUnavailable`, as `ask`."""
+        name = next(name for name, each in self._places() if each is index)
+        return self.outages.ask(name, index.store.place, read)
+
+    def _places(self) -> list[tuple[str, FailureIndex]]:
+        with self._lock:
+            for connection in self.connections():
+                with suppress(ConfigurationError):
+                    store = self.manager.failed_store(connection.name)
+                    known = self._indexes.get(id(store.place))
+                    if known is None or store.place is connection.backend:
+                        index = FailureIndex(store) if known is None else known[1]
+                        self._indexes[id(store.place)] = (connection.name, index)
+            return list(self._indexes.values())
+
+    def failed(self) -> Failed:
+        """Give the failed jobs by cause, as far as they were read."""
+
+        def read() -> Failed:
+            now = time.time()
+            indexes = []
+            for name, index in self._places():
+                with suppress(BackendUnavailable):
+                    refresh = partial(index.refresh, _AT_A_LOOK)
+                    self.outages.ask(name, index.store.place, refresh)
+                    indexes.append(index)
+            found: dict[str, CauseState] = {}
+            for each in (failures for index in indexes for failures in index.causes()):
+                state = CauseState.of(each, now)
+                other = found.get(state.cause)
+                found[state.cause] = state if other is None else other.and_also(state)
+            for index in indexes:  # not before: it would be waited for
+                self._read_on(index)
+            silenced = self.silenced()
+            for state in found.values():
+                state.silenced = state.cause in silenced
+            causes = sorted(found.values(), key=lambda each: (each.silenced, -each.count))
+            return Failed(
+                total=sum(each.total for each in indexes),
+                counted=sum(each.counted for each in indexes),
+                is_complete=all(each.is_complete for each in indexes),
+                causes=causes,
+            )
+
+        return self._read("failed", 3.0, read)
+
+    def _read_on(self, index: FailureIndex) -> None:
+        """Read an index to its end in the background, in a third of a processor's time at most.
+
+        In parts so small that who looks at a page meanwhile hardly waits for the interpreter.
+        """
+        if index.is_complete or index in self._filling:
+            return
+        self._filling.add(index)
+
+        def fill() -> None:
+            try:
+                while not index.is_complete:
+                    began = time.thread_time()
+                    index.read_on()
+                    time.sleep(max(_REST, 2 * (time.thread_time() - began)))
+            except BackendUnavailable:
+                pass  # whoever looks next goes on
+            finally:
+                self._filling.discard(index)
+
+        threading.Thread(target=fill, name="qframe-failures", daemon=True).start()
+
+    def silenced(self) -> set[str]:
+        """Name the causes that somebody has silenced."""
+
+        def read(connection: Connection) -> list[str]:
+            return connection.store.keys(_SILENCED)
+
+        def listed() -> set[str]:
+            return {key.removeprefix(_SILENCED) for key in self._all(read, _keeps_facts)}
+
+        return self._read("silenced", 10.0, listed)
+
+    def silence(self, cause: str, *, silent: bool) -> None:
+        """Say no more of a cause, for 30 days, or say it again."""
+
+        def note(connection: Connection) -> list[bool]:
+            if silent:
+                connection.store.set(_SILENCED + cause, "1", _SILENCE)
+            else:
+                connection.store.delete(_SILENCED + cause)
+            return [True]
+
+        if not self._all(note, _keeps_facts):
+            raise BackendUnavailable("no connection answers that could note it")
+        self.forget("failed", "silenced")
+
+    # -- what is wrong ----------------------------------------------------------------------------
+
+    def alerts(self) -> list[AlertState]:
+        """Give the alerts that are on, the latest first; none where there are no rules."""
+
+        def read() -> list[AlertState]:
+            try:
+                return [AlertState.of(each) for each in alerts_on(place(self.manager))]
+            except BackendUnavailable:  # which is among the findings
+                return []
+
+        if not self.manager.settings.alerts.rules:
+            return []
+        return self._read("alerts", 1.0, read)
+
+    def overview(self, patience: float | None = None) -> Overview:
+        """Give what is wrong, and how much there is of everything.
+
+        What was never read, and takes longer than `patience` in all, is named as pending.
+        """
+        ends = None if patience is None else time.monotonic() + patience
+        if patience is not None:  # both go on behind, while the rest is read here
+            for slow in (self.queues, self.unsafe):
+                _in_time(slow, time.monotonic(), "", [])
+        working, failed = self.workers(), self.failed()
+        pending: list[str] = []
+        there = _in_time(self.queues, ends, "how many jobs wait", pending)
+        warned = _in_time(self.unsafe, ends, "what is unsafe", pending)
+        alive = [each for each in working if each.state != "gone"]
+        return Overview(
+            alerts=self.alerts(),
+            findings=self._findings(there or [], warned or []),
+            ready=None if there is None else sum(each.ready or 0 for each in there),
+            delayed=None if there is None else sum(each.delayed or 0 for each in there),
+            running=sum(each.used for each in alive),
+            failed=failed.total,
+            workers=len(alive),
+            slots=sum(each.concurrency for each in alive),
+            trend=self.trend(),
+            pending=pending,
+            deploys=self.deploys(),
+        )
+
+    def findings(self) -> list[Finding]:
+        """Say what is wrong, the worst first."""
+        return self._findings(self.queues(), self.unsafe())
+
+    def _findings(self, there: Iterable[QueueState], warned: Iterable[Unsafe]) -> list[Finding]:
+        working, failed = self.workers(), self.failed()
+        found = [
+            Finding(level="bad", text=f"{name} does not answer: {why}", page="/queues")
+            for name, why in sorted(self.silent.items())
+        ]
+        found += _of_queues(there, working) + _of_workers(working) + _of_causes(failed.causes)
+        found += _of_schedules(self.schedules())
+        found += [
+            Finding(level="warn", text=f"{each.about}: {each.text}", page="/") for each in warned
+        ]
+        return sorted(found, key=lambda each: each.level)[:_MOST_FINDINGS]
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def forget(self, *names: str) -> None:
+        """Read some of it anew, all without names: somebody has just changed it."""
+        with self._lock:
+            for name, kept in self._kept.items():
+                if not names or name in names:
+                    kept.forget()
+
+    def ask(self, connection: Connection, read: Callable[[], T]) -> T:
+        """Read something of a connection; raises `BackendUnavailable`, as `Outages` does."""
+        return self.outages.ask(connection.name, connection.backend, read)
+
+    def _all(
+        self,
+        read: Callable[[Connection], Iterable[T]],
+        able: Callable[[Connection], bool] = lambda _: True,
+    ) -> list[T]:
+        """Read from each connection that is able; notes which do not answer."""
+        found: list[T] = []
+        for connection in filter(able, self.connections()):
+            with suppress(QframeError):
+                found += self.ask(connection, partial(_listed, read, connection))
+        return found
+
+    def _read(
+        self,
+        name: str,
+        seconds: float,
+        read: Callable[[], T],
+        patience: float | None = None,
+        late: float = KNOWN,
+    ) -> T:
+        with self._lock:
+            kept = self._kept.get(name)
+            if kept is None:
+                kept = self._kept[name] = Reading(seconds, read, self._behind)
+        value: T = kept.get(patience, late)
+        return value
+
+
+def _listed(read: Callable[[Connection], Iterable[T]], connection: Connection) -> list[T]:
+    return [*read(connection)]
+
+
+def _keeps_facts(connection: Connection) -> bool:
+    return Capability.FACTS in connection.capabilities
+
+
+def _is_measured(connection: Connection) -> bool:
+    return connection.is_measured
+
+
+def _in_time(
+    read: Callable[[float | None], T], ends: float | None, what: str, pending: list[str]
+) -> T | None:
+    """Read something until a moment; None, and it is pending, where it is not known then."""
+    try:
+        return read(None if ends is None else ends - time.monotonic())
+    except NotYetError:
+        pending.append(what)
+        return None
+
+
+def _of_queues(there: Iterable[QueueState], working: Iterable[WorkerState]) -> list[Finding]:
+    found = []
+    listening = [
+        (each.connection, pattern)
+        for each in working
+        if each.state != "gone"
+        for pattern in each.queues
+    ]
+    for each in there:
+        name, page = f"{each.connection}:{each.queue}", "/queues"
+        waits = each.oldest_seconds or 0.0
+        if each.paused and each.ready:
+            text = f"{name} is paused, and {count_of(each.ready, 'job waits', 'jobs wait')}"
+            found.append(Finding(level="warn", text=text, page=page))
+        elif each.ready and not any(
+            connection == each.connection and fnmatchcase(each.queue, pattern)
+            for connection, pattern in listening
+        ):
+            jobs = count_of(each.ready, "job waits", "jobs wait")
+            text = f"no worker works on {name}, where {jobs}"
+            found.append(Finding(level="bad", text=text, page=page))
+        elif waits > LONG_WAIT:
+            text = f"the next job of {name} has waited {lasting(waits)}"
+            found.append(Finding(level="bad", text=text, page=page))
+        if each.buried:
+            text = f"{count_of(each.buried, 'job is', 'jobs are')} buried in {name}"
+            found.append(Finding(level="warn", text=text, page=page))
+    return found
+
+
+def _of_workers(working: Iterable[WorkerState]) -> list[Finding]:
+    gone = [each for each in working if each.state == "gone"]
+    return [
+        Finding(
+            level="bad",
+            text=f"the worker {each.host}:{each.pid} of {each.connection} has died",
+            page="/workers",
+        )
+        for each in gone
+    ]
+
+
+def _of_schedules(there: Iterable[ScheduleState]) -> list[Finding]:
+    return [
+        Finding(
+            level="bad",
+            text=f"nobody dispatches the schedule {each.name}: it was due "
+            f"{lasting(each.late_seconds)} ago",
+            page="/schedules",
+        )
+        for each in there
+        if each.late_seconds > LONG_WAIT
+    ][:5]
+
+
+def _of_causes(causes: Iterable[CauseState]) -> list[Finding]:
+    return [
+        Finding(
+            level="bad",
+            text=f"new since yesterday, {_times(each.count)}: {each.job}: {each.error}",
+            page=f"/failed?filter=cause:{each.cause}",
+        )
+        for each in causes
+        if not each.silenced and each.is_new
+    ]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"

@@ -1,0 +1,253 @@
+"""One job: everything there is about it, wherever it is, with secrets as stars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability, Place
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import History
+from qframe.contracts.status import JobStatus
+from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.features import batch as batch_feature
+from qframe.features import chain as chain_feature
+from qframe.features import status as statuses
+from qframe.operations.batches import BatchState
+from qframe.operations.board import Board
+from qframe.operations.failures import FailedState
+from qframe.operations.jobs import JobState, Waiting, shown_payload
+from qframe.operations.running import RunsOn, seen
+from qframe.payload import envelope, tags
+from qframe.payload.timing import iso
+
+LONGEST = 200_000
+"""Characters of an error that are shown."""
+_SEARCH = 0.1
+"""Seconds a job that waits is looked for, where its uuid does not tell its place."""
+
+
+class AttemptState(BaseModel):
+    """One start of a job's handler.
+
+    `ended`: `error`, `released`, `timed out`, `interrupted`, `worker died`; `runs` while it does,
+    and "" of one whose end nobody saw. `ended_at` is None where that was not noted.
+    """
+
+    number: int
+    host: str
+    pid: int
+    started_at: str
+    ended_at: str | None
+    ended: str
+    error: str
+
+
+class ChainState(BaseModel):
+    """Where the chain of a job is."""
+
+    id: str
+    at: str
+    """The uuid of the link that waits, runs or has failed."""
+    position: int
+    """Which of its links that is, from 1."""
+    following: list[str]
+    """The names of the links behind that one."""
+    is_whole: bool
+    """Whether these are all."""
+
+
+class StatusState(BaseModel):
+    """The status of a tracked job, as it stands."""
+
+    state: str
+    attempt: int
+    queued_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    host: str | None
+    pid: int | None
+    progress: float | None
+    message: str
+    result: Any
+    exception: str
+    remark: str
+    retries: int
+    log: list[str]
+    """The last lines logged in it, where it keeps them; each begins with its attempt."""
+
+    @classmethod
+    def of(cls, known: JobStatus) -> StatusState:
+        """Give what is shown of a status."""
+        moments = {
+            key: None if (at := getattr(known, key)) is None else iso(at)
+            for key in ("queued_at", "started_at", "ended_at")
+        }
+        return cls(
+            state=known.state.value,
+            attempt=known.attempt,
+            host=known.host,
+            pid=known.pid,
+            progress=known.progress,
+            message=known.message,
+            result=known.result,
+            exception=": ".join(known.exception or ()),
+            remark=known.remark,
+            retries=known.retries,
+            log=list(known.log),
+            **moments,
+        )
+
+
+class OneJob(BaseModel):
+    """Everything there is about one job; null for what it is not, or nobody knows."""
+
+    uuid: str
+    job: str
+    connection: str
+    queue: str
+    tags: list[str]
+    waiting: JobState | None
+    """Where it is, in its queue; also of one that runs."""
+    running: RunsOn | None
+    failed: FailedState | None
+    status: StatusState | None
+    attempts: list[AttemptState]
+    chain: ChainState | None
+    batch: BatchState | None
+    exception: str
+    """The error, with its traceback, of one that failed."""
+    payload: str | None
+    """Secrets are stars, and what is encrypted stays so."""
+
+
+def find(
+    board: Board, uuid: str, connection: str = "", queue: str = ""
+) -> tuple[OneJob | None, bool]:
+    """Find a job among those that failed, run, wait or are tracked; which queue, is a hint.
+
+    Says as well whether it is nowhere for sure, where it is not found.
+    """
+    if not uuid:
+        return None, True
+    status, record = _status(board, uuid), _record(board, uuid)
+    running = _running(board, uuid)
+    place, is_sure = (None, True) if record else _waiting(board, uuid, connection, queue)
+    home, waiting = place or (None, None)
+    if not (status or record or running or waiting):
+        return None, is_sure
+    payload = record.payload if record else waiting.payload if waiting else None
+    message = {} if payload is None else _message(payload)
+    where = record or waiting or running or status
+    assert where is not None  # noqa: S101 (it is one of them)
+    home = home or _connection(board, where.connection)
+    shown = None if waiting is None else JobState.of(waiting)
+    runs = running is not None or (shown is not None and shown.place == Place.RUNNING.value)
+    history = record.history if record else _history(home, waiting)
+    return OneJob(
+        uuid=uuid,
+        job=where.job if isinstance(where, RunsOn) else where.name,
+        connection=where.connection,
+        queue=where.queue,
+        tags=tags.read(message) or list(status.tags if status else ()),
+        waiting=shown,
+        running=running,
+        failed=FailedState.of(record) if record else None,
+        status=StatusState.of(status) if status else None,
+        attempts=_attempts(history, runs=runs),
+        chain=_chain(home, message),
+        batch=_batch(home, message),
+        exception=record.exception[:LONGEST] if record else "",
+        payload=None if payload is None else shown_payload(payload),
+    ), True
+
+
+def _status(board: Board, uuid: str) -> JobStatus | None:
+    for connection in board.connections():
+        if Capability.FACTS in connection.capabilities:
+            try:
+                status = board.ask(connection, partial(statuses.read, connection.backend, uuid))
+            except BackendUnavailable:
+                continue
+            if status is not None:
+                return status
+    return None
+
+
+def _record(board: Board, uuid: str) -> FailedJob | None:
+    found = board.find_failed(uuid)
+    return None if found is None else found[1]
+
+
+def _running(board: Board, uuid: str) -> RunsOn | None:
+    return next((each for each in seen(board) if each.uuid == uuid), None)
+
+
+def _waiting(
+    board: Board, uuid: str, name: str, queue: str
+) -> tuple[tuple[Connection, Waiting] | None, bool]:
+    """Find a job in the queue that a link names, or else everywhere."""
+    is_sure = True
+    for connection in board.connections():
+        if name in {"", connection.name} and Capability.SEARCH in connection.capabilities:
+            look = partial(connection.look, uuid, queue or None, _SEARCH)
+            try:
+                seen = board.ask(connection, look)
+            except BackendUnavailable:
+                is_sure = False
+                continue
+            if seen.found is not None:
+                return (connection, Waiting.of(connection.name, seen.found)), True
+            is_sure = is_sure and seen.is_complete
+    return None, is_sure
+
+
+def _connection(board: Board, name: str) -> Connection | None:
+    return next((each for each in board.connections() if each.name == name), None)
+
+
+def _message(payload: bytes) -> Mapping[str, Any]:
+    try:
+        return envelope.parse(payload)
+    except InvalidPayload:
+        return {}
+
+
+def _history(home: Connection | None, waiting: Waiting | None) -> History:
+    if home is None or waiting is None or waiting.found is None:
+        return History()
+    return home.history(waiting.found)
+
+
+def _attempts(history: History, *, runs: bool) -> list[AttemptState]:
+    last = history.attempts[-1] if history.attempts else None
+    return [
+        AttemptState(
+            number=each.number,
+            host=each.host,
+            pid=each.pid,
+            started_at=iso(each.started_at),
+            ended_at=None if each.ended_at is None else iso(each.ended_at),
+            ended=each.ended or ("runs" if runs and each is last else ""),
+            error=each.error,
+        )
+        for each in history.attempts
+    ]
+
+
+def _chain(home: Connection | None, message: Mapping[str, Any]) -> ChainState | None:
+    if home is None or Capability.FACTS not in home.capabilities:
+        return None
+    found = chain_feature.standing(home.backend, message)
+    return None if found is None else ChainState(**found._asdict())
+
+
+def _batch(home: Connection | None, message: Mapping[str, Any]) -> BatchState | None:
+    identity = batch_feature.batch_of(message)
+    kept = None if home is None or identity is None else home.batches()
+    record = None if kept is None or identity is None else kept.read(identity)
+    return None if record is None else BatchState.of(record)

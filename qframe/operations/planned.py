@@ -1,0 +1,141 @@
+"""Planned: a program's schedules as its code and its rows define them, for the command line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from heapq import merge
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.manager import QueueManager
+from qframe.operations.schedules import ScheduleState, states
+from qframe.payload.scheduled import SCHEDULE, NamedRun
+from qframe.payload.text import nearest, one_line
+from qframe.schedules.about import ScheduleAbout
+from qframe.schedules.definition import Schedule, in_zone
+from qframe.schedules.rows import ScheduleRows, keys_of
+from qframe.schedules.runs import RunMaker
+from qframe.schedules.schedulers import able, connection_of, load
+from qframe.schedules.track import ScheduleTrack
+
+_TRIES = 20
+
+
+class PlannedSchedules:
+    """The schedules of a program, each with the connection it dispatches to.
+
+    Raises `ConfigurationError` where one is wrong. A connection that does not answer is in
+    `silent`, and has no rows.
+    """
+
+    def __init__(self, queues: QueueManager) -> None:
+        self.queues = queues
+        self.rows = ScheduleRows(queues)
+        self.silent: list[BackendUnavailable] = []
+        self.all: list[tuple[Connection, Schedule]] = [
+            (connection_of(queues, each), each) for each in load(queues)
+        ]
+        taken = {each.title for _, each in self.all}
+        for connection in able(queues):
+            try:
+                rows = self.rows.read(connection)
+            except BackendUnavailable as error:
+                self.silent.append(error)
+                continue
+            self.all += [(connection, each) for each in rows if each.title not in taken]
+        self.all.sort(key=lambda each: each[1].title)
+
+    def find(self, name: str) -> tuple[Connection, Schedule]:
+        """Give a schedule by its name, the beginning of it, or its job's name; else raises."""
+        names = [each.title for _, each in self.all]
+        rules: list[Callable[[Schedule], bool]] = [
+            lambda each: each.title == name,
+            lambda each: each.job_name == name or each.job_name.endswith(f".{name}"),
+            lambda each: each.title.startswith(name),
+        ]
+        for fits in rules:
+            found = [pair for pair in self.all if fits(pair[1])]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                several = ", ".join(repr(each.title) for _, each in found[:5])
+                raise ConfigurationError(f"{one_line(name, 80)!r} may be any of {several}")
+        raise ConfigurationError(
+            f"there is no schedule {one_line(name, 150)!r}{nearest(name, names)}"
+        )
+
+    def states(self) -> list[ScheduleState]:
+        """Give all as they stand."""
+        found: list[ScheduleState] = []
+        for connection in dict.fromkeys(each for each, _ in self.all):
+            abouts = [
+                ScheduleAbout.of(each, connection.default_queue)
+                for of, each in self.all
+                if of is connection
+            ]
+            try:
+                found += states(self.queues, connection, abouts)
+            except BackendUnavailable as error:
+                self.silent.append(error)
+        return sorted(found, key=lambda each: (each.next_at or "9999", each.name))
+
+    def coming(self, name: str = "") -> Iterator[tuple[float, Connection, Schedule]]:
+        """Give the planned times from now on, in order, of one schedule or all."""
+        chosen = [self.find(name)] if name else self.all
+
+        def times(
+            place: int, connection: Connection, schedule: Schedule
+        ) -> Iterator[tuple[float, int, Connection, Schedule]]:
+            for moment in schedule.terms.calendar.upto(time.time(), float("inf")):
+                yield moment, place, connection, schedule
+
+        ordered = merge(
+            *(times(place, *pair) for place, pair in enumerate(chosen)), key=lambda each: each[:2]
+        )
+        for moment, _, connection, schedule in ordered:
+            yield moment, connection, schedule
+
+    def run(self, name: str) -> tuple[Connection, Schedule, str]:
+        """Dispatch a schedule's job now, whatever its conditions say; gives the job's id."""
+        connection, schedule = self.find(name)
+        keys = keys_of(self.queues, connection)
+        make = RunMaker(connection, keys)
+        key = keys.track(schedule.title)
+        for _ in range(_TRIES):
+            (text,) = connection.store.get(key)
+            now = round(time.time(), 3)
+            if text is None:
+                connection.backend.apply(make.beginning(schedule, ScheduleTrack(now)))
+                continue
+            track = ScheduleTrack.read(text)
+            if track.open is not None:
+                time.sleep(0.1)
+                continue
+            run = make.run(schedule, track, now, (), manual=True)
+            (result,) = connection.backend.apply(run.plan)
+            if result.applied:
+                if not make.joint:
+                    make.push_kept(run)
+                connection.tell(schedule.job, run.pushing, "")
+                moment = in_zone(now, schedule)
+                events.fire(
+                    events.ScheduledJobDispatched, connection.name, schedule.title, moment,
+                    run.pushing.uuid,
+                )  # fmt: skip
+                return connection, schedule, run.pushing.uuid
+            if result.key == run.named.lock_key:
+                raise ConfigurationError(
+                    f"{schedule.title!r} waits or runs still (without_overlapping): {result.holds}"
+                )
+            if result.key != key:
+                holder = connection.context.holder(run.pushing, result)
+                raise ConfigurationError(f"its job is unique, and {holder} waits or runs")
+        raise BackendUnavailable(f"the schedule {schedule.title!r} is changed again and again")
+
+
+def payload_of(schedule: Schedule) -> dict[str, object]:
+    """Give what the payload of a run that is made by hand has besides."""
+    named = NamedRun(schedule.title, round(time.time(), 3), 0, zone=schedule.terms.calendar.zone)
+    return {SCHEDULE: named.wire()}

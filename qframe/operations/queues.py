@@ -1,0 +1,89 @@
+"""Queues as people see them: how many jobs, since when, how fast; and pausing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from pydantic import BaseModel
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.drivers.store import pause_key
+from qframe.operations.activity import Activity
+from qframe.worker import view
+
+RATES_OVER = 5
+"""So many whole minutes the rates are taken from."""
+
+
+class QueueState(BaseModel):
+    """One queue. Numbers that the backend cannot give are None."""
+
+    connection: str
+    queue: str
+    ready: int | None = None
+    delayed: int | None = None
+    reserved: int | None = None
+    buried: int | None = None
+    paused: bool = False
+    oldest_seconds: float | None = None
+    """How long the job that is next has been ready; None where none is, or that is not known."""
+    in_per_minute: float | None = None
+    """How many jobs came, over the last minutes; None as long as that is not known."""
+    out_per_minute: float | None = None
+    """How many came to their end."""
+    empty_in_seconds: float | None = None
+    """When it is empty at these rates; None: never, or not known."""
+
+
+def states(connection: Connection, activity: Activity | None = None) -> list[QueueState]:
+    """Give the queues of a connection: its default one, those that hold jobs or are paused."""
+    return [_counted(connection, each, activity) for each in named(connection)]
+
+
+def named(connection: Connection) -> list[QueueState]:
+    """Give the same queues without what they hold."""
+    paused = view.pauses(connection)
+    names = {connection.default_queue, *(name for name in paused if name)}
+    if Capability.LIST in connection.capabilities:
+        names.update(connection.queues())
+    return [
+        QueueState(connection=connection.name, queue=name, paused=name in paused or "" in paused)
+        for name in sorted(names)
+    ]
+
+
+def _counted(connection: Connection, state: QueueState, activity: Activity | None) -> QueueState:
+    name = state.queue
+    sizes: Mapping[str, int] = {}
+    if Capability.SIZE in connection.capabilities:
+        sizes = asdict(connection.sizes(name))
+    state = state.model_copy(update={**sizes})
+    if sizes.get("ready"):
+        state.oldest_seconds = view.oldest(connection, name)
+    if activity is not None:
+        ended, grown = activity.rates(name, RATES_OVER)
+        state.out_per_minute = ended
+        state.in_per_minute = None if grown is None else max(0.0, ended + grown)
+        waiting = sizes.get("ready", 0) + sizes.get("reserved", 0)
+        falls = -grown if grown is not None else ended
+        if waiting and falls > 0:
+            state.empty_in_seconds = waiting / falls * 60
+    return state
+
+
+def pause(connection: Connection, queue: str = "", seconds: float | None = None) -> None:
+    """Let workers take no more jobs from a queue, or from any; for some seconds, or until told."""
+    connection.store.set(pause_key(connection.name, queue), f"{time.time():.3f}", seconds)
+    events.fire(events.QueuePaused, connection.name, queue)
+
+
+def resume(connection: Connection, queue: str = "") -> None:
+    """Undo `pause`: of one queue, or, without a name, every pause there is."""
+    store, key = connection.store, pause_key(connection.name, queue)
+    for each in (key, *([] if queue else store.keys(f"{key}:"))):
+        store.delete(each)
+    events.fire(events.QueueResumed, connection.name, queue)

@@ -1,0 +1,44 @@
+"""Reach: the connections that hold jobs, and which of them do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from qframe.connection import Connection
+from qframe.drivers.failed_store import FailedStore
+from qframe.exceptions import BackendUnavailable
+from qframe.manager import QueueManager
+
+T = TypeVar("T")
+
+
+@dataclass
+class Answers(Generic[T]):
+    """What connections answered."""
+
+    given: list[tuple[Connection, T]] = field(default_factory=list)
+    silent: list[tuple[Connection, BackendUnavailable]] = field(default_factory=list)
+    """Those that did not answer, and why."""
+
+
+def ask(
+    queues: QueueManager, act: Callable[[Connection], T], only: str | None = None
+) -> Answers[T]:
+    """Ask each connection; one that does not answer keeps none of the others from it."""
+    answers: Answers[T] = Answers()
+    for connection in queues.holding_jobs(only):
+        try:
+            answers.given.append((connection, act(connection)))
+        except BackendUnavailable as error:
+            answers.silent.append((connection, error))
+    return answers
+
+
+def each_place(stores: Iterable[FailedStore]) -> list[FailedStore]:
+    """Give failed stores, each place once: connections may share one."""
+    found: dict[int, FailedStore] = {}
+    for store in stores:
+        found.setdefault(id(store.place), store)
+    return list(found.values())

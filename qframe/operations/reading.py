@@ -1,0 +1,82 @@
+"""Reading: a value that is read anew when it is too old, once for all who look."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+_SLOW = 0.05
+"""Seconds a reading takes that nobody is to wait for, where there is an earlier one."""
+KNOWN = 15.0
+"""Seconds for which such an earlier one is shown."""
+
+
+class NotYetError(Exception):
+    """It has never been read, and is being read now."""
+
+
+class Reading:
+    """A value, read anew when it is too old, by one thread at a time.
+
+    One that takes long to read is read in the background, as long as what is known is not old.
+    """
+
+    def __init__(self, seconds: float, read: Callable[[], Any], behind: ThreadPoolExecutor) -> None:
+        self._seconds = seconds
+        self._read = read
+        self._behind = behind
+        self._lock = threading.Lock()
+        self._value: Any = None
+        self._good_until = self._known_until = 0.0
+        self._took = 0.0
+        self._renewing: Future[None] | None = None
+
+    def get(self, patience: float | None = None, late: float = KNOWN) -> Any:  # noqa: ANN401 (whatever it is)
+        """Give the value; raises `NotYetError` where it cannot be known in `patience` seconds.
+
+        One that takes long to read may be too old by `late` seconds, `KNOWN` at most.
+        """
+        now = time.monotonic()
+        if now < self._good_until:
+            return self._value
+        if self._took > _SLOW and now < min(self._known_until, self._good_until + late):
+            self._in_background()
+            return self._value
+        if patience is not None:
+            renewing = self._in_background()
+            wait([renewing], max(0.0, patience))
+            if not renewing.done():
+                raise NotYetError
+        with self._lock:
+            if time.monotonic() >= self._good_until:
+                self._refresh()
+            return self._value
+
+    def forget(self) -> None:
+        """Read it anew when it is wanted again."""
+        self._good_until = self._known_until = 0.0
+
+    def _in_background(self) -> Future[None]:
+        renewing = self._renewing
+        if renewing is None or renewing.done():
+            renewing = self._renewing = self._behind.submit(self._renew)
+        return renewing
+
+    def _renew(self) -> None:
+        try:
+            with self._lock:
+                if time.monotonic() >= self._good_until:
+                    self._refresh()
+        except Exception:  # noqa: BLE001 (whoever looks next hears it)
+            self.forget()
+
+    def _refresh(self) -> None:
+        began = time.monotonic()
+        self._value = self._read()
+        now = time.monotonic()
+        self._took = now - began
+        self._good_until = now + max(self._seconds, 5 * self._took)
+        self._known_until = self._good_until + KNOWN

@@ -1,0 +1,125 @@
+"""Running: the jobs that run, as their workers name them, with their data where a filter asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from qframe.contracts.backend import Capability, Place
+from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.failed.filters import Filter
+from qframe.operations.board import Board
+from qframe.operations.jobs import Waiting
+from qframe.operations.workers import RunningState
+from qframe.payload import envelope
+from qframe.payload.text import one_line
+
+_PAGE = 250
+
+
+class RunsOn(RunningState):
+    """A job that runs, and the worker that runs it."""
+
+    worker: str
+    connection: str
+    host: str
+    pid: int
+
+
+class Running(BaseModel):
+    """The jobs that run, the one that runs longest first."""
+
+    jobs: list[RunsOn]
+    note: str
+    """Why some could not be looked at; "" where all were."""
+
+
+def seen(board: Board) -> list[RunsOn]:
+    """Give the jobs that run, as their workers name them, the one that runs longest first."""
+    found = [
+        RunsOn(
+            **job.model_dump(),
+            worker=worker.id,
+            connection=worker.connection,
+            host=worker.host,
+            pid=worker.pid,
+        )
+        for worker in board.workers()
+        if worker.state != "gone"
+        for job in worker.jobs
+    ]
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def listed(board: Board, chosen: Filter, seconds: float) -> Running:
+    """List the jobs that run and that a filter chooses.
+
+    Their data is read where the filter asks for it, for about so many seconds. A job whose data
+    cannot be read is not chosen then, and the note says so.
+    """
+    there = seen(board)
+    if not chosen.asks_data:
+        return Running(jobs=[each for each in there if chosen.fits(_shown(each, {}))], note="")
+    ends = time.monotonic() + seconds
+    by_queue: dict[tuple[str, str], list[RunsOn]] = {}
+    for each in there:
+        by_queue.setdefault((each.connection, each.queue), []).append(each)
+    found, notes = list[RunsOn](), dict[str, int]()
+    for (connection, queue), jobs in by_queue.items():
+        messages, trouble = _messages(board, connection, queue, jobs, ends)
+        for each in jobs:
+            message = messages.get(each.uuid)
+            if message is not None and chosen.fits(_shown(each, message)):
+                found.append(each)
+        if trouble:
+            notes[trouble] = notes.get(trouble, 0) + len(jobs) - len(messages)
+    told = (f"Not looked at: the data of {count:,} jobs, as {why}." for why, count in notes.items())
+    return Running(jobs=sorted(found, key=lambda each: -each.seconds), note=" ".join(told))
+
+
+def _shown(job: RunsOn, message: Mapping[str, Any]) -> Waiting:
+    """Give what a filter sees of a job that runs."""
+    return Waiting(
+        job.uuid, job.connection, job.queue, job.job, b"", time.time() - job.seconds, None,
+        hosts=(job.host,), message={**message, "tags": job.tags},
+    )  # fmt: skip
+
+
+def _messages(
+    board: Board, name: str, queue: str, jobs: Collection[RunsOn], ends: float
+) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """Read the payloads of jobs of a queue that run, by uuid; and why that is not all of them."""
+    connection = board.connection(name)
+    if Capability.SEARCH not in connection.capabilities:
+        return {}, f"{name} does not show it"
+    found: dict[str, Mapping[str, Any]] = {}
+    left, after = {each.uuid for each in jobs}, ""
+    while left:
+        if time.monotonic() >= ends:
+            return found, "there was no time for more"
+        try:
+            browse = partial(connection.backend.browse, queue, Place.RUNNING, _PAGE, after)
+            page = board.ask(connection, browse)
+        except BackendUnavailable:
+            return found, f"{name} does not answer"
+        for each in page.found:
+            message = _message(each.raw_body)
+            uuid = one_line(str(message.get("uuid", "")), 80)
+            if uuid in left:
+                left.discard(uuid)
+                found[uuid] = message
+        after = page.after
+        if not after:
+            break  # those that are left have ended meanwhile
+    return found, ""
+
+
+def _message(raw: bytes) -> Mapping[str, Any]:
+    try:
+        return envelope.parse(raw)
+    except InvalidPayload:
+        return {}

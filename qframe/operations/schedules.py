@@ -1,0 +1,269 @@
+"""Schedules as people see them: when each runs, how the last runs ended; pausing, running now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.step import Set, Step
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.payload.scheduled import NamedRun
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
+from qframe.schedules.about import ScheduleAbout
+from qframe.schedules.calendar import Calendar
+from qframe.schedules.definition import checked_name
+from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
+from qframe.schedules.texts import read
+from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+
+MOST = 500
+"""So many schedules of a connection are shown."""
+_ASKED = 60.0
+"""Seconds for which a run that is wanted waits for a worker that makes it."""
+
+
+class PastRunState(BaseModel):
+    """A run. `state` is how its job ended, or `dispatched` where that is not known (yet)."""
+
+    planned_at: str
+    dispatched_at: str
+    uuid: str
+    state: str
+    error: str
+    manual: bool
+    """Whether somebody wanted it, at no planned time."""
+
+
+class ScheduleState(BaseModel):
+    """One schedule. Times are UTC."""
+
+    connection: str
+    name: str
+    job: str
+    when: str
+    timezone: str
+    queue: str
+    source: str
+    """`code`, or `row` for what was added at run time."""
+    place: str
+    paused: bool
+    next_at: str | None
+    next_in_seconds: float | None
+    late_seconds: float
+    """How long it has been due, and nobody has looked after it."""
+    missed: str
+    grace_seconds: float
+    """How old the missed runs may be that are made up for."""
+    overlap_seconds: float
+    spread_seconds: int
+    maintenance: bool
+    """Whether it is dispatched also while the whole connection is paused."""
+    conditions: int
+    environments: list[str]
+    count: int
+    """How often it was dispatched."""
+    runs: list[PastRunState]
+    skipped_at: str | None
+    skipped: str
+    """Why the last planned time without a run had none."""
+
+
+def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
+    """Give the schedules of a connection that the store knows: its workers', and the rows."""
+    if Capability.FACTS not in connection.capabilities:
+        return []
+    keys, store = keys_of(queues, connection), connection.store
+    found = [
+        about
+        for _, text in islice(store.items(keys.about()), MOST * 4)
+        if (about := ScheduleAbout.read(text)) is not None
+    ]
+    modules = sorted({each.module for each in found})
+    releases = dict(zip(modules, store.get(*(keys.release(each) for each in modules)), strict=True))
+    current = {each.name: each for each in found if releases[each.module] == each.fact}
+    for row in ScheduleRows(queues).told(connection):
+        current.setdefault(row.name, row)
+    return [current[name] for name in sorted(current)]
+
+
+def states(
+    queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleAbout] | None = None
+) -> list[ScheduleState]:
+    """Give the schedules of a connection as they stand."""
+    chosen = list(told(queues, connection) if abouts is None else abouts)[:MOST]
+    keys, store, now = keys_of(queues, connection), connection.store, time.time()
+    names = [each.name for each in chosen]
+    paused, *texts = store.get(keys.paused(), *(keys.track(name) for name in names))
+    tracks = [None if text is None else ScheduleTrack.read(text) for text in texts]
+    ends = _ends(connection, keys, names, tracks)
+    return [
+        _state(
+            connection,
+            about,
+            track,
+            ends,
+            now,
+            paused=paused is not None or (track is not None and track.paused),
+        )
+        for about, track in zip(chosen, tracks, strict=True)
+    ]
+
+
+def _ends(
+    connection: Connection,
+    keys: ScheduleKeys,
+    names: Sequence[str],
+    tracks: Sequence[ScheduleTrack | None],
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Give how runs ended, by schedule and number."""
+    wanted = {
+        NamedRun(name, run.at, run.number, keys.scope).end_key: (name, run.number)
+        for name, track in zip(names, tracks, strict=True)
+        if track is not None
+        for run in track.runs
+    }
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for text, (name, number) in zip(connection.store.get(*wanted), wanted.values(), strict=True):
+        try:
+            end = json.loads(text or "{}")
+        except ValueError:
+            continue
+        if end.get("number") == number:
+            found[name, number] = end
+    return found
+
+
+def _state(
+    connection: Connection,
+    about: ScheduleAbout,
+    track: ScheduleTrack | None,
+    ends: dict[tuple[str, int], dict[str, Any]],
+    now: float,
+    *,
+    paused: bool,
+) -> ScheduleState:
+    since = now if track is None else track.at
+    coming = _next(about, since)
+    runs = () if track is None else track.runs
+    return ScheduleState(
+        connection=connection.name,
+        name=about.name,
+        job=about.job,
+        when=about.when,
+        timezone=about.zone,
+        queue=about.queue,
+        source="code" if about.module else "row",
+        place=about.place,
+        paused=paused,
+        next_at=None if coming is None or paused else iso(coming),
+        next_in_seconds=None if coming is None or paused else round(max(0.0, coming - now), 3),
+        late_seconds=0.0 if coming is None or paused else round(max(0.0, now - coming), 3),
+        missed=about.missed,
+        grace_seconds=about.grace,
+        overlap_seconds=about.overlap,
+        spread_seconds=about.spread,
+        maintenance=about.maintenance,
+        conditions=about.conditions,
+        environments=list(about.environments),
+        count=0 if track is None else track.number,
+        runs=[
+            PastRunState(
+                planned_at=iso(run.at),
+                dispatched_at=iso(run.pushed_at),
+                uuid=run.uuid,
+                state=str(
+                    ends.get((about.name, run.number), {}).get("state", "dispatched")
+                ).lower(),
+                error=one_line(str(ends.get((about.name, run.number), {}).get("error", ""))),
+                manual=run.manual,
+            )
+            for run in runs
+        ],
+        skipped_at=iso(track.skipped_at) if track is not None and track.skipped else None,
+        skipped="" if track is None else track.skipped,
+    )
+
+
+def _next(about: ScheduleAbout, since: float) -> float | None:
+    try:
+        return calendar_of(about).next(since)
+    except ConfigurationError:
+        return None
+
+
+def calendar_of(about: ScheduleAbout) -> Calendar:
+    """Give when it is planned; raises `ConfigurationError`."""
+    return replace(read(about.when), zone=about.zone)
+
+
+# -- acting ---------------------------------------------------------------------------------------
+
+
+def pause(queues: QueueManager, connection: Connection, name: str | None = None) -> None:
+    """Dispatch no more of a schedule, or of any of the connection; planned times pass by."""
+    ScheduleRows(queues).pause(connection, name)
+
+
+def resume(queues: QueueManager, connection: Connection, name: str | None = None) -> None:
+    """Undo `pause`: of one schedule, or, without a name, every pause there is."""
+    ScheduleRows(queues).resume(connection, name)
+
+
+def ask(queues: QueueManager, connection: Connection, name: str) -> None:
+    """Have a worker run a schedule now, within some seconds."""
+    keys = keys_of(queues, connection)
+    wanted = Set(keys.asked(name), f"{time.time():.6f}", _ASKED)
+    connection.backend.apply(Step(None, wanted, keys.mark()))
+
+
+def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbout:
+    """Give a schedule of a connection by name; raises `ConfigurationError`."""
+    for each in told(queues, connection):
+        if each.name == name:
+            return each
+    raise ConfigurationError(f"there is no schedule {one_line(name, 150)!r} on {connection.name}")
+
+
+def data_of_text(text: str) -> Any:  # noqa: ANN401 (any JSON)
+    """Read the fields of a job as JSON text has them; raises `ConfigurationError`."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the data is not JSON: {one_line(str(error), 100)}") from None
+
+
+def add(queues: QueueManager, connection: Connection, name: str, row: ScheduleRow) -> None:
+    """Add a row; raises `ConfigurationError` where there is a schedule of this name."""
+    if _named(queues, connection, name) is not None:
+        raise ConfigurationError(f"there is a schedule {one_line(name, 150)!r} already")
+    ScheduleRows(queues).add(connection, name, row)
+
+
+def change(queues: QueueManager, connection: Connection, name: str, **fields: Any) -> None:  # noqa: ANN401 (the fields of a row)
+    """Change fields of a row; raises `ConfigurationError` where there is no such row."""
+    found = _named(queues, connection, name)
+    if found is None or found.module:
+        why = "there is no such row" if found is None else f"it is in the code, at {found.place}"
+        raise ConfigurationError(f"{one_line(name, 150)!r} cannot be changed: {why}")
+    ScheduleRows(queues).change(connection, name, **fields)
+
+
+def _named(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbout | None:
+    checked_name(name)
+    return next((each for each in told(queues, connection) if each.name == name), None)
+
+
+def remove(queues: QueueManager, connection: Connection, name: str) -> None:
+    """Remove a row; raises `ConfigurationError` for a schedule of the code."""
+    if not ScheduleRows(queues).remove(connection, name):
+        raise ConfigurationError(f"{one_line(name, 150)!r} is in the code: pause it instead")

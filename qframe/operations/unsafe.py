@@ -1,0 +1,85 @@
+"""Unsafe: what works until something goes wrong. `qframe check` and the overview tell of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability, Health
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.operations.schedules import MOST, calendar_of, told
+from qframe.schedules.definition import Schedule
+from qframe.schedules.schedulers import warnings_of
+
+_SHORT_LEASE = 3
+_LATE = 60
+"""Seconds a dispatch may wait in the outbox before it is told of."""
+
+
+class Unsafe(NamedTuple):
+    """What is unsafe, in a sentence, and about what: a connection, `signing` or a schedule."""
+
+    about: str
+    text: str
+
+
+def of_signing(queues: QueueManager) -> list[Unsafe]:
+    """Say what is unsafe about how payloads are signed."""
+    if queues.signer is None or queues.signer.require:
+        return []
+    return [Unsafe("signing", "payloads without a signature are accepted (accept-unsigned)")]
+
+
+def of_connection(queues: QueueManager, connection: Connection, health: Health) -> list[Unsafe]:
+    """Say what is unsafe about a connection whose backend gave this sign of life.
+
+    Raises `QframeError`.
+    """
+    texts = list(health.warnings)
+    if connection.name == queues.settings.outbox.connection:
+        texts += _of_outbox(queues)
+    if Capability.RESERVE in connection.capabilities and connection.retry_after < _SHORT_LEASE:
+        texts.append(
+            f"retry_after = {connection.retry_after:g} is short: a job that holds the interpreter "
+            "for as long keeps its lease from being renewed, and runs twice"
+        )
+    return [Unsafe(connection.name, text) for text in texts]
+
+
+def of_schedule(schedule: Schedule) -> list[Unsafe]:
+    """Say what of a schedule in the code is likely not meant."""
+    terms = schedule.terms
+    found = warnings_of(terms.calendar, spread=terms.spread, overlap=terms.overlap)
+    return [Unsafe(schedule.title, text) for text in found]
+
+
+def of_told_schedules(queues: QueueManager, connection: Connection) -> list[Unsafe]:
+    """Say the same of those that workers tell of, without importing their code."""
+    found: list[Unsafe] = []
+    for each in told(queues, connection)[:MOST]:
+        if not each.module:
+            continue  # a row: `qframe check` sees the code only
+        try:
+            calendar = calendar_of(each)
+        except ConfigurationError:  # of another version
+            continue
+        texts = warnings_of(calendar, spread=each.spread, overlap=each.overlap)
+        found += [Unsafe(each.name, text) for text in texts]
+    return found
+
+
+def _of_outbox(queues: QueueManager) -> list[str]:
+    outbox, found = queues.outbox(), list[str]()
+    for lag in () if outbox is None else outbox.lags():
+        if lag.set_aside:
+            found.append(
+                f"{lag.set_aside} dispatches for the connection {lag.connection!r} were set aside "
+                f"(qframe relay --retry takes them up again): {lag.error}"
+            )
+        if lag.oldest > _LATE:
+            found.append(
+                f"{lag.waiting} dispatches wait for the connection {lag.connection!r}, the oldest "
+                f"for {lag.oldest:.0f} s: does a worker or qframe relay run that reaches both?"
+            )
+    return found

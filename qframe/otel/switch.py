@@ -1,0 +1,68 @@
+"""instrument: from now on, this process traces its jobs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from qframe.exceptions import ConfigurationError
+from qframe.jobs import project
+from qframe.jobs.tracing import active
+from qframe.payload.text import one_line
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from qframe.config import OtelSettings
+
+
+def instrument(
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    *,
+    links: bool = True,
+) -> None:
+    """Trace every dispatch and every attempt; without providers, by the global ones.
+
+    An attempt is a trace of its own that is linked to the dispatch, or with `links=False` a child
+    of it. Called again, the new providers are used. Raises `ConfigurationError` where
+    opentelemetry-api is not installed.
+    """
+    try:
+        from qframe.otel.spans import Spans  # noqa: PLC0415 (costs only who traces)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"otel: opentelemetry-api is missing: pip install 'qframe[otel]' ({error})"
+        ) from None
+    active.tracing = Spans(tracer_provider, meter_provider, links=links)
+
+
+def uninstrument() -> None:
+    """Trace no more."""
+    active.tracing = None
+
+
+def configure(settings: OtelSettings) -> None:
+    """Trace as the configuration says, unless the program has said how by itself."""
+    if not settings.enabled:
+        return
+    if settings.setup is not None:
+        _setup(settings.setup)()
+    if active.tracing is None:
+        instrument(links=settings.relation == "link")
+
+
+def _setup(path: str) -> Callable[[], Any]:
+    project.put_on_path()
+    module, _, name = path.partition(":")
+    try:
+        found: Callable[[], Any] = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigurationError(
+            f"otel.setup: {one_line(path, 100)!r} cannot be loaded (module:function): {error}"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"otel.setup: {one_line(path, 100)!r} is not a function")
+    return found

@@ -1,0 +1,68 @@
+"""About: what is told of a schedule to those who do not have its code, one fact for each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qframe.schedules.definition import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleAbout:
+    """A schedule in words."""
+
+    name: str
+    job: str
+    when: str
+    zone: str
+    queue: str
+    missed: str
+    grace: float
+    overlap: float
+    spread: int
+    maintenance: bool
+    environments: tuple[str, ...]
+    conditions: int
+    """How many functions decide at the planned time."""
+    place: str
+    module: str
+    """"" for what was added at run time."""
+    fact: str = ""
+    """The release that it is of, as a fact, or its row."""
+
+    @classmethod
+    def of(cls, schedule: Schedule, default_queue: str, fact: str = "") -> ScheduleAbout:
+        """Tell of a schedule."""
+        terms = schedule.terms
+        return cls(
+            name=schedule.title,
+            job=schedule.job_name,
+            when=terms.calendar.text(),
+            zone=terms.calendar.zone,
+            queue=terms.queue or schedule.job.queue or default_queue,
+            missed=terms.missed,
+            grace=terms.grace,
+            overlap=terms.overlap,
+            spread=terms.spread,
+            maintenance=terms.in_maintenance,
+            environments=terms.environments,
+            conditions=len(terms.conditions),
+            place=schedule.place,
+            module=schedule.module,
+            fact=fact,
+        )
+
+    def text(self) -> str:
+        """Give it as a fact."""
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: str) -> ScheduleAbout | None:
+        """Read what `text` gave; None for what another version has written."""
+        try:
+            told: dict[str, Any] = json.loads(text)
+            return cls(**{**told, "environments": tuple(told["environments"])})
+        except (ValueError, TypeError, KeyError):
+            return None

@@ -1,0 +1,265 @@
+"""Calendar: the planned times of a schedule, as arithmetic without memory.
+
+Times are planned in the schedule's own zone and given as epoch seconds. Daylight saving is as in
+Debian's cron (`cronsim`): what is to run once a day in an hour that is skipped runs once, right
+after it; in an hour that comes twice, once. Intervals count from 1970, so they do not drift.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from qframe.exceptions import ConfigurationError
+from qframe.payload.text import nearest, one_line
+from qframe.payload.timing import iso
+
+_JUMPS = 3000
+"""So often what is planned may fall on times that are left out before nothing is planned at all."""
+_BEFORE = 1e-4
+_DAY = 86400
+_LONGEST = 366 * _DAY
+_SHORTCUTS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of the day, by seconds since midnight, both ends in it; it may go past midnight."""
+
+    begin: int
+    end: int
+    inside: bool = True
+    """Whether times within it are planned, or those without."""
+
+    def allows(self, second: int) -> bool:
+        """Whether a second of the day may be planned."""
+        if self.begin <= self.end:
+            within = self.begin <= second <= self.end
+        else:
+            within = second >= self.begin or second <= self.end
+        return within is self.inside
+
+    def text(self) -> str:
+        """Give it as it is written."""
+        word = "between" if self.inside else "unless_between"
+        return f"{word} {_clock(self.begin)} {_clock(self.end)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """When something is planned: `cron`, `every` so many seconds, or once `at` an epoch time."""
+
+    cron: str = ""
+    every: int = 0
+    at: float | None = None
+    days: frozenset[int] | None = None
+    """The days of the week, 0 is Sunday; None: all."""
+    windows: tuple[Window, ...] = ()
+    zone: str = "UTC"
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it says when."""
+        return bool(self.cron or self.every or self.at is not None)
+
+    def next(self, after: float) -> float | None:
+        """Give the first planned time after a moment; None where there is none."""
+        return _next(self, after)
+
+    def upto(self, after: float, until: float) -> Iterator[float]:
+        """Give the planned times after a moment and no later than another."""
+        found = self.next(after)
+        while found is not None and found <= until:
+            yield found
+            found = self.next(found)
+
+    def last(self, after: float, until: float) -> float | None:
+        """Give the last of these, without going through all of them."""
+        reach = 120.0
+        while True:
+            begin = max(after, until - reach)
+            found = None
+            for found in self.upto(begin, until):  # noqa: B007 (the last one)
+                pass
+            if found is not None or begin <= after:
+                return found
+            reach *= 8
+
+    def local(self, moment: float) -> datetime:
+        """Give a moment in its zone."""
+        return datetime.fromtimestamp(moment, zone_of(self.zone))
+
+    def text(self) -> str:
+        """Give it as `qframe.schedules.texts.read` reads it, without the zone."""
+        if self.at is not None:
+            first = f"at {datetime.fromtimestamp(self.at, UTC).isoformat()}"
+        elif self.every:
+            first = f"every {_lasting(self.every)}"
+        else:
+            first = self.cron
+        rest = [] if self.days is None else [_days_text(self.days)]
+        return "; ".join([first, *rest, *(each.text() for each in self.windows)])
+
+    def shown(self) -> str:
+        """Give it with its zone."""
+        return self.text() if self.zone == "UTC" else f"{self.text()} ({self.zone})"
+
+    # -- how it is computed -----------------------------------------------------------------------
+
+    def find(self, after: float) -> float | None:
+        """Compute `next`."""
+        zone = zone_of(self.zone)
+        for _ in range(_JUMPS):
+            found = self._unfiltered(after, zone)
+            if found is None or (self.days is None and not self.windows):
+                return found
+            allowed = self._allowed_from(found, zone)
+            if allowed <= found:
+                return found
+            after = allowed - _BEFORE
+        return None
+
+    def _unfiltered(self, after: float, zone: tzinfo) -> float | None:
+        if self.at is not None:
+            return self.at if self.at > after else None
+        if self.every:
+            return float((math.floor(after / self.every) + 1) * self.every)
+        for found in CronSim(self.cron, datetime.fromtimestamp(after, zone)):
+            moment = found.timestamp()
+            if moment > after:  # not so in an hour that comes twice, or is skipped
+                return moment
+        return None
+
+    def _allowed_from(self, moment: float, zone: tzinfo) -> float:
+        """Give the moment itself where it may be planned, else where it may change that."""
+        local = datetime.fromtimestamp(moment, zone)
+        midnight = datetime.combine(local.date() + timedelta(days=1), time(), zone).timestamp()
+        if self.days is not None and local.isoweekday() % 7 not in self.days:
+            return max(midnight, moment + 1)
+        second = local.hour * 3600 + local.minute * 60 + local.second
+        if all(each.allows(second) for each in self.windows):
+            return moment
+        edges = {edge for each in self.windows for edge in (each.begin, each.end + 1)}
+        coming = [
+            datetime.combine(local.date(), _time(edge), zone).timestamp()
+            for edge in edges
+            if second < edge < _DAY
+        ]
+        return max(min([midnight, *coming]), moment + 1)
+
+
+@lru_cache(maxsize=8192)
+def _next(calendar: Calendar, after: float) -> float | None:
+    return calendar.find(after)
+
+
+def _time(second: int) -> time:
+    return time(second // 3600, second // 60 % 60, second % 60)
+
+
+@lru_cache(maxsize=256)
+def zone_of(name: str) -> tzinfo:
+    """Give a time zone; raises `ConfigurationError` for a name that none has."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigurationError(
+            f"unknown time zone {one_line(name, 60)!r}{nearest(name, available_timezones())}"
+        ) from None
+
+
+def checked_cron(text: str) -> str:
+    """Give an expression back, in one spelling; raises `ConfigurationError`."""
+    words = " ".join(_SHORTCUTS.get(text.strip().lower(), text).split())
+    try:
+        CronSim(words, datetime(2026, 1, 1, tzinfo=UTC))
+    except (CronSimError, ValueError, IndexError) as error:
+        why = one_line(str(error), 60)
+        raise ConfigurationError(
+            f"{one_line(text, 80)!r} is no cron expression ({why}): five fields, minute first, or "
+            "six, second first"
+        ) from None
+    return words
+
+
+def checked_interval(value: timedelta | float) -> int:
+    """Give an interval in seconds; raises `ConfigurationError`."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ConfigurationError(
+            f"an interval is seconds or a timedelta, not {one_line(repr(value), 40)}"
+        )
+    if not 1 <= seconds <= _LONGEST or seconds != int(seconds):
+        raise ConfigurationError(
+            f"an interval is a whole number of seconds, from 1 to 366 days, not {seconds:g}"
+        )
+    return int(seconds)
+
+
+def second_of_day(text: str) -> int:
+    """Read `13:00` or `13:00:30`; raises `ConfigurationError`."""
+    found = re.fullmatch(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", str(text))
+    hour, minute, second = (int(each or 0) for each in found.groups()) if found else (24, 0, 0)
+    if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 (a clock)
+        raise ConfigurationError(f"{one_line(str(text), 40)!r} is no time of day, like 13:00")
+    return hour * 3600 + minute * 60 + second
+
+
+def day_of_week(given: int | str) -> int:
+    """Read a day of the week: 0 or 7 is Sunday, or its name; raises `ConfigurationError`."""
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given)
+    if isinstance(given, int) and 0 <= given <= 7:  # noqa: PLR2004 (days)
+        return given % 7
+    text = str(given).lower()
+    for number, name in enumerate(_NAMES):
+        if len(text) > 2 and name.startswith(text.removesuffix("s")):  # noqa: PLR2004 (a short name)
+            return number
+    raise ConfigurationError(f"{one_line(str(given), 40)!r} is no day of the week")
+
+
+def _days_text(days: frozenset[int]) -> str:
+    if days == {1, 2, 3, 4, 5}:
+        return "weekdays"
+    if days == {0, 6}:
+        return "weekends"
+    return "days " + " ".join(_NAMES[each] for each in sorted(days))
+
+
+def _clock(second: int) -> str:
+    hour, minute, second = second // 3600, second // 60 % 60, second % 60
+    return f"{hour:02}:{minute:02}" + (f":{second:02}" if second else "")
+
+
+def _lasting(seconds: int) -> str:
+    for unit, size in (("d", _DAY), ("h", 3600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def shown(moment: float | None, zone: str = "UTC") -> str:
+    """Show a planned time in its zone, to the second."""
+    if moment is None:
+        return ""
+    if zone == "UTC":
+        return iso(moment)
+    return datetime.fromtimestamp(moment, zone_of(zone)).strftime("%Y-%m-%d %H:%M:%S %Z")

@@ -1,0 +1,224 @@
+"""schedule: the fluent call that plans a job, groups of them, and the book in which they stand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Self
+
+from qframe import events
+from qframe.contracts.job import Job
+from qframe.dispatch.function import QueueableFunction
+from qframe.dispatch.pending import check_job
+from qframe.exceptions import ConfigurationError, InvalidJob
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.payload.scheduled import SCHEDULE, named_run
+from qframe.payload.text import one_line
+from qframe.schedules.terms import Terms, called
+from qframe.schedules.words import Words
+
+LONGEST_NAME = 150
+_OWN = "qframe.schedules."
+
+
+class Schedule(Words):
+    """A job and when it is dispatched: `schedule(SendReport()).daily_at("13:00").weekdays()`."""
+
+    def __init__(self, job: Dispatchable, terms: Terms, place: str, module: str) -> None:
+        self.job = job
+        self.terms = terms
+        self.place = place
+        """The file and line it was defined at, or where its row came from."""
+        self.module = module
+        self.row: str | None = None
+        """The fact that holds it, where it was added at run time."""
+
+    def name(self, name: str) -> Self:
+        """Give it a name of its own, which must be unique; default: made of the job and when."""
+        return self._told(name=checked_name(name))
+
+    # -- for qframe itself ------------------------------------------------------------------------
+
+    def finished(self, zone: str) -> Self:
+        """Settle what is left to the configuration; raises `ConfigurationError`."""
+        terms = self.terms
+        calendar = replace(terms.calendar, zone=terms.zone or zone)
+        if not calendar.is_set:
+            raise ConfigurationError(
+                f"{self.place}: the schedule of {self._shown()} does not say when; "
+                'add .daily_at("13:00"), .every_minute() or the like'
+            )
+        if terms.overlap and isinstance(self.job, Foreign):
+            raise ConfigurationError(
+                f"{self.place}: {self._shown()} is run by another program, which would not free "
+                "the lock of without_overlapping"
+            )
+        named = terms.name or f"{self._shown()}: {calendar.shown()}"
+        if len(named) > LONGEST_NAME:
+            raise ConfigurationError(
+                f"{self.place}: the schedule of {self._shown()} needs a name: its own has more "
+                f"than {LONGEST_NAME} characters; add .name(...)"
+            )
+        self.terms = replace(terms, calendar=calendar, zone=calendar.zone, name=named)
+        return self
+
+    @property
+    def title(self) -> str:
+        """Its name, once it is finished."""
+        return self.terms.name
+
+    def facts(self) -> dict[str, Any]:
+        """Give what tells it from others, as JSON has it."""
+        data = "" if isinstance(self.job, Foreign) else self.job.to_data()
+        data = self.job.data if isinstance(self.job, Foreign) else data
+        return {"job": self._shown(), "data": data, **self.terms.facts()}
+
+    @property
+    def job_name(self) -> str:
+        """The job's name on the wire."""
+        return self._shown()
+
+    def _shown(self) -> str:
+        try:
+            return one_line(self.job.wire_name(), 120)
+        except InvalidJob as error:
+            raise ConfigurationError(f"{self.place}: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.terms.name or self.terms.calendar.text()}>"
+
+
+class ScheduleGroup(Words):
+    """What several schedules share: all that are made in its `with` block."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    def __enter__(self) -> Self:
+        _groups.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _groups.remove(self)
+
+
+_groups: list[ScheduleGroup] = []
+
+
+class ScheduleCall:
+    """`schedule(job)` plans a job; `schedule.group()` begins a group."""
+
+    def __call__(self, job: Dispatchable | QueueableFunction[[], Any]) -> Schedule:
+        """Plan a job; when, the calls on what this gives say.
+
+        It is a `Queueable`, a call of a `@queueable` function (`add.job(1, 2)`), or `foreign(...)`.
+        The module is named under `jobs`, or under `modules` of `[schedule]`. Raises `InvalidJob`.
+        """
+        if isinstance(job, QueueableFunction):
+            job = job.job()
+        check_job(job)
+        place, module = _caller()
+        made = Schedule(job, _groups[-1].terms if _groups else Terms(), place, module)
+        book.add(made)
+        return made
+
+    def group(self) -> ScheduleGroup:
+        """Begin a group: `with schedule.group().daily().timezone("Europe/Vienna"):`."""
+        return ScheduleGroup(_groups[-1].terms if _groups else Terms())
+
+
+schedule = ScheduleCall()
+
+
+class ScheduleBook:
+    """The schedules that this process's code has defined."""
+
+    def __init__(self) -> None:
+        self._all: list[Schedule] = []
+
+    def add(self, made: Schedule) -> None:
+        """Add one."""
+        self._all.append(made)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._all.clear()
+
+    def find(self, name: str) -> Schedule | None:
+        """Give the one of a name, without a look at the others."""
+        return next((each for each in self._all if each.terms.name == name), None)
+
+    def finished(self, zone: str) -> list[Schedule]:
+        """Give all, by name; raises `ConfigurationError` where two have the same one."""
+        found: dict[str, Schedule] = {}
+        for each in self._all:
+            each.finished(zone)
+            other = found.get(each.title)
+            if other is not None and (other.place, other.facts()) != (each.place, each.facts()):
+                raise ConfigurationError(
+                    f"two schedules are named {each.title!r}: at {other.place} and at "
+                    f"{each.place}; give each a name with .name(...)"
+                )
+            found[each.title] = each  # the same place once more: its module was loaded again
+        if any(each.terms.hooks for each in found.values()):
+            for kind in (events.JobProcessing, events.JobProcessed, events.JobFailed):
+                if self._hear not in events.listeners_of(kind):
+                    events.listen(kind)(self._hear)
+        return sorted(found.values(), key=lambda each: each.title)
+
+    def _hear(self, event: events.JobEvent) -> None:
+        """Call the hooks of the schedule that a job comes from."""
+        if event.job.payload.get(SCHEDULE) is None:
+            return
+        named = named_run(event.job.payload)
+        found = None if named is None else self.find(named.name)
+        if found is None:
+            return
+        kinds: Sequence[str] = {
+            events.JobProcessing: ("before",) if event.job.attempts() == 1 else (),
+            events.JobProcessed: ("on_success", "after"),
+            events.JobFailed: ("on_failure", "after"),
+        }.get(type(event), ())
+        for kind, hook in found.terms.hooks:
+            if kind in kinds:
+                _call_hook(hook, event.job)
+
+
+def _call_hook(hook: Any, job: Job) -> None:  # noqa: ANN401 (a function)
+    called(hook, job)
+
+
+book = ScheduleBook()
+
+
+def fingerprint(schedules: Sequence[Schedule]) -> str:
+    """Give a text that differs for any other schedules."""
+    facts = {each.title: each.facts() for each in schedules}
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def checked_name(name: str) -> str:
+    """Give a name back; raises `ConfigurationError` for what is none."""
+    if type(name) is not str or not name.strip() or one_line(name, 1000) != name:
+        raise ConfigurationError(f"{one_line(repr(name), 60)} is no name for a schedule")
+    if len(name) > LONGEST_NAME:
+        raise ConfigurationError(f"the name of a schedule has at most {LONGEST_NAME} characters")
+    return name
+
+
+def _caller() -> tuple[str, str]:
+    """Give the file and line that called `schedule`, and the module's name."""
+    frame = sys._getframe(2)  # noqa: SLF001 (what `inspect` stands on, without its cost)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}", str(frame.f_globals.get("__name__", ""))
+
+
+def in_zone(moment: float, schedule_: Schedule) -> datetime:
+    """Give a planned time in the zone of its schedule."""
+    return schedule_.terms.calendar.local(moment)

@@ -1,0 +1,285 @@
+"""Rows: schedules added at run time, kept as facts where the jobs they dispatch go; and pauses."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qframe import events
+from qframe.config import describe
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.step import Expect, Set, Step, Unset
+from qframe.exceptions import (
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidArguments,
+    InvalidJob,
+    QframeError,
+    UnknownJob,
+)
+from qframe.jobs import project
+from qframe.jobs.foreign import foreign
+from qframe.manager import QueueManager
+from qframe.payload.text import one_line, queue_name
+from qframe.schedules.about import ScheduleAbout
+from qframe.schedules.calendar import zone_of
+from qframe.schedules.definition import Schedule, checked_name
+from qframe.schedules.terms import Missed, Terms
+from qframe.schedules.texts import read
+from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+
+log = logging.getLogger("qframe")
+
+_TRIES = 50
+_YEAR = 366 * 86400
+_HELD = 10.0 * _YEAR
+Grace = Annotated[float, Field(ge=1, le=_YEAR)]
+Spread = Annotated[int, Field(ge=0, le=86400)]
+Overlap = Annotated[float, Field(ge=0, le=_YEAR)]
+"""Seconds after which a run that has not ended holds up the next no more; 0: it never does."""
+
+
+class ScheduleRow(BaseModel):
+    """A schedule as it is kept: the job's name and data, when, and under what conditions."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    job: str = Field(min_length=1, max_length=200)
+    data: Any = None
+    when: str = Field(min_length=1, max_length=200)
+    timezone: str = Field("", max_length=60)
+    queue: str | None = Field(None, max_length=128)
+    missed: Missed = "last"
+    grace: Grace = 3600.0
+    spread: Spread = 0
+    overlap: Overlap = 0.0
+    maintenance: bool = False
+    """Whether it is dispatched also while the whole connection is paused."""
+    foreign: bool = False
+    """Whether Laravel runs the job."""
+    added_at: float = 0.0
+    added_by: str = Field("", max_length=100)
+
+
+def keys_of(queues: QueueManager, connection: Connection) -> ScheduleKeys:
+    """Give the keys of the facts of a connection's schedules."""
+    app = queues.settings.schedule.app
+    return ScheduleKeys(f"{app}/{connection.name}" if app else connection.name)
+
+
+class ScheduleRows:
+    """The rows of a program's connections. Raises `ConfigurationError` for what cannot be."""
+
+    def __init__(self, queues: QueueManager) -> None:
+        self._queues = queues
+        self._warned: set[str] = set()
+
+    def schedule(self, name: str, row: ScheduleRow) -> Schedule:
+        """Make the schedule of a row; raises `QframeError` where its job cannot be made."""
+        zone = row.timezone or self._queues.settings.schedule.timezone
+        zone_of(zone)
+        terms = Terms(
+            calendar=read(row.when),
+            zone=zone,
+            name=checked_name(name),
+            queue=None if row.queue is None else queue_name(row.queue),
+            missed=row.missed,
+            grace=row.grace,
+            spread=row.spread,
+            overlap=row.overlap,
+            in_maintenance=row.maintenance,
+        )
+        if row.foreign:
+            made = Schedule(foreign(row.job, row.data or ()), terms, f"the row {name!r}", "")
+        else:
+            project.put_on_path()
+            try:
+                job = self._queues.registry.find(row.job).from_data(row.data)
+            except (UnknownJob, InvalidArguments) as error:
+                raise InvalidJob(str(error)) from None
+            made = Schedule(job, terms, f"the row {name!r}", "")
+        return made.finished(zone)
+
+    def add(
+        self, connection: Connection, name: str, row: ScheduleRow, *, replace: bool = False
+    ) -> Schedule:
+        """Keep a row; one of this name is only replaced where that is said."""
+        connection.need(Capability.FACTS)
+        made = self._checked(connection, name, row)
+        keys = keys_of(self._queues, connection)
+        key, text, mark = keys.row(name), row.model_dump_json(), keys.mark()
+        steps = [Step(None, Set(key, text), mark)]
+        if not replace:
+            steps = [Step(None, Expect(key, None), Set(key, text), mark)]
+        (result,) = connection.backend.apply(*steps)
+        if not result.applied:
+            raise ConfigurationError(
+                f"there is a schedule {one_line(name, 150)!r} on {connection.name} already; "
+                "replace it (--replace), or give another name"
+            )
+        made.row = text
+        return made
+
+    def change(self, connection: Connection, name: str, **fields: Any) -> Schedule:  # noqa: ANN401 (the fields of a row)
+        """Change fields of the row of a name; the others stay as they are."""
+        connection.need(Capability.FACTS)
+        keys = keys_of(self._queues, connection)
+        key = keys.row(checked_name(name))
+        (text,) = connection.store.get(key)
+        for _ in range(_TRIES):
+            if text is None:
+                raise ConfigurationError(
+                    f"there is no row {one_line(name, 150)!r} on {connection.name}"
+                )
+            try:
+                row = ScheduleRow.model_validate_json(text)
+            except ValidationError as error:
+                raise ConfigurationError(brief(error)) from None
+            changed = row_of(**{**row.model_dump(), **fields})
+            made = self._checked(connection, name, changed)
+            made.row = changed.model_dump_json()
+            step = Step(None, Expect(key, text), Set(key, made.row), keys.mark())
+            (result,) = connection.backend.apply(step)
+            if result.applied:
+                return made
+            text = result.holds
+        raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
+
+    def _checked(self, connection: Connection, name: str, row: ScheduleRow) -> Schedule:
+        """Make the schedule of a row that is to be kept; raises where it could not run."""
+        made = self.schedule(name, row)
+        if made.terms.calendar.next(time.time()) is None:
+            raise ConfigurationError(f"{one_line(row.when, 80)!r} is never due")
+        connection.envelope(made.job)  # or it would raise at each planned time
+        return made
+
+    def remove(self, connection: Connection, name: str) -> bool:
+        """Remove a row; says whether there was one."""
+        keys = keys_of(self._queues, connection)
+        key = keys.row(name)
+        (text,) = connection.store.get(key)
+        if text is None:
+            return False
+        step = Step(None, Unset(key), Unset(keys.track(name)), keys.mark())
+        connection.backend.apply(step)
+        return True
+
+    def pause(self, connection: Connection, name: str | None = None) -> None:
+        """Dispatch no more of a schedule, or of any of the connection; planned times pass by.
+
+        A schedule of the code is paused as well, also before a worker knows it.
+        """
+        connection.need(Capability.FACTS)
+        if name:
+            self._hold(connection, checked_name(name), paused=True)
+        else:
+            connection.store.set(keys_of(self._queues, connection).paused(), "1")
+        events.fire(events.SchedulePaused, connection.name, name or "")
+
+    def resume(self, connection: Connection, name: str | None = None) -> None:
+        """Undo `pause`: of one schedule, or, without a name, every pause there is."""
+        connection.need(Capability.FACTS)
+        keys, store = keys_of(self._queues, connection), connection.store
+        names = [name] if name else []
+        if not name:
+            store.delete(keys.paused())
+            prefix = keys.track("x").removesuffix("x")
+            names = [
+                key.removeprefix(prefix)
+                for key, text in store.items(prefix)
+                if ScheduleTrack.read(text).paused
+            ]
+        for each in names:
+            self._hold(connection, each, paused=False)
+        events.fire(events.ScheduleResumed, connection.name, name or "")
+
+    def _hold(self, connection: Connection, name: str, *, paused: bool) -> None:
+        """Note in a schedule's track if it is paused: every run expects the track as it is."""
+        key = keys_of(self._queues, connection).track(name)
+        (text,) = connection.store.get(key)
+        for _ in range(_TRIES):
+            now = round(time.time(), 3)
+            track = ScheduleTrack(now) if text is None else ScheduleTrack.read(text)
+            if track.paused is paused:
+                return
+            wanted = Set(key, track.held(paused=paused).text(), _HELD)
+            (result,) = connection.backend.apply(Step(None, Expect(key, text), wanted))
+            if result.applied:
+                return
+            text = result.holds
+        raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
+
+    def told(self, connection: Connection) -> list[ScheduleAbout]:
+        """Tell of the rows of a connection, without their jobs' code."""
+        found = []
+        prefix = keys_of(self._queues, connection).row()
+        for key, text in connection.store.items(prefix):
+            with contextlib.suppress(ValidationError, QframeError):
+                found.append(
+                    _about(
+                        key.removeprefix(prefix),
+                        ScheduleRow.model_validate_json(text),
+                        self._queues.settings.schedule.timezone,
+                        connection.default_queue,
+                        text,
+                    )
+                )
+        return found
+
+    def read(self, connection: Connection) -> list[Schedule]:
+        """Give the rows of a connection; one that cannot be read is logged and left out."""
+        found = []
+        prefix = keys_of(self._queues, connection).row()
+        for key, text in connection.store.items(prefix):
+            name = key.removeprefix(prefix)
+            try:
+                made = self.schedule(name, ScheduleRow.model_validate_json(text))
+            except (QframeError, ValidationError) as error:
+                if text not in self._warned:
+                    self._warned.add(text)
+                    log.warning("the schedule %s is left out: %s", one_line(name), brief(error))
+                continue
+            made.row = text
+            found.append(made)
+        return found
+
+
+def row_of(**fields: Any) -> ScheduleRow:  # noqa: ANN401 (the fields of a row)
+    """Make a row; raises `ConfigurationError` naming what is wrong."""
+    try:
+        return ScheduleRow(**fields)
+    except ValidationError as error:
+        raise ConfigurationError(brief(error)) from None
+
+
+def brief(error: QframeError | ValidationError) -> str:
+    """Say in a line what is wrong with a row."""
+    if isinstance(error, ValidationError):
+        return describe(error, ScheduleRow, "")
+    return one_line(str(error), 300)
+
+
+def _about(name: str, row: ScheduleRow, zone: str, queue: str, text: str) -> ScheduleAbout:
+    added = f"by {row.added_by}" if row.added_by else "at run time"
+    return ScheduleAbout(
+        name=name,
+        job=row.job,
+        when=read(row.when).text(),
+        zone=row.timezone or zone,
+        queue=row.queue or queue,
+        missed=row.missed,
+        grace=row.grace,
+        overlap=row.overlap,
+        spread=row.spread,
+        maintenance=row.maintenance,
+        environments=(),
+        conditions=0,
+        place=f"added {added}",
+        module="",
+        fact=text,
+    )

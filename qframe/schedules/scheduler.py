@@ -1,0 +1,303 @@
+"""Scheduler: dispatches what is due of one connection's schedules, beside any number of others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.contracts.step import Expect, Operation, Result, Unset
+from qframe.drivers.store import pause_key
+from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.payload import tracebacks
+from qframe.payload.text import one_line
+from qframe.schedules.catching_up import catch_up
+from qframe.schedules.definition import Schedule, in_zone
+from qframe.schedules.releases import Releases
+from qframe.schedules.runs import RunPlan
+from qframe.schedules.terms import called
+from qframe.schedules.timetable import Timetable
+from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+
+log = logging.getLogger("qframe")
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks for what has changed."""
+_UNDONE = 5.0
+"""Seconds in which whoever keeps a message to be pushed does that, before another does."""
+_HELD_UP = 1.0
+"""Seconds after which a run is tried again that maintenance has held up."""
+OVERLAPS = "the run before has not ended"
+PAUSED = "paused"
+
+
+class Scheduler:
+    """Makes the runs of a connection's schedules as they are due.
+
+    `turn` does what is due and gives the seconds until there is more; one thread calls it. `clock`
+    gives epoch seconds. Raises `BackendUnavailable`: what was not done is due still.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        schedules: Sequence[Schedule],
+        releases: Releases,
+        keys: ScheduleKeys,
+        *,
+        rows: Callable[[Connection], list[Schedule]],
+        environment: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.connection = connection
+        self.table = Timetable(connection, schedules, releases, keys, rows)
+        self.dispatched = 0
+        self._clock = clock
+        self._keys = keys
+        self._make = self.table.make
+        self._environment = environment
+        self._looked_at = 0.0
+        self._must_look = True
+        self._held_up: set[str] = set()
+        self._undone: dict[str, tuple[str, float]] = {}
+        """Tracks that hold a message to be pushed, and since when they have been seen so."""
+
+    def turn(self) -> float:
+        """Do what is due; gives the seconds until there may be more."""
+        now = self._clock()
+        if self._must_look or not 0 <= now - self._looked_at < LOOK_EVERY:
+            self._must_look = True
+            self.table.look(now)
+            self._push_undone(now)
+            self._run_asked(now)
+            self._must_look, self._looked_at = False, now
+        due = self.table.due(now)
+        self._held_up.clear()
+        try:
+            self._do(due, now)
+        finally:
+            for each in due:
+                held_up = each.title in self._held_up
+                self.table.plan_next(each, now + _HELD_UP if held_up else 0.0)
+        now, coming = self._clock(), self.table.next_due()
+        look = 0.0 if self._must_look else max(0.0, self._looked_at + LOOK_EVERY - now)
+        return look if coming is None else min(look, max(0.0, coming - now))
+
+    def look_again(self) -> None:
+        """Look with the next turn for what has changed."""
+        self._must_look = True
+
+    # -- making runs ------------------------------------------------------------------------------
+
+    def _do(self, due: Sequence[Schedule], now: float) -> None:
+        """Make the runs of those that are due: one exchange for all."""
+        plans: list[RunPlan] = []
+        in_maintenance, paused = self._closed() if due else (False, False)
+        for schedule in due:
+            if self._is_open(schedule, now):
+                continue
+            if in_maintenance and not schedule.terms.in_maintenance:
+                self._held_up.add(schedule.title)
+                continue
+            if paused or self.table.tracks[schedule.title].paused:
+                self._go_past(schedule, now)
+                continue
+            chosen = catch_up(schedule, self.table.tracks[schedule.title], now)
+            if chosen.missed is not None and not self._miss(schedule, *chosen.missed):
+                continue
+            runs = chosen.runs if self._make.joint else chosen.runs[:1]
+            plans += self._planned(schedule, runs)
+        if not plans:
+            return
+        refused: set[str] = set()
+        results = self.connection.backend.apply(*(each.plan for each in plans))
+        for plan, result in zip(plans, results, strict=True):
+            name = plan.schedule.title
+            if name not in refused and not self._hear(plan, result):
+                refused.add(name)  # the rest of its runs stand on this one
+
+    def _closed(self) -> tuple[bool, bool]:
+        """Say whether the connection is paused, and whether all its schedules are."""
+        held = self.connection.store.get(pause_key(self.connection.name), self._keys.paused())
+        return held[0] is not None, held[1] is not None
+
+    def _go_past(self, schedule: Schedule, now: float) -> None:
+        """Let the planned times of a paused schedule pass by."""
+        last = schedule.terms.calendar.last(self.table.tracks[schedule.title].at, now)
+        if last is not None:
+            self._pass(schedule, last, PAUSED)
+
+    def _run_asked(self, now: float) -> None:
+        """Make the runs that somebody wants now, each once."""
+        while self.table.asked:
+            name, text = next(iter(self.table.asked.items()))
+            schedule, track = self.table.known.get(name), self.table.tracks.get(name)
+            if schedule is not None and track is not None and not self._is_open(schedule, now):
+                key = self._keys.asked(name)
+                guards: list[Operation] = [Expect(key, text), Unset(key)]
+                at = round(now, 3)
+                run = self._make.run(schedule, self.table.tracks[name], at, guards, manual=True)
+                (result,) = self.connection.backend.apply(run.plan)
+                if result.key == self._keys.track(name) and result.holds is not None:
+                    self._take_track(schedule, result)
+                    continue
+                if result.applied:
+                    self._hear(run, result)
+                self.table.plan_next(schedule)
+            del self.table.asked[name]
+
+    def _is_open(self, schedule: Schedule, now: float) -> bool:
+        """Whether the run before is still to be pushed, where that is a step of its own."""
+        name = schedule.title
+        if self.table.tracks[name].open is None:
+            return False
+        self.table.begin([schedule], now)
+        if self.table.tracks[name].open is None:
+            return False
+        self._held_up.add(name)
+        return True
+
+    def _planned(self, schedule: Schedule, times: Sequence[float]) -> list[RunPlan]:
+        """Plan the runs of a schedule, one after the other."""
+        plans: list[RunPlan] = []
+        track = self.table.tracks[schedule.title]
+        for at in times:
+            why = self._unwanted(schedule, at)
+            if why:
+                if plans:  # these first; this one has its turn then
+                    return plans
+                if not self._pass(schedule, at, why):
+                    return plans
+                track = self.table.tracks[schedule.title]
+                continue
+            try:
+                plan = self._make.run(schedule, track, at, self.table.guards(schedule))
+            except BackendUnavailable:
+                raise
+            except QframeError as error:
+                self._fail(schedule, at, error)
+                return plans
+            plans.append(plan)
+            track = plan.after
+        return plans
+
+    def _unwanted(self, schedule: Schedule, at: float) -> str:
+        """Say why a planned time is to have no run; "" where it is."""
+        wanted = schedule.terms.environments
+        if wanted and self._environment not in wanted:
+            return f"not for the environment {one_line(self._environment or '(none)', 40)}"
+        for condition, expected in schedule.terms.conditions:
+            try:
+                given = called(condition, in_zone(at, schedule))
+            except Exception as error:  # the program's own code
+                log.exception("a condition of the schedule %s raised", schedule.title)
+                return f"its condition raised {tracebacks.brief(error, 100)}"
+            if bool(given) is not expected:
+                return "its condition says so"
+        return ""
+
+    # -- what came of it --------------------------------------------------------------------------
+
+    def _hear(self, run: RunPlan, result: Result) -> bool:
+        """Take what came of a run; says whether the next one may stand on it."""
+        schedule, name = run.schedule, run.schedule.title
+        if result.applied:
+            run.plan.applied()
+            track = run.after if self._make.joint else self._make.push_kept(run)
+            self.table.tracks[name] = track
+            self.dispatched += 1
+            self.connection.tell(schedule.job, run.pushing, "")
+            self._tell(events.ScheduledJobDispatched, schedule, run.at, run.pushing.uuid)
+            return self._make.joint
+        if result.key == self._keys.track(name):
+            self._take_track(schedule, result)
+        elif result.key == run.named.lock_key:
+            self._pass(schedule, run.at, OVERLAPS)
+        elif any(result.key == each.key for each in self.table.guards(schedule)):
+            self.table.forget()
+            self._held_up.add(name)
+            self.look_again()
+        else:
+            holder = self.connection.context.holder(run.pushing, result)
+            self._pass(schedule, run.at, f"unique: {holder} waits or runs")
+            self.connection.tell(schedule.job, run.pushing, holder)
+        return False
+
+    def _take_track(self, schedule: Schedule, result: Result) -> None:
+        """Take the track that another has written; begin anew where it was removed."""
+        if result.holds is None:
+            self.table.begin([schedule], self._clock())
+        else:
+            self.table.tracks[schedule.title] = ScheduleTrack.read(result.holds)
+
+    def _pass(self, schedule: Schedule, at: float, why: str) -> bool:
+        """Go past a planned time without a run; says whether this process did."""
+        before = self.table.tracks[schedule.title]
+        after = before.passed(at, why)
+        guards = self.table.guards(schedule)
+        step = self._make.passing(schedule, before.text(), after, guards)
+        (result,) = self.connection.backend.apply(step)
+        if result.applied:
+            self.table.tracks[schedule.title] = after
+            self._tell(events.ScheduleSkipped, schedule, at, why)
+        elif result.key == self._keys.track(schedule.title):
+            self._take_track(schedule, result)
+        else:
+            self._held_up.add(schedule.title)
+            self.table.forget()
+            self.look_again()
+        return result.applied
+
+    def _miss(self, schedule: Schedule, first: float, until: float) -> bool:
+        """Go past the planned times that nobody was there for; says whether to go on."""
+        name, before = schedule.title, self.table.tracks[schedule.title]
+        after = before.passed(until, "missed")
+        guards = self.table.guards(schedule)
+        step = self._make.passing(schedule, before.text(), after, guards)
+        (result,) = self.connection.backend.apply(step)
+        if result.applied:
+            self.table.tracks[name] = after
+            log.warning("the schedule %s missed runs from %s", name, in_zone(first, schedule))
+            self._tell(events.ScheduleMissed, schedule, first, in_zone(until, schedule))
+            return True
+        if result.key == self._keys.track(name):
+            self._take_track(schedule, result)
+        else:
+            self._held_up.add(name)
+            self.table.forget()
+            self.look_again()
+        return False
+
+    def _fail(self, schedule: Schedule, at: float, error: QframeError) -> None:
+        """Tell of a job that cannot be dispatched, and go past it."""
+        log.error("the schedule %s cannot dispatch its job: %s", schedule.title, error)
+        self._tell(events.ScheduleFailed, schedule, at, error)
+        self._pass(schedule, at, tracebacks.brief(error, 160))
+
+    def _tell(self, kind: type[events.Event], schedule: Schedule, at: float, *more: object) -> None:
+        if events.listeners_of(kind):
+            moment = in_zone(at, schedule)
+            events.fire(kind, self.connection.name, schedule.title, moment, *more)
+
+    # -- messages that were kept and perhaps not pushed -------------------------------------------
+
+    def _push_undone(self, now: float) -> None:
+        """Push what another has kept and did not push: it has died, most likely."""
+        if self._make.joint:
+            return
+        for name, track in list(self.table.tracks.items()):
+            if track.open is None:
+                self._undone.pop(name, None)
+                continue
+            text, since = self._undone.get(name, ("", now))
+            if text != track.text() or now < since:
+                self._undone[name] = (track.text(), now)
+            elif now - since >= _UNDONE:
+                del self._undone[name]
+                done = self._make.push_again(self.table.known[name], track)
+                if done is None:
+                    self.table.begin([self.table.known[name]], now)
+                else:
+                    self.table.tracks[name] = done

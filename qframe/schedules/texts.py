@@ -1,0 +1,83 @@
+"""Texts: when something is planned, as people write it on the command line and on the page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from qframe.exceptions import ConfigurationError
+from qframe.payload.text import nearest, one_line
+from qframe.schedules.cadences import Cadences
+from qframe.schedules.calendar import Calendar
+from qframe.schedules.terms import Terms
+
+
+class Written(Cadences):
+    """What a text says: `read` makes it."""
+
+    def __init__(self) -> None:
+        self.terms = Terms()
+
+
+_WORDS = {name for name in vars(Cadences) if not name.startswith("_") and name != "terms"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def read(text: str) -> Calendar:
+    """Read when: `*/5 * * * *`, `every 90s`, `daily_at 13:00; weekdays`, `at 2026-12-01T10:00Z`.
+
+    Laravel's words, each with what it takes, separated by semicolons. Raises `ConfigurationError`.
+    """
+    said = Written()
+    for part in text.split(";"):
+        words = part.split()
+        if not words:
+            continue
+        _say(said, words)
+    if not said.terms.calendar.is_set:
+        raise ConfigurationError(f"{one_line(text, 80)!r} does not say when")
+    return said.terms.calendar
+
+
+def _say(said: Cadences, words: list[str]) -> None:
+    name, *given = words
+    name = name.lower().replace("-", "_")
+    if name == "every" and len(given) == 1:
+        said.every(_interval(given[0]))
+    elif name == "at" and len(given) == 1 and len(given[0]) > 8:  # noqa: PLR2004 (no time of day)
+        said.at(_moment(given[0]))
+    elif name in _WORDS and name != "cron":
+        arguments = [int(each) if each.isdecimal() else each for each in given]
+        try:
+            getattr(said, name)(*arguments)
+        except TypeError:
+            taken = " ".join(given) or "nothing"
+            raise ConfigurationError(f"{name} does not take {one_line(taken, 60)}") from None
+    elif name == "timezone":
+        raise ConfigurationError("the time zone is told apart: --timezone Europe/Vienna")
+    elif name != "cron" and name.replace("_", "").isalpha():  # no field of a cron expression
+        known = sorted(_WORDS)
+        raise ConfigurationError(
+            f"{one_line(words[0], 40)!r} is no word that says when{nearest(name, known)}: one of "
+            "Laravel's, such as daily_at 13:00, or a cron expression"
+        )
+    else:
+        said.cron(" ".join(words))
+
+
+def _interval(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:].lower()
+    if text.isdecimal():
+        number, unit = text, "s"
+    if not number.isdecimal() or unit not in _UNITS:
+        raise ConfigurationError(f"{one_line(text, 40)!r} is no interval, like 90s, 5m, 2h, 1d")
+    return timedelta(seconds=int(number[:9]) * _UNITS[unit])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{one_line(text, 40)!r} is no moment, like 2026-12-01T10:00+01:00"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,0 +1,169 @@
+"""Timetable: which schedules of a connection count, how far each has got, when it is due."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from qframe.connection import Connection
+from qframe.contracts.step import Expect, Set, Step
+from qframe.schedules.about import ScheduleAbout
+from qframe.schedules.definition import Schedule
+from qframe.schedules.releases import Releases
+from qframe.schedules.runs import RunMaker
+from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+
+TOGETHER = 500
+"""So many facts are read, or steps applied, in one exchange."""
+_TOLD = 400 * 86400.0
+
+
+class Watched(NamedTuple):
+    """The next planned time of a schedule, in the order of such times."""
+
+    due: float
+    turn: int
+    name: str
+
+
+class Timetable:
+    """The schedules that code has defined and whose version counts, and those added as rows."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        schedules: Sequence[Schedule],
+        releases: Releases,
+        keys: ScheduleKeys,
+        rows: Callable[[Connection], list[Schedule]],
+    ) -> None:
+        self.make = RunMaker(connection, keys)
+        self.tracks: dict[str, ScheduleTrack] = {}
+        self.known: dict[str, Schedule] = {}
+        """Those that count, by name."""
+        self.asked: dict[str, str] = {}
+        """The runs that somebody wants now, by name, with the facts that say so."""
+        self._connection = connection
+        self._keys = keys
+        self._releases = releases
+        self._own = {each.title: each for each in schedules}
+        self._read_rows = rows
+        self._changed: str | None = None
+        self._is_read = False
+        self._heap: list[Watched] = []
+        self._watched: dict[str, int] = {}
+        """The turn of the entry in the heap that counts, by name."""
+        self._turn = itertools.count(1)
+
+    # -- which ------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Learn what has changed: which code counts, and the rows. One read, mostly."""
+        store, releases = self._connection.store, self._releases
+        changed, *versions = store.get(self._keys.changed(), *releases.keys())
+        before = releases.current
+        releases.look(versions, now)
+        if self._is_read and changed == self._changed and releases.current.keys() == before.keys():
+            return
+        self._take(self._read_rows(self._connection), now)
+        prefix = self._keys.asked()
+        asked = store.items(prefix) if changed != self._changed else ()
+        self.asked |= {key.removeprefix(prefix): text for key, text in asked}
+        self._changed, self._is_read = changed, True
+
+    def forget(self) -> None:
+        """Let the next look read everything."""
+        self._is_read = False
+
+    def _take(self, rows: Iterable[Schedule], now: float) -> None:
+        current = self._releases.current
+        found = {each.title: each for each in rows}
+        found |= {name: each for name, each in self._own.items() if each.module in current}
+        before, self.known = self.known, found
+        new = [
+            each
+            for name, each in found.items()
+            if name not in before or before[name].row != each.row or name not in self.tracks
+        ]
+        for name in self.tracks.keys() - found.keys():
+            del self.tracks[name]
+            self._watched.pop(name, None)
+        for begin in range(0, len(new), TOGETHER):
+            self.begin(new[begin : begin + TOGETHER], now)
+            self._tell(new[begin : begin + TOGETHER])
+
+    def _tell(self, schedules: Sequence[Schedule]) -> None:
+        """Tell of the code's schedules what has not been told, for those without the code."""
+        told = {
+            self._keys.about(each.title): ScheduleAbout.of(
+                each, self._connection.default_queue, self._releases.current[each.module]
+            ).text()
+            for each in schedules
+            if each.row is None
+        }
+        held = self._connection.store.get(*told)
+        steps = [
+            Step(None, Set(key, text, _TOLD))
+            for (key, text), before in zip(told.items(), held, strict=True)
+            if text != before
+        ]
+        if steps:
+            self._connection.backend.apply(*steps)
+
+    def guards(self, schedule: Schedule) -> list[Expect]:
+        """Give what has to stand for a run: the definition as it is known here."""
+        if schedule.row is not None:
+            return [Expect(self._keys.row(schedule.title), schedule.row)]
+        key = self._keys.release(schedule.module)
+        return [Expect(key, self._releases.current.get(schedule.module))]
+
+    # -- how far ----------------------------------------------------------------------------------
+
+    def begin(self, schedules: Sequence[Schedule], now: float) -> None:
+        """Learn how far schedules have got; a new one begins now."""
+        texts = self._connection.store.get(*(self._keys.track(each.title) for each in schedules))
+        fresh = [each for each, text in zip(schedules, texts, strict=True) if text is None]
+        for each, text in zip(schedules, texts, strict=True):
+            if text is not None:
+                self.tracks[each.title] = ScheduleTrack.read(text)
+        if fresh:
+            begun = ScheduleTrack(round(now, 3))
+            steps = [self.make.beginning(each, begun) for each in fresh]
+            for each, result in zip(fresh, self._connection.backend.apply(*steps), strict=True):
+                held = None if result.applied else result.holds
+                self.tracks[each.title] = begun if held is None else ScheduleTrack.read(held)
+        for each in schedules:
+            self.plan_next(each)
+
+    # -- when -------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> list[Schedule]:
+        """Take those that are due, by name; each is to be planned anew.
+
+        The same order in every process: a server locks their facts in it.
+        """
+        found: list[Schedule] = []
+        while self._heap and self._heap[0].due <= now and len(found) < TOGETHER:
+            entry = heapq.heappop(self._heap)
+            if self._watched.get(entry.name) == entry.turn:
+                found.append(self.known[entry.name])
+        return sorted(found, key=lambda each: each.title)
+
+    def plan_next(self, schedule: Schedule, not_before: float = 0.0) -> None:
+        """Let it be due at its next planned time, and not before a moment."""
+        name = schedule.title
+        track = self.tracks.get(name)
+        if track is None:
+            return
+        coming = schedule.terms.calendar.next(track.at)
+        if coming is None:
+            self._watched.pop(name, None)
+            return
+        self._watched[name] = number = next(self._turn)
+        heapq.heappush(self._heap, Watched(max(coming, not_before), number, name))
+
+    def next_due(self) -> float | None:
+        """Give when one is due next."""
+        return self._heap[0].due if self._heap else None

@@ -1,0 +1,181 @@
+"""Access: who may see the page, and what they may do on it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+import ipaddress
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from qframe.exceptions import ConfigurationError
+from qframe.operations.actions import ACTIONS
+from qframe.payload.text import nearest, one_line
+
+Access: TypeAlias = Literal["none", "read", "act"] | Collection[str]
+"""`none`, `read`, `act` (everything), or the names of the actions somebody may do."""
+
+
+class Visitor(NamedTuple):
+    """Somebody, by a name for the log, and what they may do."""
+
+    name: str
+    access: Access
+
+
+Answer: TypeAlias = Access | Visitor | None
+"""What an application says of a request; None is `none`."""
+Authorize: TypeAlias = Callable[[Request], "Answer | Awaitable[Answer]"]
+
+TRIES = 5
+"""So many wrong passwords are taken from an address before it has to wait."""
+FIRST_WAIT = 10.0
+LONGEST_WAIT = 900.0
+_MOST_ADDRESSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What somebody may do."""
+
+    who: str
+    reads: bool
+    actions: frozenset[str]
+
+    def allows(self, action: str) -> bool:
+        """Whether an action may be done."""
+        return action in self.actions
+
+
+NOBODY = Grant("", reads=False, actions=frozenset())
+
+
+def granted(answer: Answer) -> Grant:
+    """Read what an application's `authorize` gave; raises `ConfigurationError` for others."""
+    access: Any = answer.access if isinstance(answer, Visitor) else answer
+    who = one_line(str(answer.name), 100) if isinstance(answer, Visitor) else ""
+    who = who or "somebody"
+    if access is None or access == "none":
+        return NOBODY
+    if access in ("read", "act"):
+        return Grant(who, reads=True, actions=frozenset(ACTIONS if access == "act" else ()))
+    if isinstance(access, str) or not isinstance(access, Collection):
+        raise ConfigurationError(
+            f"authorize gave {one_line(repr(access), 60)}; it is none, read, act, or actions"
+        )
+    for name in access:
+        if name not in ACTIONS:
+            raise ConfigurationError(
+                f"authorize: there is no action {one_line(str(name), 60)!r}"
+                f"{nearest(str(name), ACTIONS)}"
+            )
+    return Grant(who, reads=True, actions=frozenset(access))
+
+
+async def asked(authorize: Authorize, request: Request) -> Grant:
+    """Ask an application who somebody is, in a thread where that is no coroutine: it may wait."""
+    call: Callable[[Request], Any] = authorize
+    if inspect.iscoroutinefunction(call):
+        return granted(await call(request))
+    answer = await run_in_threadpool(call, request)
+    return granted(await answer if inspect.isawaitable(answer) else answer)
+
+
+class LockedOut(Exception):
+    """Too many wrong passwords came from an address; `seconds` until the next is looked at."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"too many wrong passwords: wait {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class Passwords:
+    """HTTP's basic authentication by a password, bearer's by a token; each of them may be absent.
+
+    Comparisons take as long whatever is given. After five wrong ones an address has to wait for
+    ten seconds, and twice as long after each further one, up to a quarter of an hour; meanwhile
+    nothing of it is looked at.
+    """
+
+    def __init__(self, password: str | None, token: str | None, access: Access) -> None:
+        self._password = password
+        self._token = token
+        self._access = access
+        self._wrong: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Answer:
+        """Say what the bearer of a request's credentials may do; raises `LockedOut`."""
+        kind, _, value = request.headers.get("authorization", "").partition(" ")
+        if not value:
+            return "none"
+        address = request.client.host if request.client else ""
+        network = _network(address)
+        with self._lock:  # over all of it, or many at once would be so many tries
+            self._check(network)
+            who = self._who(kind.lower(), value.strip())
+            if who is None:
+                self._note(network)
+                return "none"
+            self._wrong.pop(network, None)
+        return Visitor(f"{who} at {address}", self._access)
+
+    def _who(self, kind: str, value: str) -> str | None:
+        if kind == "bearer" and _same(value, self._token):
+            return "the bearer of the token"
+        if kind != "basic":
+            return None
+        try:
+            name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None
+        return one_line(name, 60) or "nameless" if _same(password, self._password) else None
+
+    def _check(self, address: str) -> None:
+        count, last = self._wrong.get(address, (0, 0.0))
+        left = last + _pause(count) - time.monotonic()
+        if left > 0:
+            raise LockedOut(left)
+
+    def _note(self, address: str) -> None:
+        count, _ = self._wrong.pop(address, (0, 0.0))  # to be the latest
+        if len(self._wrong) >= _MOST_ADDRESSES:
+            self._wrong.pop(next(iter(self._wrong)))
+        self._wrong[address] = (count + 1, time.monotonic())
+
+
+def _network(address: str) -> str:
+    """Give what one guesser has: an address, or, of version 6, a network of 64 bits."""
+    try:
+        given = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if given.version == 4:  # noqa: PLR2004 (of the protocol)
+        return address
+    if given.ipv4_mapped is not None:
+        return str(given.ipv4_mapped)
+    return str(ipaddress.ip_network((int(given), 64), strict=False))
+
+
+def _pause(wrong: int) -> float:
+    """Give how long an address has to wait after so many wrong ones."""
+    if wrong < TRIES:
+        return 0.0
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(wrong - TRIES, 20))
+
+
+def _same(given: str, wanted: str | None) -> bool:
+    digests = [
+        hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest()
+        for each in (given, wanted or "")
+    ]
+    return hmac.compare_digest(*digests) and wanted is not None

@@ -1,0 +1,466 @@
+"""The JSON API: what the pages show, for programs, and the document that describes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
+
+from qframe.exceptions import ConfigurationError
+from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
+from qframe.operations import failures, finished, jobs, lists, one_job, waiting
+from qframe.operations.actions import ACTIONS, Done, Wanted
+from qframe.operations.activity import ClassState, Trend
+from qframe.operations.batches import BatchState
+from qframe.operations.board import AlertState, Board, Failed, Overview
+from qframe.operations.bulk import BulkState
+from qframe.operations.deploys import DeployState
+from qframe.operations.failures import FailedState
+from qframe.operations.jobs import Jobs
+from qframe.operations.one_job import OneJob
+from qframe.operations.queues import QueueState
+from qframe.operations.schedules import ScheduleState
+from qframe.operations.waiting import Scope
+from qframe.operations.workers import SupervisorState, WorkerState
+from qframe.payload.text import one_line, queue_name
+from qframe.web.pages import PLACES, NotThere, not_found
+
+_Name = Annotated[str, Field(max_length=500)]
+_After = Annotated[str, Field(max_length=500)]
+_FilterText = Annotated[str, Field(max_length=2000)]
+_Limit = Annotated[int, Field(ge=1, le=200)]
+
+Q = TypeVar("Q", bound=BaseModel)
+
+
+class Nothing(BaseModel):
+    """An endpoint that takes nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Chosen(Nothing):
+    """Those that a filter chooses."""
+
+    filter: _FilterText = ""
+
+
+class Hours(BaseModel):
+    """So many of the last hours."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hours: Annotated[float, Field(gt=0, le=336)] = 1.0
+
+
+class ClassesOf(Hours):
+    """The classes of so many hours that a filter chooses."""
+
+    filter: _FilterText = ""
+
+
+class OneQueue(BaseModel):
+    """A queue; without a connection, of the default one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: _Name = ""
+    connection: _Name = ""
+
+
+class JobsOf(OneQueue):
+    """A page of the jobs of a queue; with a filter, of all that it allows, one after the other."""
+
+    place: Literal["ready", "delayed", "running", "buried"] = "ready"
+    filter: _FilterText = ""
+    after: _After = ""
+    limit: _Limit = 50
+
+
+class FinishedOf(BaseModel):
+    """A page of the tracked jobs that have ended, of the first connection the filter allows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    connection: _Name = ""
+    filter: _FilterText = ""
+    after: _After = ""
+    limit: _Limit = 50
+
+
+class FailedOf(BaseModel):
+    """A page of failed jobs, of the first place where they are kept, or the one `place` names."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: _FilterText = ""
+    after: _After = ""
+    limit: _Limit = 50
+    place: Annotated[int, Field(ge=0, le=999)] = 0
+
+
+class Named(BaseModel):
+    """One thing, by its id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: _Name
+
+
+class OneOf(OneQueue):
+    """A job by its uuid; which queue it is in need not be said."""
+
+    id: Annotated[str, Field(max_length=500, min_length=1)]
+
+
+class Queues(BaseModel):
+    """All queues."""
+
+    queues: list[QueueState]
+    silent: dict[str, str]
+    """Why each connection that does not answer does not."""
+
+
+class FailedPage(BaseModel):
+    """A page of failed jobs."""
+
+    failed: list[FailedState]
+    after: str
+    looked_at: int
+    places: int
+    """In how many places failed jobs are kept."""
+
+
+class FailedWhole(FailedState):
+    """A failed job with its error and its payload, in which secrets are stars."""
+
+    exception: str
+    payload: str
+
+
+class Workers(BaseModel):
+    """All workers, and who decides how many there are."""
+
+    workers: list[WorkerState]
+    supervisors: list[SupervisorState]
+
+
+class Batches(BaseModel):
+    """The latest batches."""
+
+    batches: list[BatchState]
+
+
+class Schedules(BaseModel):
+    """The schedules, the next one first."""
+
+    schedules: list[ScheduleState]
+
+
+class Classes(BaseModel):
+    """What became of each class."""
+
+    classes: list[ClassState]
+
+
+class Trends(BaseModel):
+    """What happened step by step; null where nothing is measured."""
+
+    trend: Trend | None
+
+
+class DeployList(BaseModel):
+    """When another version began to run, latest first."""
+
+    deploys: list[DeployState]
+
+
+class Alerts(BaseModel):
+    """The alerts that are on, the latest first."""
+
+    alerts: list[AlertState]
+
+
+class Bulks(BaseModel):
+    """What goes on in the background."""
+
+    bulks: list[BulkState]
+
+
+class Scale(BaseModel):
+    """What an autoscaler asks for: KEDA's `metrics-api` reads `needed`."""
+
+    needed: int
+    """How many jobs are to be done now: those ready, and those that run."""
+    ready: int
+    running: int
+    oldest_seconds: float
+
+
+class Endpoint(NamedTuple, Generic[Q]):
+    """One address: what it takes, what it gives."""
+
+    query: type[Q]
+    gives: type[BaseModel]
+    answer: Callable[[Board, Any], BaseModel]
+    says: str
+
+
+def _jobs(board: Board, asked: JobsOf) -> Jobs:
+    chosen = Filter(asked.filter, RUNNING if asked.place == "running" else WAITING)
+    if chosen.is_empty:
+        connection = board.connection(asked.connection or board.connections()[0].name)
+        within = Scope.one(connection, queue_name(asked.queue or connection.default_queue))
+    else:
+        there = board.named_queues()
+        within = waiting.asked_of(board, chosen, asked.connection, asked.queue, there)
+    return waiting.listed(board, within, PLACES[asked.place], chosen, asked.after, asked.limit)
+
+
+def _finished(board: Board, asked: FinishedOf) -> finished.Finished:
+    chosen = Filter(asked.filter, ENDED)
+    connection = finished.connection_of(board, chosen, asked.connection)
+    if connection is None:
+        return finished.Finished(jobs=[], after="", looked_at=0)
+    look = partial(finished.listed, connection, chosen, asked.after, asked.limit)
+    return board.ask(connection, look)
+
+
+def _failed(board: Board, asked: FailedOf) -> FailedPage:
+    indexes = board.indexes()
+    chosen = Filter(asked.filter)
+    if asked.place >= len(indexes):
+        return FailedPage(failed=[], after="", looked_at=0, places=len(indexes))
+    index = indexes[asked.place]
+    look = partial(failures.listing, index, chosen, asked.after, asked.limit)
+    page = board.ask_failed(index, look)
+    found = [FailedState.of(each) for each in page.found]
+    return FailedPage(failed=found, after=page.after, looked_at=page.looked_at, places=len(indexes))
+
+
+def _one_failed(board: Board, asked: Named) -> FailedWhole:
+    found = board.find_failed(asked.id)
+    if found is None:
+        raise NotThere(f"no failed job {one_line(asked.id, 80)}")
+    record = found[1]
+    return FailedWhole(
+        **FailedState.of(record).model_dump(),
+        exception=record.exception,
+        payload=jobs.shown_payload(record.payload),
+    )
+
+
+def _one_job(board: Board, asked: OneOf) -> OneJob:
+    found, is_sure = one_job.find(board, asked.id, asked.connection, asked.queue)
+    if found is None:
+        raise NotThere(not_found(board, asked.id, is_sure=is_sure))
+    return found
+
+
+def _batch(board: Board, asked: Named) -> BatchState:
+    found = board.find_batch(asked.id)
+    if found is None:
+        raise NotThere(f"no batch {one_line(asked.id, 80)}")
+    return BatchState.of(found.record)
+
+
+def _bulk(board: Board, asked: Named) -> BulkState:
+    bulk = board.bulks.find(asked.id)
+    if bulk is None:
+        raise NotThere("nothing of that id is under way")
+    return bulk.state()
+
+
+def _scale(board: Board, asked: OneQueue) -> Scale:
+    connections = board.connections()
+    if not connections:
+        raise ConfigurationError("no connection holds jobs")
+    connection = board.connection(asked.connection or connections[0].name)
+    name = queue_name(asked.queue or connection.default_queue)
+    for each in board.queues():
+        if (each.connection, each.queue) == (connection.name, name):
+            ready, running = each.ready or 0, each.reserved or 0
+            waits = each.oldest_seconds or 0.0
+            return Scale(needed=ready + running, ready=ready, running=running, oldest_seconds=waits)
+    if connection.name in board.silent:  # an answer would scale down what works
+        connection.sizes(name)
+    return Scale(needed=0, ready=0, running=0, oldest_seconds=0.0)
+
+
+ENDPOINTS: dict[str, Endpoint[Any]] = {
+    "/v1/overview": Endpoint(
+        Nothing, Overview, lambda board, _: board.overview(), "What is wrong, and how much there is"
+    ),
+    "/v1/alerts": Endpoint(
+        Nothing, Alerts, lambda board, _: Alerts(alerts=board.alerts()), "Alerts that are on"
+    ),
+    "/v1/queues": Endpoint(
+        Chosen,
+        Queues,
+        lambda board, asked: Queues(
+            queues=lists.QUEUES.chosen(board.queues(), asked.filter), silent=board.silent
+        ),
+        "All queues",
+    ),
+    "/v1/jobs": Endpoint(JobsOf, Jobs, _jobs, "Jobs that wait, run or are buried"),
+    "/v1/jobs/{id}": Endpoint(OneOf, OneJob, _one_job, "One job, wherever it is"),
+    "/v1/finished": Endpoint(
+        FinishedOf, finished.Finished, _finished, "Tracked jobs that have ended"
+    ),
+    "/v1/failed": Endpoint(FailedOf, FailedPage, _failed, "Failed jobs, latest first"),
+    "/v1/failed/{id}": Endpoint(Named, FailedWhole, _one_failed, "One failed job"),
+    "/v1/causes": Endpoint(Nothing, Failed, lambda board, _: board.failed(), "Why jobs fail"),
+    "/v1/workers": Endpoint(
+        Chosen,
+        Workers,
+        lambda board, asked: Workers(
+            workers=lists.WORKERS.chosen(board.workers(), asked.filter),
+            supervisors=board.supervisors(),
+        ),
+        "All workers",
+    ),
+    "/v1/batches": Endpoint(
+        Chosen,
+        Batches,
+        lambda board, asked: Batches(
+            batches=lists.BATCHES.chosen(map(BatchState.of, board.batches()), asked.filter)
+        ),
+        "The latest batches",
+    ),
+    "/v1/batches/{id}": Endpoint(Named, BatchState, _batch, "One batch"),
+    "/v1/schedules": Endpoint(
+        Chosen,
+        Schedules,
+        lambda board, asked: Schedules(
+            schedules=lists.SCHEDULES.chosen(board.schedules(), asked.filter)
+        ),
+        "All schedules, the next one first",
+    ),
+    "/v1/classes": Endpoint(
+        ClassesOf,
+        Classes,
+        lambda board, asked: Classes(
+            classes=lists.CLASSES.chosen(board.classes(asked.hours), asked.filter)
+        ),
+        "What became of each class of jobs",
+    ),
+    "/v1/tags": Endpoint(
+        Hours,
+        Classes,
+        lambda board, asked: Classes(classes=board.tags(asked.hours)),
+        "What became of the jobs of each tag that is counted, named as `job`",
+    ),
+    "/v1/trend": Endpoint(
+        Hours, Trends, lambda board, asked: Trends(trend=board.trend(asked.hours)), "Step by step"
+    ),
+    "/v1/deploys": Endpoint(
+        Hours,
+        DeployList,
+        lambda board, asked: DeployList(deploys=board.deploys(asked.hours)),
+        "Deploys that were marked",
+    ),
+    "/v1/bulks": Endpoint(
+        Nothing, Bulks, lambda board, _: Bulks(bulks=board.bulks.states()), "What is under way"
+    ),
+    "/v1/bulks/{id}": Endpoint(Named, BulkState, _bulk, "One thing that is under way"),
+    "/scale": Endpoint(OneQueue, Scale, _scale, "What an autoscaler asks for"),
+}
+"""All that can be asked for, by its path below `/api`."""
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    error: str
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Give the OpenAPI document."""
+    models: set[type[BaseModel]] = {each.gives for each in ENDPOINTS.values()}
+    models |= {Wanted, Done, Problem}
+    mode: Literal["serialization"] = "serialization"
+    in_order = sorted(models, key=lambda each: each.__name__)
+    _, schemas = models_json_schema(
+        [(each, mode) for each in in_order],
+        ref_template="#/components/schemas/{model}",
+    )
+    paths: dict[str, Any] = {
+        f"/api{path}": {"get": _described(path, each)} for path, each in ENDPOINTS.items()
+    }
+    paths["/api/v1/actions/{action}"] = {"post": _action()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "qframe", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
+        },
+        "security": [{"token": []}, {"password": []}],
+    }
+
+
+def _described(path: str, endpoint: Endpoint[Any]) -> dict[str, Any]:
+    schema = endpoint.query.model_json_schema()
+    in_path = set(re.findall(r"\{(\w+)\}", path))
+    parameters = [
+        {
+            "name": name,
+            "in": "path" if name in in_path else "query",
+            "required": name in in_path,
+            "schema": {key: value for key, value in kind.items() if key != "title"},
+        }
+        for name, kind in schema.get("properties", {}).items()
+    ]
+    return {
+        "summary": endpoint.says,
+        "operationId": re.sub(r"\W+", "_", path).strip("_"),
+        "parameters": parameters,
+        "responses": _responses(endpoint.gives),
+    }
+
+
+def _action() -> dict[str, Any]:
+    return {
+        "summary": "Do something; those that act on a filter go on in the background",
+        "operationId": "act",
+        "parameters": [
+            {
+                "name": "action",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "enum": sorted(ACTIONS)},
+            }
+        ],
+        "requestBody": {"required": True, "content": _content(Wanted)},
+        "responses": _responses(Done),
+    }
+
+
+def _responses(gives: type[BaseModel]) -> dict[str, Any]:
+    return {
+        "200": _answer("it", gives),
+        "401": {"description": "nobody is let in without password or token"},
+        "403": {"description": "this is not allowed"},
+        "429": {"description": "too many wrong passwords"},
+        "404": _answer("there is none", Problem),
+        "422": _answer("what was asked cannot be", Problem),
+        "503": _answer("a backend does not answer", Problem),
+    }
+
+
+def _answer(text: str, model: type[BaseModel]) -> dict[str, Any]:
+    return {"description": text, "content": _content(model)}
+
+
+def _content(model: type[BaseModel]) -> Mapping[str, Any]:
+    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"application/json": {"schema": reference}}

@@ -1,0 +1,341 @@
+"""The ASGI application: its routes, and how pages and the API are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.resources import files
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from qframe import manager as managers
+from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.manager import QueueManager
+from qframe.operations.actions import ACTIONS, Wanted, perform
+from qframe.operations.board import Board
+from qframe.payload.text import one_line
+from qframe.web import api, pages, prometheus
+from qframe.web.access import Authorize
+from qframe.web.guard import Guard, grant_of
+from qframe.web.pages import NotThere, Query, View, own_path, route_of
+
+_THREADS = 4
+"""So many requests read from backends at once: each thread has connections of its own."""
+EVERY = 2.0
+"""Seconds between two looks whether an open page has changed."""
+_STILL = 5
+_LONGEST_STREAM = 600.0
+"""Seconds after which an open page has to ask anew, and so is let in anew."""
+_LONGEST_BODY = 200_000
+_BODY_WITHIN = 20.0
+"""Seconds within which a body has to be here."""
+_STATIC = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+T = TypeVar("T")
+
+
+def app(
+    manager: QueueManager | None = None,
+    authorize: Authorize | None = None,
+    *,
+    live: bool = True,
+    challenge: bool = False,
+    local: bool = False,
+) -> ASGIApp:
+    """Give the web view as an ASGI application, to run or to mount.
+
+    `manager` holds the connections; without it, the process's own does. `authorize(request)` says
+    what whoever sends a request may do: `"none"`, `"read"`, `"act"`, or the names of actions
+    (`{"retry", "pause"}`); or a `Visitor(name, access)`, whose name the log has. It may be `async`.
+    Without `authorize` everything is refused.
+
+    `live=False` has open pages not renew themselves. `challenge` answers 401, so that a browser
+    asks for a password; `local` refuses a `Host` that is no loopback name.
+    """
+    return _Web(manager, live=live).guarded(authorize or (lambda _: "none"), challenge, local)
+
+
+def wsgi(manager: QueueManager | None = None, authorize: Authorize | None = None) -> Any:  # noqa: ANN401 (a WSGI application has no type of its own)
+    """Give the same as a WSGI application, for Flask and Django; pages do not renew themselves.
+
+    WSGI's `environ` is `request.scope["wsgi_environ"]` of the request that `authorize` is given.
+    """
+    from a2wsgi import ASGIMiddleware  # noqa: PLC0415 (only here)
+
+    return ASGIMiddleware(app(manager, authorize, live=False))  # type: ignore[arg-type] # the same protocol, named twice
+
+
+def metrics_app(manager: QueueManager, authorize: Authorize | None = None) -> ASGIApp:
+    """Give an application that has Prometheus' page alone; without `authorize`, for loopback."""
+    return _Web(manager, live=False).measured(authorize)
+
+
+class _Web:
+    """The handlers, and what they share."""
+
+    def __init__(self, manager: QueueManager | None, *, live: bool) -> None:
+        self._manager = manager
+        self._live = live
+        self._board: Board | None = None
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-web")
+        folder = files("qframe.web") / "static"
+        self._static = {name: (folder / name).read_bytes() for name in _STATIC}
+        self._version = hashlib.sha256(b"".join(self._static.values())).hexdigest()[:12]
+
+    def guarded(self, authorize: Authorize, challenge: bool, local: bool) -> ASGIApp:
+        """Give all routes, behind the guard."""
+        routes = [
+            Route("/healthz", self._health),
+            Route("/static/{name}", self._file),
+            Route("/live", self._live_page),
+            Route("/metrics", self._metrics),
+            Route("/confirm/{action}", self._confirm),
+            Route("/actions/{action}", self._act, methods=["POST"]),
+            Route("/api/v1/actions/{action}", self._act_api, methods=["POST"]),
+            Route("/api/v1/openapi.json", self._openapi),
+            *(
+                Route(f"/api{route_of(path)}", partial(self._answer, endpoint))
+                for path, endpoint in api.ENDPOINTS.items()
+            ),
+            *(
+                Route(route_of(path), partial(self._page, page))
+                for path, page in pages.PAGES.items()
+            ),
+        ]
+        pages.prepare()
+        inner = Starlette(routes=routes, exception_handlers={404: _not_found})
+        return Guard(inner, authorize, challenge=challenge, local=local)
+
+    def measured(self, authorize: Authorize | None) -> ASGIApp:
+        """Give the page of metrics alone, behind the guard."""
+        routes = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
+        inner = Starlette(routes=routes, exception_handlers={404: _not_found})
+        local = authorize is None
+        return Guard(inner, authorize or (lambda _: "read"), challenge=not local, local=local)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _see(self) -> Board:
+        if self._board is None:
+            self._board = Board(self._manager or managers.default())
+        return self._board
+
+    async def _run(self, act: Callable[[], T]) -> T:
+        """Run something that waits for a backend, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+
+    async def _health(self, _request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._static:
+            return await _not_found(request, None)
+        kept = {"Cache-Control": "private, max-age=3600"}
+        return Response(self._static[name], headers=kept, media_type=_STATIC[name])
+
+    def _view(self, request: Request, query: Query, path: str) -> View:
+        return View(
+            self._see(),
+            grant_of(request),
+            query,
+            root=request.scope.get("root_path", ""),
+            path=path,
+            nonce=request.state.nonce,
+            version=self._version,
+            live=self._live,
+        )
+
+    async def _page(self, page: pages.Page, request: Request) -> Response:
+        query = Query(request.query_params.multi_items())
+        # As a link has it: in a name there may be what divides an address.
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        name = next(iter(request.path_params.values()), "")
+        path = quote(path.removesuffix(name)) + quote(name, safe="")
+        view = self._view(request, query, path)
+        code, text = await self._run(lambda: page.rendered(view, request.path_params))
+        return HTMLResponse(text, code)
+
+    async def _confirm(self, request: Request) -> Response:
+        """Ask whether an action is meant, with how many it is about; this changes nothing."""
+        name = request.path_params["action"]
+        query = Query(request.query_params.multi_items())
+        view = self._view(request, query, f"/confirm/{name}")
+        if name not in ACTIONS or not view.grant.allows(name):
+            return HTMLResponse(view.message("You may not do that", ""), 403)
+        try:
+            wanted = _wanted(query.items)
+        except ValidationError as error:
+            return HTMLResponse(view.message("That cannot be", _fault(error)), 422)
+        text = await self._run(lambda: pages.question(view, name, wanted))
+        return HTMLResponse(text)
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    async def _act(self, request: Request) -> Response:
+        """Do something that a form asks for, and lead back to where it came from."""
+        body = await _body(request)
+        items = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+        form = Query(items)
+        view = self._view(request, form, "/")
+        name = request.path_params["action"]
+        if name not in ACTIONS or not view.grant.allows(name):
+            return HTMLResponse(view.message("You may not do that", ""), 403)
+        try:
+            wanted = _wanted(items)
+            done = await self._run(lambda: perform(self._see(), name, wanted, view.grant.who))
+        except ValidationError as error:
+            return HTMLResponse(view.message("That cannot be", _fault(error)), 422)
+        except BackendUnavailable as error:
+            return HTMLResponse(view.message("The backend does not answer", str(error)), 503)
+        except QframeError as error:
+            return HTMLResponse(view.message("That cannot be done", str(error)), 422)
+        back = f"/bulk/{done.bulk}" if done.bulk else own_path(form.get("back"))
+        parts = urlsplit(back)
+        told = [*parse_qsl(parts.query), ("said", one_line(done.text, 200))]
+        told = [(key, value) for key, value in told if key != "said" or value == told[-1][1]]
+        return RedirectResponse(f"{view.root}{parts.path}?{urlencode(told)}", 303)
+
+    async def _act_api(self, request: Request) -> Response:
+        name = request.path_params["action"]
+        grant = grant_of(request)
+        if name not in ACTIONS:
+            return _problem(404, f"there is no action {one_line(name, 60)!r}")
+        if not grant.allows(name):
+            return _problem(403, f"you may not {name}")
+        try:
+            wanted = Wanted.model_validate_json(await _body(request) or b"{}")
+            done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
+        except ValidationError as error:
+            return _problem(422, _fault(error))
+        except BackendUnavailable as error:
+            return _problem(503, str(error))
+        except QframeError as error:
+            return _problem(422, str(error))
+        return JSONResponse(done.model_dump())
+
+    # -- for programs -----------------------------------------------------------------------------
+
+    async def _answer(self, endpoint: api.Endpoint[Any], request: Request) -> Response:
+        given = {**dict(request.query_params), **request.path_params}
+        if any("\0" in value for value in given.values()):
+            return _problem(422, "NUL is in no text that a backend keeps")
+        try:
+            asked = endpoint.query.model_validate(given)
+            answer = await self._run(lambda: endpoint.answer(self._see(), asked))
+        except ValidationError as error:
+            return _problem(422, _fault(error))
+        except NotThere as error:
+            return _problem(404, str(error))
+        except BackendUnavailable as error:
+            return _problem(503, str(error))
+        except QframeError as error:
+            return _problem(422, str(error))
+        return JSONResponse(answer.model_dump(mode="json"))
+
+    async def _openapi(self, _request: Request) -> Response:
+        return JSONResponse(api.document())
+
+    async def _metrics(self, _request: Request) -> Response:
+        text = await self._run(lambda: prometheus.exposition(self._see()))
+        return Response(text, media_type=prometheus.CONTENT_TYPE)
+
+    # -- live -------------------------------------------------------------------------------------
+
+    async def _live_page(self, request: Request) -> Response:
+        """Send what is live of a page, again whenever it has changed."""
+        parts = urlsplit(own_path(request.query_params.get("page", "/")))
+        found = pages.find(parts.path)
+        if found is None or not self._live or "\0" in unquote(parts.path):
+            return await _not_found(request, None)
+        page, params = found
+        view = self._view(request, Query(parse_qsl(parts.query)), parts.path)
+
+        async def parts_of_it() -> AsyncIterator[str]:
+            before, until = "", time.monotonic() + _LONGEST_STREAM
+            same = 0
+            while time.monotonic() < until and not await request.is_disconnected():
+                text = await self._run(lambda: page.live(view, params))
+                same = same + 1 if text == before else 0
+                if not same:
+                    before = text
+                    yield f"data: {json.dumps(text)}\n\n"
+                else:
+                    yield ": as before\n\n"
+                await asyncio.sleep(pause(same))
+
+        unbuffered = {"X-Accel-Buffering": "no"}
+        return StreamingResponse(parts_of_it(), 200, unbuffered, "text/event-stream")
+
+
+def pause(same: int) -> float:
+    """Give how long an open page waits that looked the same so many times: twice, if that goes on.
+
+    So where nothing happens half as much is asked, and what happens is seen within 4 seconds.
+    """
+    return EVERY if same < _STILL else 2 * EVERY
+
+
+_MANY = {"uuids"}
+_OWN = {"back", "said"}
+
+
+def _wanted(items: list[tuple[str, str]]) -> Wanted:
+    """Read what a form, or a link, says an action is about; raises `ValidationError`."""
+    given: dict[str, Any] = {}
+    for key, value in items:
+        if key in _MANY:
+            given.setdefault(key, []).append(value)
+        elif key not in _OWN and (value or key == "filter"):
+            given[key] = value
+    return Wanted.model_validate(given)
+
+
+def _fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return one_line(f"{where}: {fault['msg']}" if where else fault["msg"], 300)
+
+
+async def _body(request: Request) -> bytes:
+    """Read a body, which may not be large, nor take long."""
+    body = b""
+    try:
+        async with asyncio.timeout(_BODY_WITHIN):
+            async for part in request.stream():
+                body += part
+                if len(body) > _LONGEST_BODY:
+                    raise HTTPException(413)
+    except TimeoutError:
+        raise HTTPException(408) from None
+    return body
+
+
+def _problem(code: int, text: str) -> Response:
+    return JSONResponse({"error": text}, code)
+
+
+async def _not_found(request: Request, _error: object) -> Response:
+    if "/api/" in request.url.path:
+        return _problem(404, "there is no such thing")
+    return PlainTextResponse("there is no such page\n", 404)

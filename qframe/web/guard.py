@@ -1,0 +1,162 @@
+"""Guard: what comes before every page: who it is, where from, and what a browser may do."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qframe.exceptions import ConfigurationError
+from qframe.web.access import NOBODY, Authorize, Grant, LockedOut, asked
+
+log = logging.getLogger("qframe")
+
+_ASK = {"WWW-Authenticate": 'Basic realm="qframe", charset="UTF-8"'}
+_SAFE = {"GET", "HEAD", "OPTIONS"}
+_OPEN = {"/healthz"}
+"""What is told to all: that the page runs, and nothing else."""
+
+
+class Guard:
+    """Lets a request through to the page, or answers it.
+
+    - `authorize` says who it is and what they may do; who may not even read gets 401 or 403.
+    - What changes something has to come from the page itself: `Sec-Fetch-Site: same-origin`, or,
+      of a browser that sends none, an `Origin` that is this host. Who shows a token in
+      `Authorization: Bearer` is no browser that was led here, and needs neither.
+    - `local` asks for a loopback name as `Host`, as long as no password does: else a stranger's
+      page could have its own name lead here.
+    - Each answer has a policy with a nonce of its own, may not be framed, kept, or sniffed.
+    """
+
+    def __init__(self, app: ASGIApp, authorize: Authorize, *, challenge: bool, local: bool) -> None:
+        self._app = app
+        self._authorize = authorize
+        self._challenge = challenge
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        nonce = secrets.token_urlsafe(16)
+        request = Request(scope, receive)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _headers(nonce).items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = await self._refusal(request, scope, nonce)
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    async def _refusal(self, request: Request, scope: Scope, nonce: str) -> Response | None:
+        """Say why a request is refused; None where it is let through, with its grant."""
+        if self._local and not is_loopback(_name(request.headers.get("host", ""))):
+            return _said("this page is for localhost; set a password to open it to others", 421)
+        if _path(scope) in _OPEN and request.method in _SAFE:
+            return None
+        try:
+            grant = await asked(self._authorize, request)
+        except LockedOut as error:
+            return _said(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"})
+        except ConfigurationError as error:
+            log.error("%s", error)  # noqa: TRY400 (whose fault it is, it says)
+            grant = NOBODY
+        if not grant.reads:
+            return _said("who is there?", 401, _ASK) if self._challenge else _said("forbidden", 403)
+        if "\0" in scope["path"]:
+            return _said("there is no such page", 404)
+        return self._admitted(request, scope, grant, nonce)
+
+    def _admitted(
+        self, request: Request, scope: Scope, grant: Grant, nonce: str
+    ) -> Response | None:
+        """Refuse what somebody else has a browser send; else note in the scope who it is."""
+        if request.method not in _SAFE and not _is_from_here(request):
+            return _said("this did not come from the page itself", 403)
+        scope["state"] = {**scope.get("state", {}), "grant": grant, "nonce": nonce}
+        return None
+
+
+def grant_of(request: Request) -> Grant:
+    """Give what whoever sent a request may do."""
+    grant: Grant = request.state.grant
+    return grant
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone, by its name or address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_from_here(request: Request) -> bool:
+    if request.headers.get("authorization", "").lower().startswith("bearer "):
+        return True
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is not None and _netloc(origin) == request.headers.get("host", "").lower() != ""
+
+
+def _netloc(origin: str) -> str:
+    """Give host and port of an origin as a browser names them in `Host`."""
+    try:
+        parts = urlsplit(origin.lower())
+        default = {"http": 80, "https": 443}.get(parts.scheme)
+        if default is None:
+            return ""
+        host = parts.netloc
+        return host.removesuffix(f":{default}") if parts.port == default else host
+    except ValueError:
+        return ""
+
+
+def _name(host: str) -> str:
+    """Give the name in a `Host` header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _headers(nonce: str) -> dict[str, str]:
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+        "connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return {
+        "Content-Security-Policy": policy,
+        "X-Frame-Options": "DENY",
+        "X-Content-Type-Options": "nosniff",
+        # None to other sites. With `no-referrer`, a form would come with `Origin: null`.
+        "Referrer-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-store",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    }
+
+
+def _said(text: str, code: int, headers: dict[str, str] | None = None) -> Response:
+    return PlainTextResponse(text + "\n", code, headers)

@@ -1,0 +1,61 @@
+"""Markup that no template writes by itself: bars, and tables whose cells know their columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+_WIDTH, _HEIGHT = 240, 40
+
+# Text of jobs is escaped, so what looks like a tag here is one that a template wrote.
+_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+_HEADING = re.compile(r"<th scope=\"col\"[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<(td|th scope=\"row\")(?=[ >])")
+_TAG = re.compile(r"<[^>]*>")
+
+
+def labelled(page: str) -> str:
+    """Give a page in which each cell of a table names its column, for the cards on phones."""
+    return _TABLE.sub(lambda table: _labelled(table[0]), page)
+
+
+def _labelled(table: str) -> str:
+    head, body, rest = table.partition("<tbody>")
+    names = [_TAG.sub("", each) for each in _HEADING.findall(head)]
+
+    def row(found: re.Match[str]) -> str:
+        columns = iter(names)
+        return _CELL.sub(lambda cell: f'<{cell[1]} data-label="{next(columns, "")}"', found[0])
+
+    return head + body + _ROW.sub(row, rest)
+
+
+def bars(values: Sequence[float | None], label: str, marks: Sequence[float] = ()) -> Markup:
+    """Draw numbers as bars, with what they show in words for those who do not see them.
+
+    `marks` are parts of the width, from 0 to 1, at which a deploy is shown.
+    """
+    known = [each or 0.0 for each in values]
+    most = max(known, default=0.0) or 1.0
+    wide = _WIDTH / max(1, len(known))
+    drawn = Markup("").join(
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            at * wide, _HEIGHT - _HEIGHT * each / most, wide * 0.8, _HEIGHT * each / most
+        )
+        for at, each in enumerate(known)
+        if each
+    )
+    drawn += Markup("").join(
+        Markup('<line class="mark" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(
+            _WIDTH * each, _HEIGHT
+        )
+        for each in marks
+        if 0 <= each <= 1
+    )
+    return Markup(
+        '<svg class="bars" viewBox="0 0 {} {}" role="img" aria-label="{}" '
+        'preserveAspectRatio="none">{}</svg>'
+    ).format(_WIDTH, _HEIGHT, label, drawn)

@@ -1,0 +1,158 @@
+"""Prometheus: what backends know, as one page of metrics, right with any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from qframe.metrics.series import BOUNDS, OUTCOMES, RUN, STARTED, TIMED_OUT, WAIT, Fields, Histogram
+from qframe.operations.board import Board
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_SIZES = ("ready", "delayed", "reserved", "buried")
+_LATE = 2.0
+"""Seconds by which counts that take long may be too old; else they are counted while it waits."""
+_JOB = ("connection", "queue", "job")
+
+
+def exposition(board: Board) -> bytes:
+    """Give the page that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(board))
+    return generate_latest(registry)
+
+
+class _Collector(Collector):
+    """Asks the backends each time it is asked."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterable[Metric]:
+        totals = self._board.totals()
+        yield from self._of_jobs(totals)
+        yield from self._of_tags()
+        yield from self._of_queues()
+        yield from self._of_workers()
+        failed = GaugeMetricFamily("qframe_failed_jobs", "Failed jobs that are kept.")
+        failed.add_metric((), self._board.failed().total)
+        yield failed
+        up = GaugeMetricFamily(
+            "qframe_backend_up", "Whether a connection answers.", labels=["connection"]
+        )
+        for each in self._board.connections():
+            up.add_metric([each.name], each.name not in self._board.silent)
+        yield up
+
+    def _of_jobs(self, totals: Iterable[tuple[str, str, str, Fields]]) -> Iterator[Metric]:
+        started = CounterMetricFamily("qframe_jobs_started", "Attempts that began.", labels=_JOB)
+        finished = CounterMetricFamily(
+            "qframe_jobs_finished",
+            "How reservations ended.",
+            labels=[*_JOB, "outcome"],
+        )
+        late = CounterMetricFamily("qframe_jobs_timed_out", "Attempts over time.", labels=_JOB)
+        ran = HistogramMetricFamily(
+            "qframe_job_duration_seconds", "How long attempts ran.", labels=_JOB
+        )
+        waited = HistogramMetricFamily(
+            "qframe_job_wait_seconds", "From when a job was due to its first start.", labels=_JOB
+        )
+        for connection, queue, job, fields in totals:
+            labels = [connection, queue, job]
+            started.add_metric(labels, fields.get(STARTED, 0))
+            late.add_metric(labels, fields.get(TIMED_OUT, 0))
+            for outcome in OUTCOMES:
+                if outcome in fields:
+                    name = outcome.replace(" ", "_")
+                    finished.add_metric([*labels, name], fields[outcome])
+            for family, histogram in ((ran, RUN), (waited, WAIT)):
+                if any(histogram.counts(fields)):
+                    family.add_metric(labels, *_buckets(histogram, fields))
+        yield from (started, finished, late, ran, waited)
+
+    def _of_tags(self) -> Iterator[Metric]:
+        totals, labels = self._board.tag_totals(), ["connection", "queue", "tag"]
+        if not totals:
+            return
+        started = CounterMetricFamily(
+            "qframe_tag_jobs_started", "Attempts that began, by tag.", labels=labels
+        )
+        finished = CounterMetricFamily(
+            "qframe_tag_jobs_finished",
+            "How reservations ended, by tag.",
+            labels=[*labels, "outcome"],
+        )
+        for connection, queue, tag, fields in totals:
+            started.add_metric([connection, queue, tag], fields.get(STARTED, 0))
+            for outcome in OUTCOMES:
+                if outcome in fields:
+                    name = outcome.replace(" ", "_")
+                    finished.add_metric([connection, queue, tag, name], fields[outcome])
+        yield from (started, finished)
+
+    def _of_queues(self) -> Iterator[Metric]:
+        labels = ["connection", "queue"]
+        sizes = GaugeMetricFamily("qframe_queue_jobs", "Jobs by state.", labels=[*labels, "state"])
+        oldest = GaugeMetricFamily(
+            "qframe_queue_oldest_ready_seconds", "How long the next job has waited.", labels=labels
+        )
+        paused = GaugeMetricFamily("qframe_queue_paused", "Whether it is.", labels=labels)
+        for each in self._board.queues(late=_LATE):
+            named = [each.connection, each.queue]
+            for state in _SIZES:
+                value = getattr(each, state)
+                if value is not None:
+                    sizes.add_metric([*named, state], value)
+            if each.oldest_seconds is not None or each.ready == 0:
+                oldest.add_metric(named, each.oldest_seconds or 0.0)
+            paused.add_metric(named, each.paused)
+        yield from (sizes, oldest, paused)
+
+    def _of_workers(self) -> Iterator[Metric]:
+        workers = GaugeMetricFamily(
+            "qframe_workers", "Workers by state.", labels=["connection", "state"]
+        )
+        running = GaugeMetricFamily(
+            "qframe_worker_jobs_running", "Jobs that run.", labels=["connection"]
+        )
+        longest = GaugeMetricFamily(
+            "qframe_running_job_seconds", "How long the oldest one runs.", labels=_JOB
+        )
+        memory = GaugeMetricFamily(
+            "qframe_worker_resident_memory_bytes", "Of a worker.", labels=["host", "pid"]
+        )
+        counts: dict[tuple[str, str], int] = {}
+        jobs: dict[str, int] = {}
+        oldest: dict[tuple[str, str, str], float] = {}
+        for each in self._board.workers():
+            counts[each.connection, each.state] = counts.get((each.connection, each.state), 0) + 1
+            jobs[each.connection] = jobs.get(each.connection, 0) + each.used
+            memory.add_metric([each.host, str(each.pid)], each.memory_mb * 2**20)
+            for job in each.jobs:
+                at = (each.connection, job.queue, job.job)
+                oldest[at] = max(oldest.get(at, 0.0), job.seconds)
+        for key, count in counts.items():
+            workers.add_metric(key, count)
+        for connection, count in jobs.items():
+            running.add_metric([connection], count)
+        for label, seconds in oldest.items():
+            longest.add_metric(label, seconds)
+        yield from (workers, running, longest, memory)
+
+
+def _buckets(histogram: Histogram, fields: Fields) -> tuple[list[tuple[str, float]], float]:
+    """Give the counts of a histogram, each with those below it, and its sum."""
+    below, found = 0, []
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts(fields), strict=True):
+        below += count
+        found.append((bound, float(below)))
+    return found, fields.get(histogram.total, 0) / 1e6

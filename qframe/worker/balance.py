@@ -1,0 +1,216 @@
+"""Balance: how many processes each queue of a supervisor is to have; pure, without a clock.
+
+A queue needs as many as have their hands full with what arrives, or with what they are in already,
+and as many more as do what waits within `clear_within` seconds. Where all need more than there may
+be, each has its least, and the rest is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+UNKNOWN_RUN = 1.0
+"""Seconds a job is taken to run of a queue that nothing is known of."""
+_HALF_LIFE = 60.0
+"""Seconds after which what was measured counts half as much as what is."""
+_ARRIVALS = 15.0
+"""Seconds over which arrivals are evened out."""
+_SLOWLY = 4
+"""A queue gives a fourth of what it has too much, and one at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a supervisor was told.
+
+    `least` is of each queue, `most` of all. A queue grows and shrinks by `shift` processes at a
+    time, each of which runs `slots` jobs at once.
+    """
+
+    queues: tuple[str, ...]
+    balance: Literal["off", "simple", "auto"] = "auto"
+    strategy: Literal["time", "size"] = "time"
+    order: Literal["weighted", "strict"] = "weighted"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    least: int = 1
+    most: int = 1
+    shift: int = 1
+    clear_within: float = 10.0
+    slots: int = 1
+
+
+class Mean(NamedTuple):
+    """How long jobs run in the mean, and of how many that is known; 0: of none."""
+
+    seconds: float = 0.0
+    weight: float = 0.0
+
+    def after(self, elapsed: float, ended: int, seconds: float) -> Mean:
+        """Take in jobs that have ended. The weight falls, the mean stays: nothing is forgotten."""
+        old = max(self.weight * 0.5 ** (elapsed / _HALF_LIFE), min(1.0, self.weight))
+        weight = old + ended
+        return Mean((self.seconds * old + seconds) / weight, weight) if weight else self
+
+    def with_running(self, ages: Sequence[float]) -> float:
+        """Give the mean where jobs have run for so long already: those beyond it raise it."""
+        longer = [age for age in ages if age > self.seconds]
+        weight = self.weight + len(longer)
+        return (self.seconds * self.weight + sum(longer)) / weight if weight else UNKNOWN_RUN
+
+
+class Seen(NamedTuple):
+    """How a queue stands. `begun`, `ended` and `seconds` are since the last look.
+
+    `running` are the seconds that jobs run already; `processes` those that were not told to end.
+    """
+
+    ready: int
+    processes: int
+    begun: int = 0
+    ended: int = 0
+    seconds: float = 0.0
+    running: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is kept of a queue from look to look. `arrivals` are by the second."""
+
+    run: Mean = field(default_factory=Mean)
+    arrivals: float = 0.0
+    ready: int | None = None
+    need: int = 0
+    """What it needed when it was looked at last."""
+
+    def after(self, seen: Seen, elapsed: float) -> Known:
+        """Take in a look. What is ready more, and what was begun, has arrived."""
+        arrivals = self.arrivals
+        if self.ready is not None and elapsed > 0:
+            now = max(0.0, (seen.ready - self.ready + seen.begun) / elapsed)
+            arrivals += (now - arrivals) * (1 - math.exp(-elapsed / _ARRIVALS))
+        run = self.run.after(elapsed, seen.ended, seen.seconds)
+        return replace(self, run=run, arrivals=arrivals, ready=seen.ready)
+
+
+class Decision(NamedTuple):
+    """How many processes each queue is to have now, what it needs and why, and what is known."""
+
+    targets: dict[str, int]
+    needs: dict[str, int]
+    why: dict[str, str]
+    known: dict[str, Known]
+
+
+def begin(plan: Plan) -> dict[str, int]:
+    """Give what each queue has at first."""
+    if plan.balance == "simple":
+        each, rest = divmod(plan.most, len(plan.queues))
+        return {queue: each + (at < rest) for at, queue in enumerate(plan.queues)}
+    return dict.fromkeys(plan.queues, plan.least)
+
+
+def decide(
+    plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known], elapsed: float
+) -> Decision:
+    """Decide, `elapsed` seconds after the last time, what each queue is to have."""
+    now = {queue: known[queue].after(seen[queue], elapsed) for queue in plan.queues}
+    runs = _runs(plan, seen, now)
+    needs, why = {}, {}
+    for queue in plan.queues:
+        needs[queue] = _need(plan, seen[queue], now[queue], runs[queue])
+        now[queue] = replace(now[queue], need=needs[queue])
+        why[queue] = (
+            f"{seen[queue].ready} ready, {now[queue].arrivals:.3g}/s arrive, "
+            f"{runs[queue]:.3g} s each: needs {needs[queue]}"
+        )
+    if plan.balance == "simple":
+        even = begin(plan)
+        return Decision(even, needs, dict.fromkeys(even, "an even share"), now)
+    wanted = share(plan, needs)
+    return Decision(_moved(plan, seen, wanted), needs, why, now)
+
+
+def _runs(plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known]) -> dict[str, float]:
+    """Say how long a job of each queue runs; by `size` all are taken to run equally long."""
+    if plan.strategy == "time":
+        return {q: known[q].run.with_running(seen[q].running) for q in plan.queues}
+    weight = sum(known[q].run.weight for q in plan.queues)
+    total = sum(known[q].run.seconds * known[q].run.weight for q in plan.queues)
+    ages = [age for q in plan.queues for age in seen[q].running]
+    mean = Mean(total / weight if weight else 0.0, weight).with_running(ages)
+    return dict.fromkeys(plan.queues, mean)
+
+
+def _need(plan: Plan, seen: Seen, known: Known, run: float) -> int:
+    """Say how many processes a queue needs; while something waits, no less than before."""
+    clear = plan.clear_within
+    in_hand = sum(min(clear, _left(run, age)) for age in seen.running) / clear
+    waiting = min(seen.ready * run / clear, seen.ready)
+    jobs = max(known.arrivals * run, in_hand) + waiting
+    need = math.ceil(round(jobs / plan.slots, 6))
+    if seen.ready:
+        of_use = math.ceil((seen.ready + len(seen.running)) / plan.slots)
+        need = max(need, 1, min(known.need, of_use))
+    return need
+
+
+def _left(run: float, age: float) -> float:
+    """Guess how long a job runs yet: one that runs longer than others do, as long again."""
+    return age if age > run else max(run - age, run / 2)
+
+
+def share(plan: Plan, needs: Mapping[str, int]) -> dict[str, int]:
+    """Give each queue its least, and what it needs beyond as far as there may be more.
+
+    One after the other: `strict`, in the order of the queues; `weighted`, to that which has least
+    for its weight, so that one which needs much never takes what another needs little of.
+    """
+    given = dict.fromkeys(plan.queues, plan.least)
+    for _ in range(plan.most - sum(given.values())):
+        lacks = [queue for queue in plan.queues if given[queue] < needs[queue]]
+        if not lacks:
+            break
+        given[_first(plan, lacks, given)] += 1
+    return given
+
+
+def _first(plan: Plan, queues: Sequence[str], given: Mapping[str, int]) -> str:
+    """Say which of some queues is next to have one more."""
+    if plan.order == "strict":
+        return queues[0]
+    return min(queues, key=lambda queue: given[queue] / plan.weights.get(queue, 1.0))
+
+
+def _moved(plan: Plan, seen: Mapping[str, Seen], wanted: Mapping[str, int]) -> dict[str, int]:
+    """Go from what there is towards what is wanted, never beyond the most.
+
+    Growth is by the whole shift. A queue shrinks slowly, as what comes next is not known, but by
+    the whole shift for another that is to grow.
+    """
+    have = {queue: seen[queue].processes for queue in plan.queues}
+    # What is below the least is made good at once: processes have died, or the least has grown.
+    grown = {q: min(wanted[q], max(have[q] + plan.shift, plan.least)) for q in plan.queues}
+    surplus = {q: max(0, have[q] - wanted[q]) for q in plan.queues}
+    lack = sum(max(0, grown[q] - have[q]) for q in plan.queues)
+    lack -= max(0, plan.most - sum(have.values()))
+    targets = dict(have)
+    for queue in sorted(plan.queues, key=lambda queue: -surplus[queue]):
+        slowly = math.ceil(surplus[queue] / _SLOWLY)
+        fewer = min(surplus[queue], plan.shift, max(slowly, lack))
+        targets[queue] -= fewer
+        lack -= fewer
+    over = sum(targets.values()) - plan.most  # where there are too many, they go at once
+    for queue in sorted(plan.queues, key=lambda queue: targets[queue] - wanted[queue])[::-1]:
+        fewer = max(0, min(over, targets[queue] - wanted[queue]))
+        targets[queue] -= fewer
+        over -= fewer
+    while sum(targets.values()) < plan.most:
+        lacks = [queue for queue in plan.queues if targets[queue] < grown[queue]]
+        if not lacks:
+            break
+        short = [queue for queue in lacks if targets[queue] < plan.least]
+        targets[_first(plan, short or lacks, targets)] += 1
+    return targets

@@ -1,0 +1,60 @@
+"""Measuring: what one worker does for the metrics of its connection, now and then.
+
+One of the connection's workers at a time puts together what all have counted, and looks how long
+the queues are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import islice
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.exceptions import BackendUnavailable
+from qframe.metrics.deploys import Deploys
+from qframe.metrics.kept import Gauge, Metrics
+
+EVERY = 60.0
+"""Seconds between two looks."""
+_TURN = 1.5 * EVERY
+"""Seconds after which another worker takes the turn of one that is gone."""
+_MOST = 200
+"""So many queues are looked at."""
+
+
+class Measuring:
+    """`beat` is called once the backend has answered the worker, and once a minute."""
+
+    def __init__(
+        self, connection: Connection, metrics: Metrics, who: str, queues: Sequence[str]
+    ) -> None:
+        self._connection = connection
+        self._metrics = metrics
+        self._who = who
+        self._queues = queues
+        self.also: Metrics | None = None
+        """What is kept of tags."""
+        self.version = ""
+        """The application's, until the worker has said that it has begun with it."""
+
+    def beat(self) -> None:
+        """Look, where it is this worker's turn and the backend answers."""
+        with suppress(BackendUnavailable):
+            if self.version:
+                Deploys(self._connection.store).seen(self.version)
+                self.version = ""
+            if self._metrics.takes_turn(self._who, _TURN):
+                self._metrics.put_together(self._gauges())
+                if self.also is not None:
+                    self.also.put_together()
+
+    def _gauges(self) -> list[Gauge]:
+        connection = self._connection
+        able = connection.capabilities
+        if Capability.SIZE not in able:
+            return []
+        names = connection.queues() if Capability.LIST in able else self._queues
+        return [Gauge(name, asdict(connection.sizes(name))) for name in islice(names, _MOST)]

@@ -1,0 +1,292 @@
+"""Readings: what the rules of alerts are about, read from the backends; and what is wrong of it.
+
+One look asks each connection for each thing once. Of a connection that does not answer nothing is
+known: it is asked no more in this look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
+
+from qframe import rules
+from qframe.alerts.life import Found, Seen
+from qframe.drivers import process
+from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.manager import QueueManager
+from qframe.metrics.series import Pair
+from qframe.payload.text import count_of, is_queue_pattern, one_line
+from qframe.payload.timing import lasting
+from qframe.rules import Rule
+from qframe.worker import roster
+from qframe.worker.roster import Entry
+from qframe.worker.view import View
+
+_SILENT = 2 * roster.BEAT
+"""Seconds after which a worker is not there whose entry does not change."""
+_CUT_OFF = 5.0
+"""Seconds after which one whose entry is gone is not there, either: it had time to write again."""
+_RECENT = 600.0
+"""Seconds for which a single look takes a worker for dead."""
+
+
+def works(entry: Entry, queue: str) -> bool:
+    """Whether a worker takes the jobs of a queue."""
+    wanted = [each for each in entry.queues if not each.startswith("!")]
+    skipped = [each[1:] for each in entry.queues if each.startswith("!")]
+    return any(fnmatchcase(queue, each) for each in wanted) and not any(
+        fnmatchcase(queue, each) for each in skipped
+    )
+
+
+class Readings:
+    """What is wrong of some connections, by the rules; remembers which workers were heard of.
+
+    With `once` there is one look: it takes a worker for dead for ten minutes, as nobody notes that
+    it was told.
+    """
+
+    def __init__(
+        self, manager: QueueManager, only: str | None = None, *, once: bool = False
+    ) -> None:
+        self._manager = manager
+        self._only = only
+        self._once = once
+        self._beats: dict[str, tuple[float, float]] = {}
+        """By worker: the last sign of life, and when that was found first."""
+        self._heard = time.monotonic()
+        self._gone: dict[str, dict[str, float]] = {}
+        """By connection, its workers whose entries are gone, and when that was found first."""
+
+    def look(self, wanted: Sequence[Rule]) -> Seen:
+        """Look once. Never raises `BackendUnavailable`."""
+        views = {each.name: View(each) for each in self._manager.holding_jobs(self._only)}
+        for rule in wanted:
+            if rule.connection and rule.connection not in views and self._only is None:
+                views[rule.connection] = View(self._manager.connection(rule.connection))
+        self._hear(list(views.values()))
+        seen = Seen()
+        for rule in wanted:
+            mine = [each for name, each in views.items() if rule.connection in {"", name}]
+            if rule.subject in rules.OF_OUTBOX:
+                self._try(rule, "", seen, lambda rule=rule: self._of_outbox(rule))  # type: ignore[misc]
+            elif rule.subject == "no worker" and not rule.queues[len(rule.names) :]:
+                self._try(rule, "", seen, lambda rule=rule, mine=mine: self._no_worker(rule, mine))  # type: ignore[misc]
+            else:
+                for view in mine:
+                    self._try(
+                        rule,
+                        view.name,
+                        seen,
+                        lambda rule=rule, view=view: _FINDERS[rule.subject](self, rule, view),  # type: ignore[misc]
+                    )
+        return seen
+
+    @staticmethod
+    def _try(rule: Rule, name: str, seen: Seen, find: Callable[[], Iterator[Found]]) -> None:
+        try:
+            seen.found += find()
+        except QframeError as error:
+            seen.unknown[rule.text, name] = one_line(str(error), 200)
+
+    # -- of queues --------------------------------------------------------------------------------
+
+    def _wait(self, rule: Rule, view: View) -> Iterator[Found]:
+        for queue in view.queues(rule):
+            waits = view.oldest(queue)
+            if waits is not None and rule.is_broken_by(waits):
+                text = f"the next job of {view.name}:{queue} has waited {lasting(waits)}"
+                yield Found(rule, view.name, queue, waits, text)
+
+    def _size(self, rule: Rule, view: View) -> Iterator[Found]:
+        for queue in view.queues(rule):
+            sizes = view.sizes(queue)
+            kinds = ("ready", "delayed", "reserved") if rule.subject == "size" else (rule.subject,)
+            size = sum(sizes.get(kind, 0) for kind in kinds)
+            if rule.is_broken_by(size):
+                kind = "" if rule.subject == "size" else f"{rule.subject} "
+                has = count_of(size, f"{kind}job", f"{kind}jobs")
+                text = f"{view.name}:{queue} has {has}"
+                yield Found(rule, view.name, queue, size, text)
+
+    def _paused(self, rule: Rule, view: View) -> Iterator[Found]:
+        for queue, since in view.pauses().items():
+            seconds = time.time() - since
+            if (not queue or rule.is_about(queue)) and rule.is_broken_by(seconds):
+                name = f"{view.name}:{queue}" if queue else f"all of {view.name}"
+                text = f"{name} has been paused for {lasting(seconds)}"
+                yield Found(rule, view.name, queue, seconds, text)
+
+    def _counted(self, rule: Rule, view: View) -> Iterator[Found]:
+        by_class = is_queue_pattern(rule.job)
+        groups: dict[Pair, list[float]] = {}
+        if not by_class:
+            for queue in rule.names if rule.queues else ("",):
+                groups[Pair(queue, rule.job)] = [0, 0]
+        for pair, fields in view.counted(rule.span).items():
+            if not pair.job or not rule.is_about(pair.queue):
+                continue
+            if rule.job and not fnmatchcase(pair.job, rule.job):
+                continue
+            key = Pair(pair.queue if rule.queues else "", pair.job if by_class else rule.job)
+            counts = groups.setdefault(key, [0, 0])
+            totals = {field: sum(slots.values()) for field, slots in fields.items()}
+            counts[0] += totals.get(rules.COUNTED[rule.subject], 0)
+            bases = ("done", "failed") if rule.subject == "failed" else ("started",)
+            counts[1] += sum(totals.get(base, 0) for base in bases)
+        for key, (count, base) in groups.items():
+            value = count
+            if rule.percent:
+                if not base:
+                    continue
+                value = 100 * count / base
+            if rule.is_broken_by(value):
+                yield Found(
+                    rule, view.name, _about(key), value, _said(rule, view, key, count, base)
+                )
+
+    # -- of workers -------------------------------------------------------------------------------
+
+    def _hear(self, views: Sequence[View]) -> None:
+        """Note the signs of life of all workers, and when they changed.
+
+        Silence is not counted while nobody listened: a connection did not answer, or this process
+        was stopped for longer than an entry lives.
+        """
+        now = time.monotonic()
+        listened = now - self._heard < roster.TTL
+        heard: dict[str, tuple[float, float]] = {}
+        for view in views:
+            with suppress(QframeError):
+                for each in view.entries():
+                    before = self._beats.get(each.id) if listened else None
+                    same = before is not None and before[0] == each.beat_at
+                    heard[each.id] = before if same and before else (each.beat_at, now)
+        self._beats, self._heard = heard, now
+
+    def _is_there(self, entry: Entry) -> bool:
+        if entry.is_gone:
+            return False
+        mine = (process.NAME, process.place(), process.pid())
+        _, since = self._beats.get(entry.id, (0.0, time.monotonic()))
+        return (entry.host, entry.place, entry.pid) == mine or time.monotonic() - since < _SILENT
+
+    def _dead(self, rule: Rule, view: View) -> Iterator[Found]:
+        for entry in view.entries():
+            if not self._is_there(entry):
+                yield from self._died(rule, view, entry, _SILENT)
+        for entry in self._expired(view):
+            forget = partial(view.forget, entry)
+            for found in self._died(rule, view, entry, roster.TTL):
+                yield found._replace(settle=forget)
+
+    def _expired(self, view: View) -> Iterator[Entry]:
+        """Give the workers that died, of those whose entries are gone.
+
+        One on another machine may only have been cut off, and write again in a moment.
+        """
+        now, before = time.monotonic(), self._gone.get(view.name, {})
+        unheard = view.unheard()
+        gone = self._gone[view.name] = {each.id: before.get(each.id, now) for each in unheard}
+        for entry in unheard:
+            if self._once:
+                is_dead = time.time() - entry.beat_at < _RECENT
+            else:
+                is_dead = entry.is_gone or now - gone[entry.id] >= _CUT_OFF
+            if is_dead:
+                yield entry
+
+    def _died(self, rule: Rule, view: View, entry: Entry, silent: float) -> Iterator[Found]:
+        queues = entry.queues or (view.connection.default_queue,)
+        if any(map(rule.is_about, queues)):
+            what = f"{entry.host}:{entry.pid}"
+            how = "has died" if entry.is_gone else f"was not heard of for {silent:g} s"
+            text = f"the worker {what} of {view.name} {how}"
+            yield Found(rule, view.name, what, max(0.0, time.time() - entry.beat_at), text)
+
+    def _run(self, rule: Rule, view: View) -> Iterator[Found]:
+        longest: dict[str, Found] = {}
+        for entry in view.entries():
+            for job in entry.jobs if self._is_there(entry) else ():
+                seconds = time.time() - job.since
+                known = longest.get(job.name)
+                if (
+                    rule.is_about(job.queue)
+                    and (not rule.job or fnmatchcase(job.name, rule.job))
+                    and rule.is_broken_by(seconds)
+                    and (known is None or known.value < seconds)
+                ):
+                    where = f"{view.name}:{job.queue} on {entry.host}:{entry.pid}"
+                    text = f"{job.name} of {where} has run for {lasting(seconds)}"
+                    longest[job.name] = Found(rule, view.name, job.name, seconds, text)
+        yield from longest.values()
+
+    def _no_worker(self, rule: Rule, views: Sequence[View]) -> Iterator[Found]:
+        """Look on all connections: a queue that is named is worked on one of them."""
+        there = [each for view in views for each in view.entries() if self._is_there(each)]
+        for queue in rule.names or ("",):
+            if not any(works(each, queue) if queue else True for each in there):
+                text = f"no worker works on {queue}" if queue else "no worker runs"
+                at = f" of {rule.connection}" if rule.connection else ""
+                yield Found(rule, rule.connection, queue, 0.0, text + at)
+
+    def _no_worker_of(self, rule: Rule, view: View) -> Iterator[Found]:
+        there = [each for each in view.entries() if self._is_there(each)]
+        for queue in view.queues(rule):
+            if not any(works(each, queue) for each in there):
+                yield Found(rule, view.name, queue, 0.0, f"no worker works on {view.name}:{queue}")
+
+    # -- of connections ---------------------------------------------------------------------------
+
+    def _down(self, rule: Rule, view: View) -> Iterator[Found]:
+        try:
+            view.answers()
+        except BackendUnavailable as error:
+            yield Found(rule, view.name, "", 0.0, f"{view.name} does not answer: {error}")
+
+    def _of_outbox(self, rule: Rule) -> Iterator[Found]:
+        outbox = self._manager.outbox()
+        for lag in () if outbox is None else outbox.lags():
+            if rule.connection not in {"", lag.connection} or self._only not in {
+                None, lag.connection,
+            }:  # fmt: skip
+                continue
+            if rule.subject == "set aside":
+                value: float = lag.set_aside
+                has = count_of(value, "dispatch", "dispatches")
+                text = f"the outbox has set {has} for {lag.connection} aside"
+            else:
+                value = lag.oldest
+                has = count_of(lag.waiting, "dispatch", "dispatches")
+                text = (
+                    f"the outbox holds {has} for {lag.connection}, the oldest for {lasting(value)}"
+                )
+            if rule.is_broken_by(value):
+                yield Found(rule, lag.connection, "", value, text)
+
+
+_FINDERS: dict[str, Callable[[Readings, Rule, View], Iterator[Found]]] = {
+    "wait": Readings._wait,  # noqa: SLF001 (its own)
+    **dict.fromkeys(rules.SIZES, Readings._size),  # noqa: SLF001 (its own)
+    **dict.fromkeys(rules.COUNTED, Readings._counted),  # noqa: SLF001 (its own)
+    "paused": Readings._paused,  # noqa: SLF001 (its own)
+    "run": Readings._run,  # noqa: SLF001 (its own)
+    "dead worker": Readings._dead,  # noqa: SLF001 (its own)
+    "no worker": Readings._no_worker_of,  # noqa: SLF001 (its own)
+    rules.DOWN: Readings._down,  # noqa: SLF001 (its own)
+}
+
+
+def _about(key: Pair) -> str:
+    return f"{key.job} on {key.queue}" if key.job and key.queue else key.job or key.queue
+
+
+def _said(rule: Rule, view: View, key: Pair, count: float, base: float) -> str:
+    where = f"{view.name}:{key.queue}" if key.queue else view.name
+    what = count_of(base if rule.percent else count, "job", "jobs")
+    what = f"{count:,.0f} of {what}" if rule.percent else what
+    of = f" ({key.job})" if key.job else ""
+    return f"{what} {rule.subject} in {lasting(rule.span)} on {where}{of}"

@@ -1,0 +1,140 @@
+"""View: one connection in one look, asked for each thing once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from typing import TypeVar
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability, Place
+from qframe.contracts.step import Step, Unset
+from qframe.drivers.store import pause_key
+from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.metrics.kept import BY_MINUTE, Metrics, Series
+from qframe.payload import envelope
+from qframe.rules import Rule
+from qframe.worker import roster
+from qframe.worker.roster import Entry
+
+_MOST = 200
+"""So many queues of a connection are looked at."""
+
+T = TypeVar("T")
+
+
+def oldest(connection: Connection, queue: str) -> float | None:
+    """Give how many seconds the job that is next has been ready; None where nobody knows."""
+    if Capability.BROWSE not in connection.capabilities:
+        return None
+    found = connection.backend.browse(queue, Place.READY, 1).found
+    if not found:
+        return None
+    at = found[0].at
+    if at is None:
+        try:
+            at = envelope.due(envelope.parse(found[0].raw_body))
+        except InvalidPayload:
+            return None
+    return None if at is None else max(0.0, time.time() - at)
+
+
+def pauses(connection: Connection) -> dict[str, float]:
+    """Give since when each paused queue is; "" stands for all."""
+    if Capability.FACTS not in connection.capabilities:
+        return {}
+    key = pause_key(connection.name)
+    return {
+        each.removeprefix(key).removeprefix(":"): _epoch(at)
+        for each, at in connection.store.items(key)
+        if each == key or each.startswith(f"{key}:")  # and of no connection whose name goes on
+    }
+
+
+def _epoch(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+class View:
+    """One connection in one look."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.name = connection.name
+        self.able = connection.capabilities
+        self.silent: BackendUnavailable | None = None
+        self._known: dict[object, object] = {}
+
+    def ask(self, key: object, read: Callable[[], T]) -> T:
+        """Read something, once; raises `BackendUnavailable`, at once where it has before."""
+        if self.silent is not None:
+            raise self.silent
+        if key not in self._known:
+            try:
+                self._known[key] = read()
+            except BackendUnavailable as error:
+                self.silent = error
+                raise
+        return self._known[key]  # type: ignore[return-value]
+
+    def queues(self, rule: Rule) -> list[str]:
+        """Give the queues a rule is about: those it names, and those there are that match."""
+        if rule.queues and len(rule.names) == len(rule.queues):
+            return list(rule.names)
+        there = self.ask("queues", self._listed)
+        return list(dict.fromkeys([*rule.names, *(each for each in there if rule.is_about(each))]))
+
+    def _listed(self) -> list[str]:
+        names = {self.connection.default_queue}
+        if Capability.LIST in self.able:
+            names.update(islice(self.connection.queues(), _MOST))
+        return sorted(names)
+
+    def sizes(self, queue: str) -> Mapping[str, int]:
+        """Count the jobs of a queue by state."""
+        if Capability.SIZE not in self.able:
+            return {}
+        return self.ask(("sizes", queue), lambda: asdict(self.connection.sizes(queue)))
+
+    def oldest(self, queue: str) -> float | None:
+        """Give how long the next job has been ready."""
+        return self.ask(("oldest", queue), lambda: oldest(self.connection, queue))
+
+    def pauses(self) -> Mapping[str, float]:
+        """Give since when queues are paused."""
+        return self.ask("pauses", lambda: pauses(self.connection))
+
+    def entries(self) -> list[Entry]:
+        """Give the connection's workers."""
+        if Capability.FACTS not in self.able:
+            return []
+        listed = self.ask("workers", lambda: roster.listed(self.connection.store))
+        return [each for each in listed if each.connection == self.name]
+
+    def unheard(self) -> list[Entry]:
+        """Give those of its workers that are gone without a word."""
+        if Capability.FACTS not in self.able:
+            return []
+        store, heard = self.connection.store, self.entries()
+        found = self.ask("unheard", lambda: roster.unheard(store, heard))
+        return [each for each in found if each.connection == self.name]
+
+    def forget(self, entry: Entry) -> None:
+        """Know no more of a worker that died."""
+        self.connection.store.backend.apply(Step(None, Unset(entry.registration)))
+
+    def counted(self, seconds: float) -> Series:
+        """Give what was counted in so many seconds, and what was of the minute they began in."""
+        if not self.connection.is_measured:
+            return {}
+        metrics, now = Metrics(self.connection.store, self.name), time.time()
+        return self.ask(("counted", seconds), lambda: metrics.series(BY_MINUTE, now - seconds, now))
+
+    def answers(self) -> None:
+        """Raise `BackendUnavailable` unless the connection answers."""
+        self.ask("check", self.connection.backend.check)

@@ -1,0 +1,1 @@
+"""An app whose jobs say what they see of the ORM's connections."""

@@ -1,0 +1,23 @@
+"""The pages docs/flask.md and docs/fastapi.md do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("name", "commands"), [("flask", 3), ("fastapi", 1)])
+def test_a_page_does_what_it_says(name: str, commands: int) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    command = [sys.executable, str(ROOT / "scripts" / "run_readme.py"), str(page)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"{commands} command" in ran.stdout

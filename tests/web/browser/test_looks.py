@@ -1,0 +1,208 @@
+"""Browser: without JavaScript, on phones, light and dark, by keyboard, and what axe-core says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser
+
+from qframe import batch, manager
+from tests.support.process import Project
+from tests.support.projects import DatabaseProject
+from tests.web.browser.batched import Fails
+from tests.web.browser.conftest import Open, Window, failed, serve, working
+from tests.web.test_command import JOBS
+
+pytestmark = pytest.mark.slow
+
+PAGES = ["/", "/queues", "/jobs", "/jobs?place=delayed", "/jobs?place=running", "/failed"]
+PAGES += ["/failed?by=time", "/failed?filter=colour:red", "/workers", "/batches", "/classes"]
+PAGES += ["/schedules", "/jobs?place=finished", "/jobs?place=running&filter=error:x"]
+LONG = "app.modules." + "VeryLongNameOfAJob" * 8
+PHONE = {"width": 360, "height": 740}
+AXE = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}
+AXE["runOnly"].append("best-practice")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Any]:
+    """Give a page with something of everything on it, and with long names."""
+    with DatabaseProject(tmp_path_factory.mktemp("looks")) as project:
+        project.write("jobs.py", JOBS)
+        failed(project, 3)
+        manager.use(project.manager)
+        batch(Fails(number=each) for each in range(3)).name("three").on_queue("x").dispatch()
+        manager.use(None)
+        project.push("Quick", queue="mail")
+        project.push(LONG, queue="mail", user="x" * 300)
+        project.push("Quick", queue="q" * 100, delay=600)
+        project.push("Slow", queue="slow")
+        working(project, "--queue", "slow", "--concurrency", 2)
+        yield serve(project)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[str]:
+    """Give a page of a project in which nothing has happened yet."""
+    with DatabaseProject(tmp_path_factory.mktemp("bare")) as project:
+        yield serve(project)
+
+
+def one_failed(window: Window) -> str:
+    window.go("/failed?by=time")
+    found = window.page.locator("tbody th a").first.get_attribute("href")
+    assert found
+    return found
+
+
+def asked(window: Window) -> str:
+    return "/confirm/clear?connection=database&queue=mail&back=/queues"
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_axe_finds_nothing(
+    served: str, bare: str, open_window: Open, look: str, width: int
+) -> None:
+    options: Any = {"color_scheme": look, "viewport": {"width": width, "height": 800}}
+    found: list[str] = []
+    for address in (served, bare):
+        window = open_window(address, **options)
+        more = [one_failed(window), asked(window), "/bulk/nothing"] if address == served else []
+        for path in [*PAGES, *more]:
+            page = window.go(path)
+            result = Axe().run(page, options=AXE)
+            for each in result.response["violations"]:
+                nodes = [node["html"][:120] for node in each["nodes"][:3]]
+                found.append(f"{path}: {each['id']}: {each['help']}: {nodes}")
+    assert found == []
+
+
+def test_on_a_phone_nothing_is_wider_than_it(served: str, open_window: Open) -> None:
+    window = open_window(served, viewport=PHONE, is_mobile=True, has_touch=True)
+    for path in [*PAGES, one_failed(window), asked(window)]:
+        page = window.go(path)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], path
+        for hidden in page.locator(".wide").all():
+            inner = hidden.evaluate("each => each.scrollWidth - each.clientWidth")
+            assert inner <= 0, path
+    page = window.go("/queues")
+    label = page.locator("td[data-label=Ready]").first
+    assert label.evaluate("each => getComputedStyle(each, '::before').content") == '"Ready"'
+    for button in page.get_by_role("button").all():
+        box = button.bounding_box()
+        assert box
+        assert box["height"] >= 30
+    window.is_clean()
+
+
+def test_it_is_light_or_dark_as_the_system_is(served: str, open_window: Open) -> None:
+    brightness = {}
+    for look in ("light", "dark"):
+        options: Any = {"color_scheme": look}
+        page = open_window(served, **options).go("/")
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness[look] = sum(int(each) for each in re.findall(r"\d+", colour)[:3])
+    assert brightness["light"] > 600
+    assert brightness["dark"] < 150
+
+
+def test_a_project_without_jobs_says_what_to_do(bare: str, open_window: Open) -> None:
+    window = open_window(bare)
+    for path, words in {
+        "/": "qframe work",
+        "/failed": "No job has failed",
+        "/workers": "Start one: qframe work",
+        "/batches": "batch([...]).dispatch()",
+        "/classes": "qframe work",
+        "/jobs?place=running": "No job runs",
+        "/jobs?place=finished": "No tracked job has ended",
+        "/schedules": "There are no schedules that a worker knows",
+    }.items():
+        window.go(path)
+        assert words in window.text(), path
+    window.is_clean()
+
+
+def test_it_is_used_by_keyboard_alone(served: str, open_window: Open) -> None:
+    window = open_window(served)
+    page = window.go("/failed?by=time")
+    for key, title in {"o": "Overview", "q": "Queues", "j": "Jobs", "w": "Workers"}.items():
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.wait_for_function("title => document.title.startsWith(title)", arg=title)
+    for key, title in {"b": "Batches", "c": "Classes", "s": "Schedules", "f": "Failed"}.items():
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.wait_for_function("title => document.title.startsWith(title)", arg=title)
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "filter"
+    page.keyboard.type("g")
+    page.keyboard.type("q")
+    assert page.title().startswith("Failed")  # it was typed into the filter
+    window.go("/failed?by=time")
+    order = []
+    for _ in range(14):
+        page.keyboard.press("Tab")
+        order.append(page.evaluate("(document.activeElement.innerText || '').trim()"))
+    assert order[0] == "Skip to the content"
+    assert order[1:9] == ["qframe", "Overview", "Queues", "Jobs", "Failed", *order[6:9]]
+    window.go("/failed")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    page.keyboard.press("Tab")
+    assert page.evaluate(outline) != "none"
+    window.is_clean()
+
+
+def test_all_works_without_javascript(plain: Project, open_window: Open) -> None:
+    failed(plain, 60)
+    plain.push("Quick", queue="mail")
+    worker = working(plain, "--queue", "other", "--concurrency", 2)
+    window = open_window(plain, java_script_enabled=False)
+    page = window.go("/")
+    for path in PAGES:
+        window.go(path)
+        assert page.locator("h1").count() == 1, path
+    window.go("/queues")
+    row = page.locator("tr", has_text="database:mail")
+    row.get_by_role("button", name="Pause").click()
+    window.sees("paused mail of database")
+    row.get_by_role("button", name="Resume").click()
+    window.sees("resumed mail of database")
+    row.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Clear 1").click()
+    window.sees("deleted 1 job")
+    window.go("/failed?by=time")
+    page.get_by_role("link", name="Next page").click()
+    assert page.locator("input[name=uuids]").count() == 10
+    page.get_by_role("link", name="From the beginning").click()
+    page.locator("input[name=uuids]").first.check()
+    page.get_by_role("button", name="Forget the selected").click()
+    page.get_by_role("button", name="Forget 1").click()
+    window.sees("forget: 1 of 1")
+    page.get_by_label("Filter").fill("error:ValueError")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Retry all that are chosen").click()
+    page.get_by_role("button", name="Retry 59").click()
+    assert "/bulk/" in page.url
+    for _ in range(200):
+        if "Done after" in window.text():
+            break
+        page.reload()
+    assert "59 of the 59 looked at" in window.text()
+    window.go("/workers")
+    page.get_by_label("jobs at once").fill("3")
+    page.get_by_role("button", name="Scale").click()
+    window.sees("to run 3 jobs at once")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop").click()
+    assert worker.wait() == 0
+    window.is_clean()

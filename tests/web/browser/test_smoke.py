@@ -1,0 +1,24 @@
+"""Browser: one walk through the page, quick enough for each change."""
+
+from __future__ import annotations
+
+from tests.support.process import Project
+from tests.web.browser.conftest import Open
+
+
+def test_a_failure_is_found_seen_and_retried(plain: Project, open_window: Open) -> None:
+    plain.push("Breaks", {"number": 7})
+    plain.drain()
+    window = open_window(plain)
+    page = window.go("/")
+    assert page.locator("h2").first.inner_text() == "What is wrong"
+    page.get_by_role("link", name="new since yesterday, once: jobs.Breaks").click()
+    page.get_by_role("link", name="Breaks").click()
+    window.sees("ValueError: bad 7")
+    page.get_by_role("button", name="Retry").click()
+    window.sees("Queue these failed jobs again?")
+    page.get_by_role("button", name="Retry 1").click()
+    window.sees("retry: 1 of 1 failed jobs")
+    assert plain.failed() == []
+    assert plain.sizes().ready == 1
+    window.is_clean()

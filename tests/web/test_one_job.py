@@ -1,0 +1,205 @@
+"""The page of one job: its attempts wherever it is, its chain and batch, and what stays hidden."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from qframe import Queueable, QueueManager, batch, chain, dispatch, manager
+from qframe.contracts.backend import Capability
+from qframe.contracts.status import State
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.payload.secret import SHOWN, Secret
+from qframe.payload.timing import iso
+from tests.web.conftest import FROM_HERE, Site
+from tests.web.test_pages import post, push, text_of
+
+
+class Step(Queueable):
+    number: int = 0
+    tags = ("tenant:7",)
+
+    def handle(self) -> None: ...
+
+
+class Told(Queueable):
+    keep_log = 5
+
+    def handle(self) -> None: ...
+
+
+class Hidden(Queueable):
+    token: Secret[str]
+    encrypted = False
+
+    def handle(self) -> None: ...
+
+
+class Sealed(Queueable):
+    token: Secret[str]
+    note: str
+    encrypted = True
+
+    def handle(self) -> None: ...
+
+
+def start(site: Site, queue: str = "default") -> ReservedJob:
+    (job,) = site.queue.reserve([queue])
+    site.queue.backend.apply(job.start_plan())
+    return job
+
+
+def asked(site: Site, uuid: str) -> Any:
+    said = site.client().get(f"/api/v1/jobs/{quote(uuid, safe='')}")
+    assert said.status_code == 200, said.text
+    return said.json()
+
+
+def searches(site: Site) -> None:
+    if not site.able(Capability.SEARCH):
+        pytest.skip("it cannot look for jobs")
+
+
+def test_attempts_are_shown_of_jobs_that_run_wait_again_and_are_delayed(site: Site) -> None:
+    searches(site)
+    uuid = push(site, "Often")
+    assert asked(site, uuid)["attempts"] == []
+    job = start(site)
+    (first,) = asked(site, uuid)["attempts"]
+    assert (first["number"], first["ended"]) == (1, "runs")
+    assert first["host"]
+    assert first["pid"]
+    assert first["ended_at"] is None
+    before = iso(time.time())
+    job.settle(End(State.RELEASED, how="error", error=ValueError("no <b>luck</b>")))
+    (first,) = asked(site, uuid)["attempts"]
+    assert (first["ended"], first["error"]) == ("error", "ValueError: no <b>luck</b>")
+    assert before <= first["ended_at"] <= iso(time.time())
+    assert f'data-label="Ended">{first["ended_at"]}<' in site.client().get(f"/jobs/{uuid}").text
+    assert asked(site, uuid)["waiting"]["place"] == "ready"
+    start(site).settle(End(State.RELEASED, 600))
+    seen = asked(site, uuid)
+    assert [each["number"] for each in seen["attempts"]] == [1, 2]
+    assert seen["waiting"]["place"] == "delayed"
+    said = text_of(site.client(), f"/jobs/{uuid}")
+    assert "ValueError: no <b>luck</b>" in said
+    assert "<b>luck" not in site.client().get(f"/jobs/{uuid}").text
+
+
+def test_a_delayed_job_is_made_ready_without_an_attempt(site: Site) -> None:
+    searches(site)
+    uuid = push(site, "Later", delay=600)
+    assert "Run now" in text_of(site.client(), f"/jobs/{uuid}")
+    done = post(site.client(), "run-now", uuids=uuid, back=f"/jobs/{uuid}")
+    assert done.headers["location"].startswith(f"/jobs/{uuid}?said=made+1+of+1")
+    assert asked(site, uuid)["waiting"]["place"] == "ready"
+    assert "Run now" not in text_of(site.client(), f"/jobs/{uuid}")
+    assert post(site.client(), "run-now", uuids=uuid).headers["location"].endswith("jobs+ready")
+    assert start(site).attempts() == 1
+
+
+@pytest.mark.parametrize("uuid", ["a/b", "/a//b/", "a?b=c#d", "a b&c", "\u00e9/<b>", "a/../b"])
+def test_any_uuid_can_be_opened(small: Site, uuid: str) -> None:
+    small.queue.push_raw(json.dumps({"uuid": uuid, "job": "app.Odd", "data": {}}), "default", 600)
+    client = small.client()
+    link = f"/jobs/{quote(uuid, safe='')}"
+    listed = client.get("/jobs?place=delayed").text
+    assert f'href="{link}' in listed
+    assert client.get(link).status_code == 200
+    assert asked(small, uuid)["uuid"] == uuid
+    small.keep(uuid)
+    assert client.get(f"/failed/{quote(uuid, safe='')}").status_code == 200
+    assert client.get(f"/api/v1/failed/{quote(uuid, safe='')}").json()["uuid"] == uuid
+    form = client.get(link).text
+    back = form.split('name="back" value="')[1].split('"')[0]
+    assert client.get(back).status_code == 200
+    done = client.post("/actions/forget", data={"uuids": uuid, "back": back}, headers=FROM_HERE)
+    assert client.get(done.headers["location"]).status_code == 200
+
+
+def test_its_chain_is_shown_with_what_is_left(site: Site) -> None:
+    searches(site)
+    uuid = chain([Step(number=1), Step(number=2), Step(number=3)]).dispatch()
+    (found,) = site.client().get("/api/v1/jobs").json()["jobs"]
+    first = asked(site, found["uuid"])["chain"]
+    assert (first["position"], len(first["following"]), first["is_whole"]) == (1, 2, True)
+    start(site).settle(End(State.COMPLETE))
+    (found,) = site.client().get("/api/v1/jobs").json()["jobs"]
+    second = asked(site, found["uuid"])["chain"]
+    assert (second["position"], second["at"]) == (2, found["uuid"])
+    assert second["following"] == first["following"][1:]
+    said = text_of(site.client(), f"/jobs/{found['uuid']}")
+    assert "at link 2 of 3, which is this one" in said
+    assert "tenant:7" in said
+    assert uuid
+
+
+def test_its_batch_is_linked_with_its_progress(site: Site) -> None:
+    searches(site)
+    begun = batch([Step(number=1), Step(number=2)]).name("two <i>").dispatch()
+    start(site).settle(End(State.COMPLETE))
+    (found,) = site.client().get("/api/v1/jobs").json()["jobs"]
+    shown = asked(site, found["uuid"])["batch"]
+    assert (shown["id"], shown["done"], shown["total"]) == (begun.id, 1, 2)
+    page = site.client().get(f"/jobs/{found['uuid']}").text
+    assert f'href="/batches/{begun.id}"' in page
+    assert "two &lt;i&gt;" in page
+
+
+def test_the_progress_of_a_running_job_is_shown_as_it_is(site: Site) -> None:
+    searches(site)
+    uuid = dispatch(Step(number=1)).track().send()
+    job = start(site)
+    job.progress(0.25, "row <1>")
+    seen = asked(site, uuid)["status"]
+    assert (seen["state"], seen["progress"], seen["message"]) == ("RUNNING", 0.25, "row <1>")
+    page = site.client().get(f"/jobs/{uuid}").text
+    assert '<progress max="1" value="0.25">' in page
+    assert "row &lt;1&gt;" in page
+
+
+def test_what_is_logged_in_it_is_shown(site: Site) -> None:
+    searches(site)
+    uuid = dispatch(Told()).track().send()
+    job = start(site)
+    job.note_log("09:00 INFO shop: <b>sent</b> \u202e")
+    job.settle(End(State.RELEASED))
+    page = site.client().get(f"/jobs/{uuid}").text
+    assert "#1 09:00 INFO shop: &lt;b&gt;sent&lt;/b&gt; \\u202e" in page
+    assert "<h2>Log</h2>" in page
+
+
+KEY = "vTwM3vbPc0RjOYyrcIrQfvMIqgD2zZ1Cw8mEobFDgOQ="
+
+
+def test_secrets_are_stars_and_what_is_encrypted_stays_so(
+    open_site: Callable[..., Site], fresh: Path
+) -> None:
+    open_site(database={"driver": "database"})  # which lets go of what is used here
+    site = Site(QueueManager({"root": fresh, "encryption_keys": [KEY]}))
+    manager.use(site.queues)
+    delays = {"ready": 0, "delayed": 600}
+    uuids = []
+    for delay in delays.values():
+        uuids.append(dispatch(Hidden(token=Secret("hush-1"))).delay(delay).send())
+        uuids.append(
+            dispatch(Sealed(token=Secret("hush-2"), note="plain words")).delay(delay).send()
+        )
+    failed = start(site)
+    failed.settle(End(State.FAILED, error=ValueError("bad")))
+    for uuid in uuids:
+        for path in (f"/jobs/{uuid}", f"/failed/{uuid}", f"/api/v1/jobs/{uuid}"):
+            text = site.client().get(path).text
+            assert uuid in text
+            assert "hush" not in text
+            assert "plain words" not in text
+    assert SHOWN in asked(site, failed.uuid)["payload"]
+    assert SHOWN in asked(site, uuids[2])["payload"]
+    assert "token" not in json.loads(asked(site, uuids[3])["payload"])["data"]

@@ -1,0 +1,62 @@
+"""Prometheus' page: what it says is what happened, on each kind of connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
+from tests.web.conftest import Site
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Read the page, by names and labels."""
+    return {
+        (sample.name, *(f"{key}={value}" for key, value in sorted(sample.labels.items()))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_it_says_what_was_counted(site: Site) -> None:
+    recorder = Recorder()
+    for seconds in (0.02, 0.3, 7000.0):
+        recorder.started("app.A", "mail", None)
+        recorder.ended("app.A", "mail", "done", seconds)
+    recorder.ended("app.A", "mail", "given back")
+    recorder.ended("app.A", "mail", "failed", 1.0, timed_out=True)
+    Metrics(site.queue.store, site.queue.name).write(recorder)
+    site.queue.push_raw("{}", "mail")
+    site.keep("a")
+    said = site.client().get("/metrics")
+    assert said.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(said.text)
+    own = (f"connection={site.queue.name}", "job=app.A")
+    assert found["qframe_jobs_started_total", *own, "queue=mail"] == 3
+    assert found["qframe_jobs_timed_out_total", *own, "queue=mail"] == 1
+    done = {key[3]: value for key, value in found.items() if key[0] == "qframe_jobs_finished_total"}
+    assert done == {"outcome=done": 3, "outcome=failed": 1, "outcome=given_back": 1}
+    ran: dict[Any, float] = {
+        key[3]: value
+        for key, value in found.items()
+        if key[0] == "qframe_job_duration_seconds_bucket"
+    }
+    assert (ran["le=0.01"], ran["le=0.025"], ran["le=0.5"]) == (0, 1, 2)
+    assert (ran["le=1.0"], ran["le=3600.0"], ran["le=+Inf"]) == (3, 3, 4)
+    assert found["qframe_job_duration_seconds_sum", *own, "queue=mail"] == 7001.32
+    ready = (f"connection={site.queue.name}", "queue=mail", "state=ready")
+    assert found["qframe_queue_jobs", *ready] == 1
+    assert found["qframe_failed_jobs",] == 1
+    assert found["qframe_backend_up", f"connection={site.queue.name}"] == 1
+
+
+def test_a_backend_that_is_away_is_down(open_site: Any) -> None:
+    away = {"driver": "redis", "url": "redis://127.0.0.1:1/0"}
+    site = open_site(database={"driver": "database"}, away=away)
+    found = samples(site.client().get("/metrics").text)
+    assert found["qframe_backend_up", "connection=away"] == 0
+    assert found["qframe_backend_up", "connection=database"] == 1
