@@ -180,6 +180,8 @@ class Backend(ABC):
     timing: Timing
     look_every: float = 1.0
     """Seconds an idle worker waits at most before it looks whether it is to pause or restart."""
+    has_one_writer: bool = False
+    """Whether an open transaction that has written keeps all others from writing (SQLite)."""
     needs_facts: ClassVar[bool] = False
     """Whether its constructor takes, as third argument, what gives the backend of its facts."""
 

@@ -89,6 +89,8 @@ class ReservedJob(Job):
     """What the start has written beside the message."""
     _completion: Plan | None = None
     """The step by which it was completed within a transaction."""
+    says_completing: Callable[[], bool] | None = None
+    """Looks whether its own process has said that it completes it, if it runs in one."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         self.context = context
@@ -279,7 +281,8 @@ class ReservedJob(Job):
         """Hear, in the worker, that the process of the job completes it within a transaction."""
         self.context.backend.hear()
         with self._moving:
-            self._check_open()
+            if not self.is_completing:
+                self._check_open()
             self._state = _COMPLETING
 
     def still_open(self) -> None:
@@ -492,7 +495,8 @@ class ReservedJob(Job):
             results = self.context.backend.apply(*steps)
             if results[-1].lost:
                 if not self.is_completing:  # meanwhile; else it is gone by that
-                    self._state = "lost"
+                    said = self.says_completing is not None and self.says_completing()
+                    self._state = _COMPLETING if said else "lost"
                 raise self._unsettleable()
             return results
 

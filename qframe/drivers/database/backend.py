@@ -62,7 +62,7 @@ class DatabaseBackend(Backend):
         self._lazy = self.database.is_postgresql and settings.synchronous == "normal"
         """Whether what becomes of a reservation may be lost where the server itself breaks down:
         the message is there then, and runs again."""
-        self._is_direct = self.database.is_sqlite
+        self._is_direct = self.has_one_writer = self.database.is_sqlite
 
     def hear(self) -> None:
         session = self.database.session()

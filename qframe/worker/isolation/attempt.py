@@ -11,6 +11,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from qframe import events
 from qframe.contracts.backend import Standing
@@ -140,12 +141,14 @@ class IsolatedAttempt(SlottedAttempt):
         try:
             try:
                 process = self._child = runner.fork(self, ChildAttempt.go)
+                job.says_completing = partial(process.is_saying, "completing")
             except OSError as full:
                 return (yield from self._without_room(full))
             self.cover(self.limits.timeout)
             reported = yield from process.waiting(self._heard, self._look)
         finally:
             self.runs = False
+            job.says_completing = None
         self.ran = self._took = time.monotonic() - self.began
         self.has_ended()
         if self.scoreboard is not None:
@@ -215,7 +218,7 @@ class IsolatedAttempt(SlottedAttempt):
             case "bounded":
                 self._admit(message["name"], message["concurrency"])
             case "completing":
-                self._let_complete()
+                self._let_complete(answers=message["waits"])
             case "still open":
                 self.job.still_open()
             case "renew":
@@ -240,12 +243,12 @@ class IsolatedAttempt(SlottedAttempt):
             if self._child is not None:
                 self._child.tell({"delay": seconds})
 
-    def _let_complete(self) -> None:
+    def _let_complete(self, *, answers: bool) -> None:
         """Keep out of the way of a transaction in which the process completes the job."""
         try:
             self.job.completing()
         finally:
-            if self._child is not None:
+            if answers and self._child is not None:
                 self._child.tell({"ours": not self.job.is_lost})
 
     def _why(self, process: SupervisedChild) -> BaseException:

@@ -68,19 +68,27 @@ class IsolatedJob(ReservedJob):
             self.was_settled(end)
 
     def _complete_through(self, view: Backend) -> None:
-        """Do it here, when the worker has heard: it would wait for what is locked then."""
-        self._channel.tell({"say": "completing"})
+        """Do it here, when the worker has heard: it would wait for what is locked then.
+
+        Where a transaction that has written keeps it waiting already, it cannot answer.
+        """
+        waits = not self.context.backend.has_one_writer
+        self._channel.tell({"say": "completing", "waits": waits})
+        if waits:
+            self._hear_that_it_is_ours()
+        try:
+            super()._complete_through(view)
+        except BaseException:
+            self._channel.tell({"say": "still open"})
+            raise
+
+    def _hear_that_it_is_ours(self) -> None:
         told = self._channel.hear()
         if told is None:
             raise QframeError("the worker cannot be told")
         if not told["ours"]:
             self._state = "lost"
             raise self._unsettleable()
-        try:
-            super()._complete_through(view)
-        except BaseException:
-            self._channel.tell({"say": "still open"})
-            raise
 
     def was_settled(self, end: End) -> None:
         """Take over from the worker how it was settled."""

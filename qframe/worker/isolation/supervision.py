@@ -158,6 +158,16 @@ class SupervisedChild:
             self.close()
         return _without_replaced(messages)
 
+    def is_saying(self, what: str) -> bool:
+        """Whether that is among what it has said and nobody has heard yet; it stays unheard."""
+        try:
+            said = self._begun + self._socket.recv(_MOST, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except OSError:
+            return False
+        with suppress(ValueError):
+            return any(json.loads(each).get("say") == what for each in said.split(b"\n")[:-1])
+        return False
+
     def _stop_hearing(self) -> None:
         if self._hears:
             self._hears = False
