@@ -61,7 +61,10 @@ def test_a_row_is_replaced_only_where_that_is_said_and_a_change_keeps_the_rest(
     assert (row.when, row.spread) == ("every 5m", 0)
 
 
-def test_what_is_paused_before_it_is_there_does_not_run(bench: Bench) -> None:
+def test_what_is_paused_before_it_is_there_does_not_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qframe.schedules.rows.time.time", bench.clock)
     rows = ScheduleRows(bench.queues)
     rows.pause(bench.queue, "sync")
     rows.add(bench.queue, "sync", ROW.model_copy(update={"when": "every 10s", "spread": 0}))
