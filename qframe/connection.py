@@ -68,10 +68,14 @@ class Connection:
         """Give what every job that runs for this connection goes through, outermost first."""
         return self.find_middleware()
 
-    def through(self, backend: Backend) -> Self:
-        """Give this connection over another view of its backend, for one transaction, say."""
+    def through(self, backend: Backend, *, counts: bool = True) -> Self:
+        """Give this connection over another view of its backend, for one transaction, say.
+
+        What is pushed by it `counts` as pushed, unless another does that later.
+        """
         made = copy.copy(self)
-        made.context = replace(self.context, backend=backend)
+        pushes = self.context.pushes if counts else None
+        made.context = replace(self.context, backend=backend, pushes=pushes)
         made.backend = backend
         made.capabilities = backend.capabilities
         made.store, made.failed = Store(backend), FailedStore(backend)
@@ -382,6 +386,8 @@ class Connection:
 
     def close(self) -> None:
         """Close this thread's connections; the next call opens others."""
+        if self.context.pushes is not None:
+            self.context.pushes.write_at_the_end()
         self.backend.close()
 
 
@@ -397,6 +403,8 @@ class Bulk:
         self.queue = queue
         self._pushes: list[Operation] = []
         """Of those without features, which go in one step."""
+        self._counts: dict[tuple[str, str], int] = {}
+        """How many of these there are, by queue and name."""
         self._planned: list[tuple[Pushing, Plan]] = []
         """Those with features, each of which goes in a step of its own, in the same exchange."""
         self._told: list[tuple[Dispatchable, Pushing]] = []
@@ -417,6 +425,8 @@ class Bulk:
             self._told.append((job, pushing))
         else:
             self._pushes.append(push_of(pushing))
+            pair = pushing.queue, pushing.message.get("job", "")
+            self._counts[pair] = self._counts.get(pair, 0) + 1
             if events.listeners_of(events.JobQueued):
                 self._told.append((job, pushing))
         return pushing
@@ -440,6 +450,9 @@ class Bulk:
         context = self.connection.context
         if self._pushes:
             check(results.pop(0))
+            if context.pushes is not None:
+                for (queue, name), times in self._counts.items():
+                    context.pushes.count(queue, {"job": name}, times)
         holders = {
             job.uuid: context.pushed(job, plan, result)
             for (job, plan), result in zip(self._planned, results, strict=True)

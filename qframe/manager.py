@@ -24,6 +24,8 @@ from qframe.features.all import FEATURES, OTHERS
 from qframe.features.context import Context
 from qframe.jobs import project
 from qframe.jobs.registry import Registry
+from qframe.metrics.kept import Metrics
+from qframe.metrics.pushes import Pushes
 from qframe.otel import switch as otel
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import Signer
@@ -121,6 +123,9 @@ class QueueManager:
 
     def close(self) -> None:
         """Close this thread's connections."""
+        for connection in self.opened():
+            if connection.context.pushes is not None:
+                connection.context.pushes.write_at_the_end()
         for own in list(self._backends.values()):
             own.backend.close()
         if self._outbox is not None:
@@ -150,6 +155,8 @@ class QueueManager:
         made = make(context, own.settings)
         made.find_middleware = self.middleware
         made.is_measured = self.settings.metrics and Capability.FACTS in made.capabilities
+        if made.is_measured:
+            context.pushes = Pushes(Metrics(made.store, name))
         return made
 
     # -- backends -------------------------------------------------------------------------------

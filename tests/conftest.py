@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from qframe import QueueManager, events, manager
 from qframe.jobs import project
 from qframe.jobs.definition import index
+from qframe.metrics import pushes
+from qframe.metrics.pushes import Pushes
 from tests.support import forking
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
@@ -48,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     forking.enabled = not config.getoption("--exec")
     gc.disable()
+    atexit.unregister(pushes.write_all)  # most servers are gone by then
 
 
 def pytest_collection_finish() -> None:
@@ -55,6 +59,18 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _no_counting_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no thread write into a backend, a second later, what a test has pushed to it."""
+    if "counting" not in request.fixturenames:
+        monkeypatch.setattr(Pushes, "_begin", lambda _: None)
+
+
+@pytest.fixture
+def counting() -> None:
+    """Let what is pushed be written by itself, as everywhere else."""
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
-from qframe.drivers import guard
+from qframe.drivers import guard, process
 from qframe.jobs.execution import on_a_running_loop
 
 log = logging.getLogger("qframe")
@@ -76,7 +75,7 @@ class _Pusher:
     def note(self, task: Elsewhere) -> None:
         if not self._noted:
             self._noted = True
-            _before_a_child_ends(partial(self.wait, everything=True))
+            process.before_a_child_ends(partial(self.wait, everything=True))
         self.elsewhere[id(task)] = task
 
     def is_open(self) -> bool:
@@ -132,7 +131,7 @@ class _Pusher:
         with contextlib.suppress(RuntimeError):  # there are too many, or the process ends
             _thread.start_new_thread(self._run, ())
             self._started = True
-            _before_a_child_ends(self.wait)
+            process.before_a_child_ends(self.wait)
 
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):
@@ -159,13 +158,6 @@ class _Pusher:
         finally:
             self.beats += 1
             self._open.pop(id(task), None)
-
-
-def _before_a_child_ends(act: Callable[[], object]) -> None:
-    """Have this called when a process of `multiprocessing` ends, which runs no `atexit`."""
-    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
-    if process is not None and util is not None and process.parent_process() is not None:
-        util.Finalize(None, act, exitpriority=0)
 
 
 _own = _Pusher()

@@ -22,13 +22,13 @@ def joined(
     if Capability.RESERVE not in connection.capabilities:
         return connection
     if Capability.WITHIN not in connection.capabilities:
-        return connection.through(outbox(connection, transaction))
+        return connection.through(outbox(connection, transaction), counts=False)
     try:
         return connection.through(connection.backend.within(transaction))
     except (OtherDatabase, BackendUnavailable):  # the jobs are in a database that is elsewhere
         if manager.default().outbox() is None:
             raise
-        return connection.through(outbox(connection, transaction))
+        return connection.through(outbox(connection, transaction), counts=False)
 
 
 def outbox(connection: Connection, transaction: object) -> Backend:

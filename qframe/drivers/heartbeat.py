@@ -60,8 +60,11 @@ class Heartbeat:
         threaded: bool = True,
         close: Callable[[], None] | None = None,
         longest: float = math.inf,
+        ends_without_beats: bool = False,
     ) -> None:
         self.longest = longest
+        self.ends_without_beats = ends_without_beats
+        """Whether its thread ends when there is nothing to do, until there is something again."""
         self.threaded = threaded
         self._close = close
         self._beats: dict[Beat, None] = {}
@@ -73,15 +76,23 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def add(self, every: float, action: Action, first: float | None = None) -> Beat:
-        """Do something every so many seconds, for the first time after `first`, or as many."""
+        """Do something every so many seconds, for the first time after `first`, or as many.
+
+        Raises `RuntimeError` where the thread cannot be had.
+        """
         beat = Beat(every, action, time.monotonic() + (every if first is None else first))
         with self._mutex:
-            self._beats[beat] = None
             if self.threaded and self._thread is None:
                 self._thread = start_thread("qframe-heartbeat", self._run)
             elif beat.due < self._next:
                 self._wake.set()
+            self._beats[beat] = None
         return beat
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing any more."""
+        return self._over
 
     def drop(self, beat: Beat) -> None:
         """Do it no more; it may be under way still."""
@@ -110,8 +121,18 @@ class Heartbeat:
         sockets.limit_waits(self.longest)
         while not self._over:
             self.beat()
+            if self._is_needless():
+                return
             self._wait()
         self._finish()
+
+    def _is_needless(self) -> bool:
+        """Whether this thread is to end; the next that is added starts another one."""
+        with self._mutex:
+            if self._over or self._beats or not self.ends_without_beats:
+                return False
+            self._thread = None
+            return True
 
     def _wait(self) -> None:
         with self._mutex:
@@ -161,7 +182,7 @@ def current() -> Heartbeat:
     if _here.heartbeat is not None:
         return _here.heartbeat
     if _shared is None:
-        _shared = Heartbeat()
+        _shared = Heartbeat(ends_without_beats=True)
     return _shared
 
 

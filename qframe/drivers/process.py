@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -49,6 +51,13 @@ def born(pid: int) -> str:
 
 _STARTED = 18
 """Place of the start among the fields behind a process's name and state."""
+
+
+def before_a_child_ends(act: Callable[[], object]) -> None:
+    """Have this called when a process of `multiprocessing` ends, which runs no `atexit`."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, act, exitpriority=0)
 
 
 def _renew() -> None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from qframe import events
@@ -13,6 +14,7 @@ from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Outcome, Push, Result, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
+from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import Signer, without_signature
@@ -74,6 +76,8 @@ class Context:
     max_payload: int
     owner: Any = None
     """The `Connection` that has it, for what a running job dispatches by it."""
+    pushes: Pushes | None = None
+    """Counts what is pushed, where that is measured."""
     joint: bool = field(init=False)
     """Whether a step is one thing here."""
     _keys: frozenset[str] = field(init=False, repr=False)
@@ -131,6 +135,8 @@ class Context:
     def plan_push(self, job: Pushing, plan: Plan) -> None:
         """Add the push of a job, with its features, to a plan."""
         plan.operations.append(push_of(job))
+        if self.pushes is not None:
+            plan.then(partial(self.pushes.count, job.queue, job.message))
         for feature in self.features_of(job.message):
             feature.push(self, job, plan)
 
@@ -144,6 +150,8 @@ class Context:
         """Push a job; gives the uuid of the one that is there instead, "" where it was pushed."""
         if not self.features_of(job.message):
             check(*self.backend.apply(Step(None, push_of(job))))
+            if self.pushes is not None:
+                self.pushes.count(job.queue, job.message)
             return ""
         plan = Plan()
         self.plan_push(job, plan)

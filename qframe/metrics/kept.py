@@ -1,6 +1,6 @@
-"""What is kept: parts that workers write, put together into spans of minutes, and totals.
+"""What is kept: parts that processes write, put together into spans of minutes, and totals.
 
-Each worker writes what it counted in a minute under a key of its own, whole each time, so it
+Each process writes what it counted in a minute under a key of its own, whole each time, so it
 counts once however often it is said. A worker puts the parts of minutes that are over together: by
 minute for a day, by ten minutes for two weeks, and in all. That is a step which expects all it
 replaces: of two who do it at once, one does nothing.
@@ -70,11 +70,11 @@ class Metrics:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def write(self, recorder: Recorder) -> bool:
+    def write(self, recorder: Recorder, ttl: float = PART_TTL) -> bool:
         """Write what has changed since that was last done; says whether there was anything."""
         written = False
         for minute, text in recorder.unwritten():
-            self.store.set(f"{self._parts}{minute:010d}|{recorder.source}", text, PART_TTL)
+            self.store.set(f"{self._parts}{minute:010d}|{recorder.source}", text, ttl)
             written = True
         return written
 

@@ -1,4 +1,4 @@
-"""Recorder: counts what happens to jobs in this worker, by minute, until it is written."""
+"""Recorder: counts what happens to jobs in this process, by minute, until it is written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 from qframe.metrics.series import (
     OTHER,
+    PUSHED,
     RUN,
+    RUN_BUT_DONE,
     STARTED,
     TIMED_OUT,
     UNKNOWN,
     WAIT,
     Fields,
+    Histogram,
     Pair,
 )
 
@@ -60,6 +63,11 @@ class Recorder:
         self._from = self._until = 0.0
         self._lock = threading.Lock()
 
+    def pushed(self, name: str, queue: str, times: int = 1) -> None:
+        """Count that jobs were pushed."""
+        with self._lock:
+            self._fields(name, queue)[PUSHED] += times
+
     def started(self, name: str, queue: str, due: float | None) -> None:
         """Count a start; `due` is when the job was to be started, if that is known."""
         with self._lock:
@@ -67,8 +75,7 @@ class Recorder:
             fields[STARTED] += 1
             if due is not None:
                 waited = max(0.0, time.time() - due)
-                fields[WAIT.bucket(waited)] += 1
-                fields[WAIT.total] += int(waited * 1e6)
+                _measure(fields, WAIT, waited)
 
     def ended(
         self,
@@ -85,8 +92,9 @@ class Recorder:
             fields[outcome] += 1
             self.outcomes[outcome] += 1
             if seconds is not None:
-                fields[RUN.bucket(seconds)] += 1
-                fields[RUN.total] += int(seconds * 1e6)
+                _measure(fields, RUN, seconds)
+                if outcome != "done":
+                    _measure(fields, RUN_BUT_DONE[outcome], seconds)
             if timed_out:
                 fields[TIMED_OUT] += 1
 
@@ -105,6 +113,11 @@ class Recorder:
         return {outcome: count for outcome, count in self.outcomes.copy().items() if count}
 
     # -- what is to be written --------------------------------------------------------------------
+
+    def has_unwritten(self) -> bool:
+        """Whether something has changed since it was written."""
+        with self._lock:
+            return any(each.changes != each.written for each in self._minutes.values())
 
     def unwritten(self) -> Iterator[tuple[int, str]]:
         """Give the minutes that have changed since they were written, each with its text.
@@ -160,3 +173,8 @@ class Recorder:
                 pair = Pair(OTHER, OTHER)
             fields = current.series.setdefault(pair, defaultdict(int))
         return fields
+
+
+def _measure(fields: defaultdict[str, int], histogram: Histogram, seconds: float) -> None:
+    fields[histogram.bucket(seconds)] += 1
+    fields[histogram.total] += int(seconds * 1e6)

@@ -12,6 +12,7 @@ BOUNDS = (
 )
 """The upper bounds of the buckets of a histogram, in seconds; one more bucket has no bound."""
 
+PUSHED = "pushed"
 STARTED = "started"
 TIMED_OUT = "timed out"
 """How many attempts ended so; each has an outcome besides."""
@@ -95,5 +96,7 @@ def _histogram(name: str) -> Histogram:
 
 RUN = _histogram("run")
 """How long attempts ran."""
+RUN_BUT_DONE = {each: _histogram(f"{each} run") for each in OUTCOMES if each != "done"}
+"""How long those ran that had another outcome than `done`, once more."""
 WAIT = _histogram("wait")
 """How long jobs had waited at their first start, from when they were due."""

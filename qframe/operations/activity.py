@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -18,7 +19,17 @@ from qframe.metrics.kept import (
     Slots,
     added_up,
 )
-from qframe.metrics.series import RUN, STARTED, TIMED_OUT, WAIT, Fields, Histogram, Pair, add
+from qframe.metrics.series import (
+    PUSHED,
+    RUN,
+    STARTED,
+    TIMED_OUT,
+    WAIT,
+    Fields,
+    Histogram,
+    Pair,
+    add,
+)
 
 FINAL = ("done", "failed", "skipped", "cancelled")
 """The outcomes after which a job is over."""
@@ -32,6 +43,8 @@ class ClassState(BaseModel):
 
     connection: str
     job: str
+    pushed: int
+    """By programs that count it: not by PHP."""
     started: int
     done: int
     failed: int
@@ -47,11 +60,32 @@ class Trend(BaseModel):
     """Numbers by steps of time, the current one last."""
 
     step_seconds: int
+    pushed: list[int]
     started: list[int]
     done: list[int]
     failed: list[int]
     wait_p95: list[float | None]
     run_p95: list[float | None]
+
+
+class Rates(NamedTuple):
+    """How many jobs of a queue there were a minute."""
+
+    pushed: float
+    """By programs that count it."""
+    ended: float
+    grown: float | None
+    """How many it has more; None where the sizes were not looked at at both ends."""
+
+    @property
+    def came(self) -> float | None:
+        """How many came: what was counted, or what became of more; None where neither is known.
+
+        What nobody counts, PHP pushes perhaps, has ended or is still there.
+        """
+        if self.grown is None:
+            return self.pushed or None
+        return max(self.pushed, self.ended + self.grown)
 
 
 class Activity:
@@ -82,24 +116,19 @@ class Activity:
         """How long a time it is."""
         return (self.last - self.first + 1) * self.kind.step / 60
 
-    def rates(self, queue: str, minutes: int) -> tuple[float, float | None]:
-        """Give how many jobs of a queue ended a minute, and by how many a minute it grew.
-
-        Over so many whole minutes; None where the sizes were not looked at at both ends.
-        """
+    def rates(self, queue: str, minutes: int) -> Rates:
+        """Give how fast a queue was, over so many whole minutes."""
         upto = self.last - 1
-        ended = 0
+        pushed = ended = 0
         for pair, fields in self.series.items():
             if pair.queue == queue and pair.job:
-                ended += sum(
-                    fields.get(outcome, {}).get(slot, 0)
-                    for outcome in FINAL
-                    for slot in range(upto - minutes + 1, upto + 1)
-                )
+                for slot in range(upto - minutes + 1, upto + 1):
+                    pushed += fields.get(PUSHED, {}).get(slot, 0)
+                    ended += sum(fields.get(outcome, {}).get(slot, 0) for outcome in FINAL)
         sizes = self.series.get(Pair(queue, ""), {})
         at_first, at_last = (_size(sizes, slot) for slot in (upto - minutes, upto))
         grown = None if at_first is None or at_last is None else (at_last - at_first) / minutes
-        return ended / minutes, grown
+        return Rates(pushed / minutes, ended / minutes, grown)
 
     def trend(self, queue: str = "", job: str = "") -> Trend:
         """Give what was counted step by step, of all, of a queue or of a class."""
@@ -112,6 +141,7 @@ class Activity:
         at = [_at(chosen, slot) for slot in slots]
         return Trend(
             step_seconds=self.kind.step,
+            pushed=[each.get(PUSHED, 0) for each in at],
             started=[each.get(STARTED, 0) for each in at],
             done=[each.get("done", 0) for each in at],
             failed=[each.get("failed", 0) for each in at],
@@ -141,6 +171,7 @@ class Activity:
         return ClassState(
             connection=connection,
             job=job,
+            pushed=fields.get(PUSHED, 0),
             started=started,
             done=fields.get("done", 0),
             failed=fields.get("failed", 0),
@@ -160,6 +191,7 @@ def put_together(trends: Iterable[Trend]) -> Trend | None:
         return None
     return Trend(
         step_seconds=several[0].step_seconds,
+        pushed=[*map(sum, zip(*(each.pushed for each in several), strict=False))],
         started=[*map(sum, zip(*(each.started for each in several), strict=False))],
         done=[*map(sum, zip(*(each.done for each in several), strict=False))],
         failed=[*map(sum, zip(*(each.failed for each in several), strict=False))],

@@ -76,6 +76,8 @@ class Failed(BaseModel):
     counted: int
     """How many of them are counted by cause so far."""
     is_complete: bool
+    kept_by: dict[str, int]
+    """How many are kept by each connection that keeps some: its own, and those of others."""
     causes: list[CauseState]
 
 
@@ -386,12 +388,13 @@ class Board:
 
         def read() -> Failed:
             now = time.time()
-            indexes = []
+            indexes, kept = [], dict[str, int]()
             for name, index in self._places():
                 with suppress(BackendUnavailable):
                     refresh = partial(index.refresh, _AT_A_LOOK)
                     self.outages.ask(name, index.store.place, refresh)
                     indexes.append(index)
+                    kept[name] = index.total
             found: dict[str, CauseState] = {}
             for each in (failures for index in indexes for failures in index.causes()):
                 state = CauseState.of(each, now)
@@ -404,9 +407,10 @@ class Board:
                 state.silenced = state.cause in silenced
             causes = sorted(found.values(), key=lambda each: (each.silenced, -each.count))
             return Failed(
-                total=sum(each.total for each in indexes),
+                total=sum(kept.values()),
                 counted=sum(each.counted for each in indexes),
                 is_complete=all(each.is_complete for each in indexes),
+                kept_by=kept,
                 causes=causes,
             )
 

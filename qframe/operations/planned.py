@@ -116,6 +116,7 @@ class PlannedSchedules:
             run = make.run(schedule, track, now, (), manual=True)
             (result,) = connection.backend.apply(run.plan)
             if result.applied:
+                run.plan.applied()
                 if not make.joint:
                     make.push_kept(run)
                 connection.tell(schedule.job, run.pushing, "")

@@ -65,11 +65,11 @@ def _counted(connection: Connection, state: QueueState, activity: Activity | Non
     if sizes.get("ready"):
         state.oldest_seconds = view.oldest(connection, name)
     if activity is not None:
-        ended, grown = activity.rates(name, RATES_OVER)
-        state.out_per_minute = ended
-        state.in_per_minute = None if grown is None else max(0.0, ended + grown)
+        rates = activity.rates(name, RATES_OVER)
+        state.out_per_minute = rates.ended
+        state.in_per_minute = rates.came
         waiting = sizes.get("ready", 0) + sizes.get("reserved", 0)
-        falls = -grown if grown is not None else ended
+        falls = -rates.grown if rates.grown is not None else rates.ended
         if waiting and falls > 0:
             state.empty_in_seconds = waiting / falls * 60
     return state

@@ -146,6 +146,7 @@ class Handing:
         """Do what follows a step."""
         if result.applied:
             self._totals.handed_on += 1
+            self._count(operations)
         elif result.key == _mark(row):
             self._totals.handed_on += 1
             if not self._context.joint:
@@ -157,6 +158,14 @@ class Handing:
         self.done.append(row)
         if self._context.joint:
             self.marks.append(_mark(row))
+
+    def _count(self, operations: Sequence[Operation]) -> None:
+        """Count what was pushed."""
+        if self._context.pushes is not None:
+            for each in operations:
+                if type(each) is Push:
+                    pushing = self._context.pushing(Prepared("", each.raw, each.queue, 0.0))
+                    self._context.pushes.count(each.queue, pushing.message)
 
     def _pass_over(self, row: Waiting, operations: Sequence[Operation], refused: Result) -> None:
         """Do without a job whose lock another has: its chain begins behind it, its batch counts it.

@@ -128,7 +128,9 @@ class RecordingConnection(Connection):
         apart: Context | None = None,
     ) -> None:
         limit = original.max_payload
-        context = replace(original.context, backend=memory, max_payload=limit, owner=self)
+        context = replace(
+            original.context, backend=memory, max_payload=limit, owner=self, pushes=None
+        )
         super().__init__(context, original.settings)
         self.max_payload = limit
         self.find_middleware = original.find_middleware

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -13,7 +14,18 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from qframe.metrics.series import BOUNDS, OUTCOMES, RUN, STARTED, TIMED_OUT, WAIT, Fields, Histogram
+from qframe.metrics.series import (
+    BOUNDS,
+    OUTCOMES,
+    PUSHED,
+    RUN,
+    RUN_BUT_DONE,
+    STARTED,
+    TIMED_OUT,
+    WAIT,
+    Fields,
+    Histogram,
+)
 from qframe.operations.board import Board
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -42,8 +54,11 @@ class _Collector(Collector):
         yield from self._of_tags()
         yield from self._of_queues()
         yield from self._of_workers()
-        failed = GaugeMetricFamily("qframe_failed_jobs", "Failed jobs that are kept.")
-        failed.add_metric((), self._board.failed().total)
+        failed = GaugeMetricFamily(
+            "qframe_failed_jobs", "Failed jobs that a connection keeps.", labels=["connection"]
+        )
+        for name, count in self._board.failed().kept_by.items():
+            failed.add_metric([name], count)
         yield failed
         up = GaugeMetricFamily(
             "qframe_backend_up", "Whether a connection answers.", labels=["connection"]
@@ -53,6 +68,9 @@ class _Collector(Collector):
         yield up
 
     def _of_jobs(self, totals: Iterable[tuple[str, str, str, Fields]]) -> Iterator[Metric]:
+        pushed = CounterMetricFamily(
+            "qframe_jobs_pushed", "Jobs that Python programs pushed.", labels=_JOB
+        )
         started = CounterMetricFamily("qframe_jobs_started", "Attempts that began.", labels=_JOB)
         finished = CounterMetricFamily(
             "qframe_jobs_finished",
@@ -61,23 +79,26 @@ class _Collector(Collector):
         )
         late = CounterMetricFamily("qframe_jobs_timed_out", "Attempts over time.", labels=_JOB)
         ran = HistogramMetricFamily(
-            "qframe_job_duration_seconds", "How long attempts ran.", labels=_JOB
+            "qframe_job_duration_seconds", "How long attempts ran.", labels=[*_JOB, "outcome"]
         )
         waited = HistogramMetricFamily(
             "qframe_job_wait_seconds", "From when a job was due to its first start.", labels=_JOB
         )
         for connection, queue, job, fields in totals:
             labels = [connection, queue, job]
+            pushed.add_metric(labels, fields.get(PUSHED, 0))
             started.add_metric(labels, fields.get(STARTED, 0))
             late.add_metric(labels, fields.get(TIMED_OUT, 0))
             for outcome in OUTCOMES:
+                named = [*labels, outcome.replace(" ", "_")]
                 if outcome in fields:
-                    name = outcome.replace(" ", "_")
-                    finished.add_metric([*labels, name], fields[outcome])
-            for family, histogram in ((ran, RUN), (waited, WAIT)):
-                if any(histogram.counts(fields)):
-                    family.add_metric(labels, *_buckets(histogram, fields))
-        yield from (started, finished, late, ran, waited)
+                    finished.add_metric(named, fields[outcome])
+                if outcome in RUN_BUT_DONE:
+                    _add(ran, named, *_read(RUN_BUT_DONE[outcome], fields))
+                else:
+                    _add(ran, named, *_read_done(fields))
+            _add(waited, labels, *_read(WAIT, fields))
+        yield from (pushed, started, finished, late, ran, waited)
 
     def _of_tags(self) -> Iterator[Metric]:
         totals, labels = self._board.tag_totals(), ["connection", "queue", "tag"]
@@ -128,7 +149,9 @@ class _Collector(Collector):
             "qframe_running_job_seconds", "How long the oldest one runs.", labels=_JOB
         )
         memory = GaugeMetricFamily(
-            "qframe_worker_resident_memory_bytes", "Of a worker.", labels=["host", "pid"]
+            "qframe_process_resident_memory_bytes",
+            "Of a worker.",
+            labels=["connection", "host", "pid"],
         )
         counts: dict[tuple[str, str], int] = {}
         jobs: dict[str, int] = {}
@@ -136,7 +159,7 @@ class _Collector(Collector):
         for each in self._board.workers():
             counts[each.connection, each.state] = counts.get((each.connection, each.state), 0) + 1
             jobs[each.connection] = jobs.get(each.connection, 0) + each.used
-            memory.add_metric([each.host, str(each.pid)], each.memory_mb * 2**20)
+            memory.add_metric([each.connection, each.host, str(each.pid)], each.memory_mb * 2**20)
             for job in each.jobs:
                 at = (each.connection, job.queue, job.job)
                 oldest[at] = max(oldest.get(at, 0.0), job.seconds)
@@ -149,10 +172,27 @@ class _Collector(Collector):
         yield from (workers, running, longest, memory)
 
 
-def _buckets(histogram: Histogram, fields: Fields) -> tuple[list[tuple[str, float]], float]:
-    """Give the counts of a histogram, each with those below it, and its sum."""
-    below, found = 0, []
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts(fields), strict=True):
-        below += count
-        found.append((bound, float(below)))
-    return found, fields.get(histogram.total, 0) / 1e6
+def _read(histogram: Histogram, fields: Fields) -> tuple[list[int], float]:
+    """Give the counts of a histogram's buckets, and its sum."""
+    return histogram.counts(fields), fields.get(histogram.total, 0) / 1e6
+
+
+def _read_done(fields: Fields) -> tuple[list[int], float]:
+    """Give how long those ran that were done: what all did, less the others."""
+    counts, seconds = _read(RUN, fields)
+    for histogram in RUN_BUT_DONE.values():
+        others, theirs = _read(histogram, fields)
+        counts = [max(0, count - other) for count, other in zip(counts, others, strict=True)]
+        seconds -= theirs
+    return counts, max(0.0, round(seconds, 6))
+
+
+def _add(
+    family: HistogramMetricFamily, labels: list[str], counts: list[int], seconds: float
+) -> None:
+    """Add a histogram, unless it is empty; each bucket has what is below it, too."""
+    if not any(counts):
+        return
+    bounds = (*map(str, BOUNDS), "+Inf")
+    below = map(float, itertools.accumulate(counts))
+    family.add_metric(labels, [*zip(bounds, below, strict=True)], seconds)

@@ -19,6 +19,7 @@ from qframe.dispatch.pending import send_dropped
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
 from qframe.jobs import current, tracing
 from qframe.jobs.definition import JobDefinition
+from qframe.metrics import pushes
 from qframe.payload import envelope
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
@@ -139,6 +140,7 @@ Work = Callable[[ChildAttempt], None]
 def _leave_nothing_unsent() -> None:
     """Send what was dispatched and dropped, and what was printed."""
     send_dropped()
+    pushes.write_all()
     if tracing.active.tracing is not None:
         tracing.active.tracing.leaving()
     flush()

@@ -1,0 +1,112 @@
+"""Pushes: what this process pushes, counted by queue and class, and written each second."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from qframe.drivers import heartbeat, process, sockets
+from qframe.drivers.guard import guarded
+from qframe.drivers.heartbeat import Beat, Heartbeat
+from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
+from qframe.payload import envelope
+
+EVERY = 1.0
+"""Seconds between two times that a process writes what it has pushed, while it pushes."""
+KEPT = 86400.0
+"""Seconds a part of a producer is kept that nobody puts together: no worker runs."""
+_PARTING = 2.0
+"""Seconds an answer is waited for when the process ends."""
+
+_all: weakref.WeakSet[Pushes] = weakref.WeakSet()
+
+
+class Pushes:
+    """The pushes of this process to one connection. Any thread may count, also a forked child's.
+
+    A heartbeat writes them: the worker's, or else the process's own, whose thread ends when nothing
+    has been pushed for a second. What the store does not take now is written later.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._begin_anew()
+        _all.add(self)
+
+    def _begin_anew(self) -> None:
+        self._pid = process.pid()
+        self._recorder = Recorder()
+        self._heart: Heartbeat | None = None
+        self._beat: Beat | None = None
+        self._mutex = threading.Lock()
+        self._writing = threading.Lock()
+        process.before_a_child_ends(write_all)
+
+    def count(self, queue: str, message: Mapping[str, Any], times: int = 1) -> None:
+        """Count that jobs with such a payload were pushed to a queue."""
+        if self._pid != process.pid():  # a forked child: what was counted is its parent's
+            self._begin_anew()
+        self._recorder.pushed(_name(message), queue, times)
+        with self._mutex:
+            if self._heart is None or self._heart.is_over:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Have what is counted written."""
+        heart = heartbeat.current()
+        with suppress(RuntimeError):  # no thread can be had: the next push tries again
+            self._beat = heart.add(EVERY, self._look)
+            self._heart = heart
+
+    def write(self) -> bool:
+        """Write what is not written yet; says whether there was any. Raises nothing."""
+        if self._pid != process.pid() or not self._recorder.has_unwritten():
+            return False
+        with suppress(BackendUnavailable), self._writing, guarded():
+            self._metrics.write(self._recorder, KEPT)
+        return True
+
+    def write_at_the_end(self) -> None:
+        """Write it before this thread's connections are closed; waits but a moment for that."""
+        sockets.limit_waits(_PARTING)
+        self.write()
+        sockets.limit_waits(math.inf)
+
+    def _look(self) -> None:
+        """Write, and stop doing so where there was nothing to write."""
+        if self.write():
+            return
+        with self._mutex:
+            heart, beat = self._heart, self._beat
+            if heart is None or beat is None or self._recorder.has_unwritten():
+                return
+            self._heart = self._beat = None
+        heart.drop(beat)
+        if heart.ends_without_beats:
+            self._metrics.store.backend.close()
+
+
+def write_all() -> None:
+    """Write what this process has pushed and not written yet, to whichever connection."""
+    for each in list(_all):
+        each.write_at_the_end()
+
+
+def _name(message: Mapping[str, Any]) -> str:
+    name = message.get("job")
+    if isinstance(name, str) and "@" not in name:
+        return name
+    try:
+        return envelope.job_name(message)
+    except InvalidPayload:
+        return ""
+
+
+atexit.register(write_all)
