@@ -46,6 +46,7 @@ COUNTED = {
     "timed out": "timed out",
     "done": "done",
     "started": "started",
+    "pushed": "pushed",
 }
 """Subjects that are counted by the metrics, and what each is called there."""
 SIZES = ("size", "ready", "delayed", "reserved", "buried")

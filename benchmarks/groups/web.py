@@ -63,7 +63,7 @@ def rows(plan: Plan) -> list[Row]:
         bench = Bench.of(plan, stack.enter_context(RedisServer()), stack)
         for home in _homes(bench):
             if "metrics" in (plan.parts or PARTS) and home.name != "MariaDB":
-                found.append(_cost(plan, home))
+                found += _costs(plan, home)
             if "pages" in (plan.parts or PARTS) and home.name != "beanstalkd":
                 with home.place(home.side) as place:
                     found += _pages(plan, home.name, place)
@@ -97,18 +97,22 @@ def _empty(server: SqlServer, side: Side) -> Iterator[Place]:
         yield place
 
 
-def _cost(plan: Plan, home: _Home) -> Row:
-    """Drain with metrics and without, in turns; without is the peer."""
+def _costs(plan: Plan, home: _Home) -> Iterator[Row]:
+    """Push and drain with metrics and without, in turns; without is the peer."""
     count = plan.many * (2 if home.name == "redis" else 1)
     off = {name: f"metrics = false\n{text}" for name, text in home.side.files.items()}
     sides = {"with": home.side, "without": replace(home.side, name="without metrics", files=off)}
-    rates: dict[str, list[float]] = {name: [] for name in sides}
+    ways = ("dispatched one by one", "pushed together", "drained")
+    rates: dict[str, dict[str, list[float]]] = {way: {name: [] for name in sides} for way in ways}
     for name in alternated([*sides], plan.rounds):
         with home.place(sides[name]) as place:
-            place.produce("bulk", count)
-            rates[name].append(place.drain(count).rate)
-    what = f"{count:,} no-op jobs drained on {home.name}, with metrics and without"
-    return compared(what, rates["with"], rates["without"], per_second, at_least=_SHARE)
+            said = place.produce("many", count), place.produce("bulk", count)
+            drained = place.drain(2 * count).rate
+        for way, rate in zip(ways, (*said, drained), strict=True):
+            rates[way][name].append(rate)
+    for way, found in rates.items():
+        what = f"{count:,} no-op jobs {way} on {home.name}, with metrics and without"
+        yield compared(what, found["with"], found["without"], per_second, at_least=_SHARE)
 
 
 def _pages(plan: Plan, name: str, place: Place) -> list[Row]:

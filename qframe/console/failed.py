@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -73,7 +73,7 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
     found = (record for _, record in chosen.of(stores))
     if by:
         causes = first(by_cause(found), limit)
-        _say_causes(causes, Board(manager.default()).silenced(), as_json=as_json)
+        _say_causes(causes, Board(manager.default()), as_json=as_json)
         return
     records = first(found, limit)
     say_rows([*map(_row, records)], _COLUMNS, empty="no failed jobs", as_json=as_json)
@@ -244,8 +244,8 @@ def _row(record: FailedJob) -> dict[str, Any]:
     }
 
 
-def _say_causes(causes: Sequence[Failures], silenced: Collection[str], *, as_json: bool) -> None:
-    now = time.time()
+def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> None:
+    now, silenced, seen = time.time(), board.silenced(), board.causes_seen()
     rows = [
         {
             "cause": each.cause.key,
@@ -253,7 +253,7 @@ def _say_causes(causes: Sequence[Failures], silenced: Collection[str], *, as_jso
             "job": each.cause.job,
             "error": each.cause.error,
             "place": each.cause.place,
-            "first_at": iso(each.first),
+            "first_at": iso(min(each.first, seen.get(each.cause.key, each.first))),
             "last_at": iso(each.last),
             "example": each.example,
             "last_24_h": hours if as_json else _bar(hours),

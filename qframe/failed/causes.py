@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import Raise
+from qframe.drivers.store import Store
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
 
@@ -126,6 +129,30 @@ def _shown(frame: re.Match[str]) -> str:
     name = frame.groupdict().get("name")
     file = PurePosixPath(frame["file"]).name
     return one_line(f"{file} in {name}" if name else file, _LONGEST)
+
+
+# -- those whose jobs were retried ----------------------------------------------------------------
+
+_SEEN = "cause:first:"
+_SEEN_FOR = 90 * 86400.0
+_LATEST = 2**52
+_MOST_SEEN = 5_000
+
+
+def noted_first(record: FailedJob) -> Raise:
+    """Give what notes, as a failed job is retried, that its cause was seen when it failed.
+
+    The earliest time is kept, for 90 days: a cause that comes again is not new.
+    """
+    moment = f"{record.failed_at:.3f}"
+    rank = _LATEST - int(record.failed_at * 1000)
+    return Raise(_SEEN + cause_of(record).key, rank, moment, _SEEN_FOR)
+
+
+def first_noted(store: Store) -> Iterator[tuple[str, float]]:
+    """Give when causes were seen first, by their keys; raises `BackendUnavailable`."""
+    for key, moment in islice(store.items(_SEEN), _MOST_SEEN):
+        yield key.removeprefix(_SEEN), float(moment)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.step import Forget, Outcome, Unset
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, DuplicateJob, InvalidPayload, InvalidSignature
+from qframe.failed.causes import noted_first
 from qframe.features import status
 from qframe.features.all import FEATURES, OTHERS
 from qframe.features.base import Plan, Pushing
@@ -63,6 +64,7 @@ def _pushed(connection: Connection, record: FailedJob, pushing: Pushing, *, forg
         if forget:
             plan.add(Forget(record.uuid))
         plan.add(Unset(status.cancel_key(record.uuid)))  # a wish that came too late for its life
+        plan.add(noted_first(record))
         context.plan_push(pushing, plan)
         result = context.apply(plan)
         if result.applied:

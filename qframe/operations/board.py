@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.failed.causes import first_noted
 from qframe.features.batches import Batches
 from qframe.manager import QueueManager
 from qframe.metrics.by_tag import metrics_of
@@ -396,8 +397,9 @@ class Board:
                     indexes.append(index)
                     kept[name] = index.total
             found: dict[str, CauseState] = {}
+            seen = self.causes_seen()
             for each in (failures for index in indexes for failures in index.causes()):
-                state = CauseState.of(each, now)
+                state = CauseState.of(each, now, seen)
                 other = found.get(state.cause)
                 found[state.cause] = state if other is None else other.and_also(state)
             for index in indexes:  # not before: it would be waited for
@@ -448,6 +450,20 @@ class Board:
             return {key.removeprefix(_SILENCED) for key in self._all(read, _keeps_facts)}
 
         return self._read("silenced", 10.0, listed)
+
+    def causes_seen(self) -> dict[str, float]:
+        """Give when causes were seen first whose jobs were retried."""
+
+        def read(connection: Connection) -> Iterator[tuple[str, float]]:
+            return first_noted(connection.store)
+
+        def listed() -> dict[str, float]:
+            found: dict[str, float] = {}
+            for cause, moment in self._all(read, _keeps_facts):
+                found[cause] = min(moment, found.get(cause, moment))
+            return found
+
+        return self._read("causes seen", 10.0, listed)
 
     def silence(self, cause: str, *, silent: bool) -> None:
         """Say no more of a cause, for 30 days, or say it again."""

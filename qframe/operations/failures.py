@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -74,19 +74,20 @@ class CauseState(BaseModel):
     silenced: bool = False
 
     @classmethod
-    def of(cls, failures: Failures, now: float) -> CauseState:
-        """Give what is shown of a cause."""
+    def of(cls, failures: Failures, now: float, seen: Mapping[str, float]) -> CauseState:
+        """Give what is shown of a cause; `seen` says when those were that were retried."""
+        first = min(failures.first, seen.get(failures.cause.key, failures.first))
         return cls(
             cause=failures.cause.key,
             count=failures.count,
             job=failures.cause.job,
             error=failures.cause.error,
             place=failures.cause.place,
-            first_at=iso(failures.first),
+            first_at=iso(first),
             last_at=iso(failures.last),
             example=failures.example,
             last_24_h=failures.hours(now),
-            is_new=failures.first > now - NEW,
+            is_new=first > now - NEW,
         )
 
     def and_also(self, other: CauseState) -> CauseState:

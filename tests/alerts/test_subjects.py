@@ -305,6 +305,18 @@ def test_too_few(here: Connection, watch: Callable[..., Watch]) -> None:
     assert one.looks() == ["-mail"]
 
 
+def test_a_program_that_pushes_nothing_any_more(
+    here: Connection, watch: Callable[..., Watch]
+) -> None:
+    one = watch("pushed < 1 in 5m of app.Import at here", "pushed > 1 in 5m on mail")
+    assert one.looks() == ["+app.Import"]
+    recorder = Recorder()
+    recorder.pushed("app.Import", "mail", 2)
+    Metrics(here.store, here.name).write(recorder)
+    assert sorted(one.looks()) == ["+mail", "-app.Import"]
+    assert sorted(one.looks(400)) == ["+app.Import", "-mail"]
+
+
 def test_one_is_said_in_the_singular(here: Connection, watch: Callable[..., Watch]) -> None:
     one = watch("size > 0 on mail", "ready > 0 on mail", "failed > 0 in 5m", "failed > 1% in 5m")
     dispatch(Ends()).on_queue("mail").send()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qframe import QueueManager
 from qframe.contracts import FailedJob, History
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.failed.filters import Filter
+from qframe.failed.retry import retry
 from qframe.operations import failures
+from qframe.operations.board import Board
 from qframe.operations.failures import FailureIndex
+from qframe.payload.timing import iso
 
 
 def record(number: int, kind: int, at: float = 0.0) -> FailedJob:
@@ -117,3 +125,25 @@ def test_a_filter_is_looked_for_in_pages() -> None:
             break
     assert found == [f"u-{number}" for number in range(4999, -1, -1) if number % 10 == 7]
     assert pages > 10
+
+
+def test_a_cause_whose_jobs_were_all_retried_is_not_new_when_it_comes_again(
+    fresh: Path, backend: dict[str, Any]
+) -> None:
+    used = {"database": {"driver": "database"}, backend["driver"]: backend}
+    name, *_ = reversed(used)
+    queues = QueueManager({"default": name, "connections": used, "root": fresh})
+    store, now, raw = queues.failed_store(name), time.time(), b'{"uuid": "u-%d"}'
+    days = [4, 9, 6]
+    for number, ago in enumerate(days):
+        old = record(number, 0, now - ago * 86400)
+        store.add(dataclasses.replace(old, connection=name, payload=raw % number))
+    for each in store.page(9):
+        assert retry(queues, store, each)
+    assert store.count() == 0
+    for number, kind in ((7, 0), (8, 1)):
+        store.add(record(number, kind, now))
+    causes = {each.error: each for each in Board(queues).failed().causes}
+    known, new = causes["Kind0: *"], causes["Kind1: *"]
+    assert (known.count, known.first_at) == (1, iso(round(now - 9 * 86400, 3)))
+    assert (known.is_new, new.is_new) == (False, True)
