@@ -16,6 +16,7 @@ from qframe.django.models import FailedJob, Queue
 from qframe.exceptions import QframeError
 from qframe.operations.failures import FailedState
 from qframe.operations.jobs import shown_payload
+from qframe.operations.one_job import attempts_of
 
 _ACTIONS = {"retry": "change", "forget": "delete"}
 """What may be done, and which permission it needs."""
@@ -101,7 +102,7 @@ class FailedJobAdmin(NothingToAdd):
             "opts": self.model._meta,  # noqa: SLF001 (Django's own way)
             "row": FailedState.of(record),
             "error": record.exception,
-            "attempts": record.history.attempts,
+            "attempts": attempts_of(record.history),
             "payload": shown_payload(record.payload),
             "may_retry": self.has_change_permission(request),
             "may_forget": self.has_delete_permission(request),

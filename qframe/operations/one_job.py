@@ -158,7 +158,7 @@ def find(
         running=running,
         failed=FailedState.of(record) if record else None,
         status=StatusState.of(status) if status else None,
-        attempts=_attempts(history, runs=runs),
+        attempts=attempts_of(history, runs=runs),
         chain=_chain(home, message),
         batch=_batch(home, message),
         exception=record.exception[:LONGEST] if record else "",
@@ -223,7 +223,8 @@ def _history(home: Connection | None, waiting: Waiting | None) -> History:
     return home.history(waiting.found)
 
 
-def _attempts(history: History, *, runs: bool) -> list[AttemptState]:
+def attempts_of(history: History, *, runs: bool = False) -> list[AttemptState]:
+    """Give what is shown of the attempts of a job, which may run just now."""
     last = history.attempts[-1] if history.attempts else None
     return [
         AttemptState(

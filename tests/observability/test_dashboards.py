@@ -36,7 +36,7 @@ class Nothing:
     queues = workers = connections = tag_totals = totals
 
     def failed(self) -> Any:
-        return type("Failed", (), {"total": 0})()
+        return type("Failed", (), {"kept_by": {}})()
 
 
 @pytest.fixture(scope="module")

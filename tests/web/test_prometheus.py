@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,6 +36,9 @@ def test_it_says_what_was_counted(site: Site) -> None:
     site.keep("a")
     said = site.client().get("/metrics")
     assert said.headers["content-type"].startswith("text/plain; version=0.0.4")
+    check = ["promtool", "check", "metrics"]
+    checked = subprocess.run(check, input=said.text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
     found = samples(said.text)
     own = (f"connection={site.queue.name}", "job=app.A")
     assert found["qframe_jobs_pushed_total", *own, "queue=mail"] == 7

@@ -5,6 +5,7 @@ from django.test import AsyncClient, TransactionTestCase
 from shop.jobs import Refuse, Ship
 
 from qframe import manager
+from qframe.payload.timing import iso
 from suite.dispatching import size, work
 
 LIST = "/admin/qframe/failedjob/"
@@ -37,6 +38,10 @@ class Admin(TransactionTestCase):
         self.assertNotContains(page, "Forget the selected")
         shown = self.client.get(f"{LIST}{uuid}/change/")
         self.assertContains(shown, "ValueError")
+        (record,) = manager.default().failed_store().page(9)
+        (attempt,) = record.history.attempts
+        self.assertContains(shown, f"<td>{iso(attempt.started_at)}</td>", html=True)
+        self.assertContains(shown, f"<td>{iso(attempt.ended_at)}</td>", html=True)
         assert self.client.post(LIST, {"action": "forget", "uuid": uuid}).status_code == 403
         said = self.client.post(LIST, {"action": "retry", "uuid": uuid}, follow=True)
         self.assertContains(said, "1 of 1 failed jobs: queued again")
