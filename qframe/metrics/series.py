@@ -27,8 +27,10 @@ OUTCOMES = {
     "lost": "lost",
 }
 """The outcomes of jobs, and what each is called where they are counted for people."""
-GAUGES = ("ready", "delayed", "reserved", "buried")
-"""What is looked at once a minute, of a queue: its sizes."""
+OLDEST = "oldest"
+"""How many seconds the next job of a queue has been ready."""
+GAUGES = ("ready", "delayed", "reserved", "buried", OLDEST)
+"""What is looked at once a minute, of a queue."""
 
 UNKNOWN = "(unknown)"
 """Stands for what names no class."""

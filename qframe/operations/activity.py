@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -20,6 +20,7 @@ from qframe.metrics.kept import (
     added_up,
 )
 from qframe.metrics.series import (
+    OLDEST,
     PUSHED,
     RUN,
     STARTED,
@@ -34,6 +35,7 @@ from qframe.metrics.series import (
 FINAL = ("done", "failed", "skipped", "cancelled")
 """The outcomes after which a job is over."""
 WAITING = ("ready", "delayed", "reserved")
+N = TypeVar("N", int, float)
 _HOUR = 3600
 _DAY = 86400
 
@@ -66,6 +68,10 @@ class Trend(BaseModel):
     failed: list[int]
     wait_p95: list[float | None]
     run_p95: list[float | None]
+    ready: list[int | None]
+    """The most that a look found, in all queues; None where nobody looked."""
+    oldest_seconds: list[int | None]
+    """How long the next job of a queue had been ready, the longest that a look found."""
 
 
 class Rates(NamedTuple):
@@ -147,7 +153,23 @@ class Activity:
             failed=[each.get("failed", 0) for each in at],
             wait_p95=[WAIT.quantile(each, 0.95) for each in at],
             run_p95=[RUN.quantile(each, 0.95) for each in at],
+            ready=self._looks("ready", queue, job, sum),
+            oldest_seconds=self._looks(OLDEST, queue, job, max),
         )
+
+    def _looks(
+        self, name: str, queue: str, job: str, put: Callable[[list[int]], int]
+    ) -> list[int | None]:
+        """Give what was found by looking at queues step by step; None where nobody looked."""
+        slots = [
+            fields[name]
+            for pair, fields in self.series.items()
+            if not (pair.job or job) and queue in {"", pair.queue} and name in fields
+        ]
+        return [
+            put(found) if (found := [each[at] for each in slots if at in each]) else None
+            for at in range(self.first, self.last + 1)
+        ]
 
     def classes(self, connection: str) -> list[ClassState]:
         """Give what became of each class, that which runs most often first."""
@@ -197,10 +219,19 @@ def put_together(trends: Iterable[Trend]) -> Trend | None:
         failed=[*map(sum, zip(*(each.failed for each in several), strict=False))],
         wait_p95=[*map(_longest, zip(*(each.wait_p95 for each in several), strict=False))],
         run_p95=[*map(_longest, zip(*(each.run_p95 for each in several), strict=False))],
+        ready=[*map(_sum, zip(*(each.ready for each in several), strict=False))],
+        oldest_seconds=[
+            *map(_longest, zip(*(each.oldest_seconds for each in several), strict=False))
+        ],
     )
 
 
-def _longest(values: Iterable[float | None]) -> float | None:
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None
+
+
+def _longest(values: Iterable[N | None]) -> N | None:
     return max((each for each in values if each is not None), default=None)
 
 

@@ -264,9 +264,15 @@ class Board:
             return []
         return self._read("tag totals", 1.0, lambda: self._all(read, _is_measured))
 
-    def trend(self, hours: float = 1.0) -> Trend | None:
-        """Give what happened step by step, on all connections."""
-        return activity.put_together(each.trend() for each in self.activity(hours).values())
+    def trend(
+        self, hours: float = 1.0, connection: str = "", queue: str = "", job: str = ""
+    ) -> Trend | None:
+        """Give what happened step by step: of all, or of one connection, queue or class."""
+        return activity.put_together(
+            each.trend(queue, job)
+            for name, each in self.activity(hours).items()
+            if connection in {"", name}
+        )
 
     def deploys(self, hours: float = 1.0) -> list[DeployState]:
         """Give the deploys that were marked in the last hours, latest first."""

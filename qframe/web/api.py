@@ -57,6 +57,14 @@ class Hours(BaseModel):
     hours: Annotated[float, Field(gt=0, le=336)] = 1.0
 
 
+class TrendOf(Hours):
+    """What of so many hours: of all, or of one connection, queue or class."""
+
+    connection: str = ""
+    queue: str = ""
+    job: str = ""
+
+
 class ClassesOf(Hours):
     """The classes of so many hours that a filter chooses."""
 
@@ -355,7 +363,12 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         "What became of the jobs of each tag that is counted, named as `job`",
     ),
     "/v1/trend": Endpoint(
-        Hours, Trends, lambda board, asked: Trends(trend=board.trend(asked.hours)), "Step by step"
+        TrendOf,
+        Trends,
+        lambda board, asked: Trends(
+            trend=board.trend(asked.hours, asked.connection, asked.queue, asked.job)
+        ),
+        "Step by step",
     ),
     "/v1/deploys": Endpoint(
         Hours,

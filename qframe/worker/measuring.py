@@ -16,6 +16,8 @@ from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable
 from qframe.metrics.deploys import Deploys
 from qframe.metrics.kept import Gauge, Metrics
+from qframe.metrics.series import OLDEST
+from qframe.worker import view
 
 EVERY = 60.0
 """Seconds between two looks."""
@@ -57,4 +59,9 @@ class Measuring:
         if Capability.SIZE not in able:
             return []
         names = connection.queues() if Capability.LIST in able else self._queues
-        return [Gauge(name, asdict(connection.sizes(name))) for name in islice(names, _MOST)]
+        return [self._gauge(name) for name in islice(names, _MOST)]
+
+    def _gauge(self, queue: str) -> Gauge:
+        fields = asdict(self._connection.sizes(queue))
+        oldest = view.oldest(self._connection, queue) if fields["ready"] else 0.0
+        return Gauge(queue, fields if oldest is None else {**fields, OLDEST: round(oldest)})
