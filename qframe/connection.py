@@ -425,7 +425,7 @@ class Bulk:
             self._told.append((job, pushing))
         else:
             self._pushes.append(push_of(pushing))
-            pair = pushing.queue, pushing.message.get("job", "")
+            pair = pushing.queue, str(pushing.message.get("job"))
             self._counts[pair] = self._counts.get(pair, 0) + 1
             if events.listeners_of(events.JobQueued):
                 self._told.append((job, pushing))

@@ -11,7 +11,8 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class _Thread(threading.local):
@@ -26,6 +27,17 @@ _thread = _Thread()
 def limit_waits(seconds: float) -> None:
     """Let connections that this thread opens from now on wait no longer than this for an answer."""
     _thread.longest = seconds
+
+
+@contextmanager
+def waits_limited(seconds: float) -> Iterator[None]:
+    """Let those that this thread opens in here wait no longer than this either."""
+    before = _thread.longest
+    _thread.longest = min(before, seconds)
+    try:
+        yield
+    finally:
+        _thread.longest = before
 
 
 def limited(seconds: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import math
+import logging
 import threading
 import weakref
 from collections.abc import Mapping
@@ -13,10 +13,12 @@ from typing import Any
 from qframe.drivers import heartbeat, process, sockets
 from qframe.drivers.guard import guarded
 from qframe.drivers.heartbeat import Beat, Heartbeat
-from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.exceptions import InvalidPayload
 from qframe.metrics.kept import Metrics
 from qframe.metrics.recorder import Recorder
-from qframe.payload import envelope
+from qframe.payload import envelope, tracebacks
+
+log = logging.getLogger("qframe")
 
 EVERY = 1.0
 """Seconds between two times that a process writes what it has pushed, while it pushes."""
@@ -56,7 +58,8 @@ class Pushes:
         self._recorder.pushed(_name(message), queue, times)
         with self._mutex:
             if self._heart is None or self._heart.is_over:
-                self._begin()
+                with guarded():  # no signal is to break into the start of a thread
+                    self._begin()
 
     def _begin(self) -> None:
         """Have what is counted written."""
@@ -69,15 +72,17 @@ class Pushes:
         """Write what is not written yet; says whether there was any. Raises nothing."""
         if self._pid != process.pid() or not self._recorder.has_unwritten():
             return False
-        with suppress(BackendUnavailable), self._writing, guarded():
-            self._metrics.write(self._recorder, KEPT)
+        try:
+            with self._writing, guarded():
+                self._metrics.write(self._recorder, KEPT)
+        except Exception as error:  # noqa: BLE001 (information must never disturb the work)
+            log.debug("what was pushed cannot be written: %s", tracebacks.brief(error))
         return True
 
     def write_at_the_end(self) -> None:
         """Write it before this thread's connections are closed; waits but a moment for that."""
-        sockets.limit_waits(_PARTING)
-        self.write()
-        sockets.limit_waits(math.inf)
+        with sockets.waits_limited(_PARTING):
+            self.write()
 
     def _look(self) -> None:
         """Write, and stop doing so where there was nothing to write."""
