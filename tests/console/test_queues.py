@@ -190,7 +190,7 @@ def test_pause_and_resume_one_queue_or_all(shop: Shop) -> None:
 
 
 def test_a_pause_may_end_by_itself(shop: Shop) -> None:
-    shop.run("pause", "--for", 0.3)
+    shop.run("pause", "--for", 3)
     assert paused(shop)
     wait_for(lambda: not paused(shop), "the end of the pause")
 
