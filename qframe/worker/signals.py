@@ -26,6 +26,8 @@ class Signals(WakeUp):
     def __init__(self, *, heard: bool = True) -> None:
         super().__init__()
         self.quit = False
+        self._is_told = False
+        """Whether it was told to stop, but by SIGHUP, which may come before or after."""
         self.stop_signal = 0
         self.paused = False
         self.fired: Interruption | None = None
@@ -64,7 +66,7 @@ class Signals(WakeUp):
 
     def tell_to_stop(self) -> None:
         """Ask the worker, from any thread, to stop after its job."""
-        self.quit = True
+        self.quit = self._is_told = True
         self.tell()
 
     def end(self, error: Interruption, still: Callable[[], bool]) -> None:
@@ -121,9 +123,9 @@ class Signals(WakeUp):
     # -- handlers -------------------------------------------------------------------------------
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.quit:
+        if self._is_told:
             self._end_job(JobGivenBack("the worker was told twice to stop"), frame)
-        self.quit = True
+        self.quit = self._is_told = True
         self.stop_signal = number
 
     def _hang_up(self, number: int, _frame: FrameType | None) -> None:

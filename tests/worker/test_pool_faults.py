@@ -112,6 +112,19 @@ class TestTheParent:
         assert project.notes("end")
         assert project.empty()
 
+    def test_a_stop_and_its_death_in_one_moment_are_not_told_twice(self, project: Project) -> None:
+        """Python heeds what has come together by its number: HUP, the death, before TERM."""
+        project.push("Sleep", {"seconds": 1})
+        running = pool(project)
+        pid = int(project.wait_for_note("start")[3])
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+            os.kill(pid, number)
+        wait_for(lambda: project.notes("end"), "the end of the job")
+        assert len(project.notes("start")) == 1
+        running.signal(signal.SIGTERM)
+        assert running.wait() == 0
+        assert project.empty()
+
     def test_killed_while_its_workers_start(self, project: Project) -> None:
         running = pool(project)
         wait_for_row(running, "started")

@@ -332,7 +332,7 @@ def test_every_page_is_there_on_every_backend(project: Project, open_window: Ope
         assert page.locator("nav [aria-current=page]").inner_text() == name
     window.go("/classes")
     row = page.locator("tr", has_text="Breaks")
-    assert row.locator("td").all_inner_texts()[3] == "2"
+    assert row.locator("td").all_inner_texts()[4] == "2"
     assert "ValueError: bad *" in row.inner_text()
     window.is_clean()
 
