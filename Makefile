@@ -44,7 +44,7 @@ test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k tim
 
 test-all: $(READY) $(VENDORS) ## Run all tests, also those that are slow by nature; ARGS as above
 	@$(BIN)/python -m compileall -q qframe
-	@HISTORIES=200 $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	@HISTORIES=$${HISTORIES:-200} $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 test-other: ## Run what needs no server on the newest other Python found (pyenv, PATH)
 	@sh scripts/other_python.sh

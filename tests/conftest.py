@@ -182,7 +182,8 @@ _SNAPSHOT = "mariadb with innodb_snapshot_isolation"
 _SHOPS = [
     "sqlite",
     "postgres",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mariadb", _SNAPSHOT)),
+    pytest.param("mariadb", marks=pytest.mark.slow),
+    pytest.param(_SNAPSHOT, marks=[pytest.mark.slow, pytest.mark.long]),
 ]
 
 
@@ -203,7 +204,10 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
         yield stack.enter_context(opened(server.url_at()))
 
 
-_OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "redis cluster")]
+_OTHERS = [
+    pytest.param("postgresql", marks=pytest.mark.slow),
+    pytest.param("redis cluster", marks=[pytest.mark.slow, pytest.mark.long]),
+]
 
 
 @pytest.fixture(params=["database", "redis", "beanstalkd", *_OTHERS])

@@ -34,7 +34,10 @@ def alerts(hook: Hook, *rules: str, timeout: float = 10) -> str:
 Make = Callable[[str], Project]
 
 
-@pytest.fixture(params=["sqlite", "redis", pytest.param("postgresql", marks=pytest.mark.long)])
+_LONG = ("redis", "postgresql")
+
+
+@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=pytest.mark.long) for name in _LONG)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Give what makes a project on each kind of backend."""
     made: list[Project] = []

@@ -120,7 +120,14 @@ def test_a_task_whose_worker_is_killed_runs_again(shop: DjangoShop) -> None:
     assert workers[0].endswith(f":{began.read_text()}")
 
 
-@pytest.mark.parametrize("options", [(), ("--concurrency", "4"), ("--isolate",)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--concurrency", "4"), marks=pytest.mark.long),
+        pytest.param(("--isolate",), marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("more", [{}, pytest.param(KEPT, marks=pytest.mark.long)])
 def test_the_database_was_away(
     own_postgres: PostgresServer, tmp_path: Path, more: dict[str, Any], options: tuple[str, ...]

@@ -31,7 +31,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         quick = "database" if "two_managers" in marked else "memory"
         marks = [] if "every_backend" in marked else [pytest.mark.slow]
         others = [pytest.param(name, marks=marks) for name in _SERVERS if name != quick]
-        others += [pytest.param(name, marks=pytest.mark.slow) for name in _REPEATED]
+        others += [
+            pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in _REPEATED
+        ]
         metafunc.parametrize("backend", [quick, *others], indirect=True)
 
 

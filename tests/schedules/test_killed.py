@@ -51,10 +51,13 @@ signal.pause()
 """
 
 
-_LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("postgresql", "redis cluster")]
+_LONG = [
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("postgresql", "mariadb", "redis cluster")
+]
 
 
-@pytest.fixture(params=["database", "redis", "beanstalkd", "mariadb", *_LONG])
+@pytest.fixture(params=["database", "redis", "beanstalkd", *_LONG])
 def ticking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
     """Give a project with schedules of every second on each backend."""
     settings: dict[str, Any] = settings_of(request)

@@ -63,8 +63,15 @@ def asked(window: Window) -> str:
     return "/confirm/clear?connection=database&queue=mail&back=/queues"
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(
+    ("width", "look"),
+    [
+        (1280, "light"),
+        (360, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
+        pytest.param(360, "light", marks=pytest.mark.long),
+    ],
+)
 def test_axe_finds_nothing(
     served: str, bare: str, open_window: Open, look: str, width: int
 ) -> None:
