@@ -4,8 +4,8 @@ A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis a
 `on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
-So a test is `slow` on Redis and `long` on beanstalkd. One marked `every_backend` is neither, and
-runs on PostgreSQL, too, where it is `slow`.
+So a test is `slow` on Redis, or `long` where it shows nothing of backends, and `long` on
+beanstalkd. One marked `every_backend` is neither, and runs on PostgreSQL, too, where it is `slow`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "embedded_only: about the database's file")
 
 
+_ABOVE = {
+    *("test_attempts", "test_awaiting", "test_job_logs", "test_listeners", "test_middleware"),
+    *("test_pauses", "test_presence", "test_scaling", "test_sealed", "test_status"),
+    *("test_supervise", "test_tracing", "test_usage", "test_isolation_same"),
+}
+"""What these show is above the backends, all of which a worker drives by one contract."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     too = metafunc.definition.get_closest_marker("on_redis_too")
     embedded = metafunc.definition.get_closest_marker("embedded_only")
@@ -39,7 +47,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.definition.get_closest_marker("on_beanstalkd_too") and not left_out:
             backends.append("beanstalkd")
         slow = metafunc.definition.get_closest_marker("every_backend") is None
-        marks = {"redis": [pytest.mark.slow], "beanstalkd": [pytest.mark.slow, pytest.mark.long]}
+        long = [pytest.mark.slow, pytest.mark.long]
+        above = metafunc.module.__name__.rpartition(".")[2] in _ABOVE
+        marks = {"redis": long if above else [pytest.mark.slow], "beanstalkd": long}
         others = [pytest.param(name, marks=marks[name] if slow else []) for name in backends[1:]]
         if not slow:
             others.append(pytest.param("postgresql", marks=pytest.mark.slow))
