@@ -6,6 +6,7 @@ import atexit
 import logging
 import threading
 import weakref
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,7 @@ EVERY = 1.0
 """Seconds between two times that a process writes what it has pushed, while it pushes."""
 KEPT = 86400.0
 """Seconds a part of a producer is kept that nobody puts together: no worker runs."""
+_MOST = 10_000
 _PARTING = 2.0
 """Seconds an answer is waited for when the process ends."""
 
@@ -45,6 +47,8 @@ class Pushes:
     def _begin_anew(self) -> None:
         self._pid = process.pid()
         self._recorder = Recorder()
+        self._pushed: deque[tuple[str, object, int]] = deque()
+        """What is not in there yet: to count each at its push was a twentieth of a dispatch."""
         self._heart: Heartbeat | None = None
         self._beat: Beat | None = None
         self._mutex = threading.Lock()
@@ -55,25 +59,44 @@ class Pushes:
         """Count that jobs with such a payload were pushed to a queue."""
         if self._pid != process.pid():  # a forked child: what was counted is its parent's
             self._begin_anew()
-        self._recorder.pushed(_name(message), queue, times)
-        with self._mutex:
-            if self._heart is None or self._heart.is_over:
-                with guarded():  # no signal is to break into the start of a thread
-                    self._begin()
+        self._pushed.append((queue, message.get("job"), times))
+        if self._heart is None or self._heart.is_over:
+            with guarded(), self._mutex:  # no signal is to break into the start of a thread
+                self._begin()
+        if len(self._pushed) >= _MOST:
+            with guarded():
+                self._take_in()
+
+    def _take_in(self) -> None:
+        """Count what was pushed since that was last done."""
+        counts: Counter[tuple[str, str]] = Counter()
+        with suppress(IndexError):
+            while True:
+                queue, job, times = self._pushed.popleft()
+                counts[queue, _name(job)] += times
+        for (queue, name), times in counts.items():
+            self._recorder.pushed(name, queue, times)
+
+    @property
+    def _is_written(self) -> bool:
+        return not self._pushed and not self._recorder.has_unwritten()
 
     def _begin(self) -> None:
-        """Have what is counted written."""
+        """Have what is counted written, unless somebody does that."""
         heart = heartbeat.current()
+        if self._heart is not None and not self._heart.is_over:
+            return
         with suppress(RuntimeError):  # no thread can be had: the next push tries again
             self._beat = heart.add(EVERY, self._look)
             self._heart = heart
 
     def write(self) -> bool:
         """Write what is not written yet; says whether there was any. Raises nothing."""
-        if self._pid != process.pid() or not self._recorder.has_unwritten():
+        if self._pid != process.pid() or self._is_written:
             return False
         try:
             with self._writing, guarded():
+                self._take_in()
                 self._metrics.write(self._recorder, KEPT)
         except Exception as error:  # noqa: BLE001 (information must never disturb the work)
             log.debug("what was pushed cannot be written: %s", tracebacks.brief(error))
@@ -90,9 +113,12 @@ class Pushes:
             return
         with self._mutex:
             heart, beat = self._heart, self._beat
-            if heart is None or beat is None or self._recorder.has_unwritten():
+            if heart is None or beat is None:
                 return
-            self._heart = self._beat = None
+            self._heart = None  # who pushes from now on begins anew
+            if not self._is_written:
+                self._heart = heart
+                return
         heart.drop(beat)
         if heart.ends_without_beats:
             self._metrics.store.backend.close()
@@ -104,12 +130,11 @@ def write_all() -> None:
         each.write_at_the_end()
 
 
-def _name(message: Mapping[str, Any]) -> str:
-    name = message.get("job")
-    if isinstance(name, str) and "@" not in name:
-        return name
+def _name(job: object) -> str:
+    if isinstance(job, str) and "@" not in job:
+        return job
     try:
-        return envelope.job_name(message)
+        return envelope.job_name({"job": job})
     except InvalidPayload:
         return ""
 
