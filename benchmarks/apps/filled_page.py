@@ -38,6 +38,8 @@ _CALLS = (
 PAGES = {
     "overview": "/",
     "queues": "/queues",
+    "jobs of all queues": "/jobs",
+    "jobs of all queues, filtered": "/jobs?filter=args.user:7",
     "waiting jobs": "/jobs?queue=mail",
     "waiting jobs, filtered": "/jobs?queue=mail&filter=args.user:7",
     "failed by cause": "/failed",
