@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from prometheus_client.core import Metric
 
 from qframe.metrics.series import OUTCOMES
 from qframe.web.prometheus import _Collector
+from tests.support import promtool
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -113,14 +112,10 @@ def test_panels_do_not_lie_on_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None and "CI" not in os.environ, reason="promtool is not installed"
-)
+@promtool.needed
 def test_promtool_accepts_the_rules_and_they_fire(tmp_path: Path) -> None:
     shutil.copy(ALERTS, tmp_path / "alerts.yml")
     shutil.copy(HERE / "alerts_test.yml", tmp_path / "alerts_test.yml")
     for words in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(
-            ["promtool", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        code, out, err = promtool.run(*words, folder=tmp_path)
+        assert code == 0, out + err
