@@ -6,9 +6,10 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
@@ -19,6 +20,7 @@ from pydantic import (
     Field,
     FilePath,
     PositiveInt,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     model_validator,
@@ -40,6 +42,11 @@ QueueName = Annotated[str, AfterValidator(queue_name)]
 QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
 
 FILE = "qframe.toml"
+_PROJECT = "pyproject.toml"
+_PREFIX = "QFRAME_"
+_NAMES_A_FILE = "QFRAME_CONFIG"
+_SHOWN = 3
+"""So many variables of the environment are named where it is said what was read."""
 DATABASE_FILE = "qframe.sqlite3"
 """Where jobs wait, under the root, where nothing is configured."""
 
@@ -514,6 +521,42 @@ BUILT_IN: dict[str, type[ConnectionSettings]] = {
 }
 
 
+class Origin(NamedTuple):
+    """Where settings came from: a file, or a framework; from neither where both are missing."""
+
+    file: Path | None = None
+    framework: str = ""
+    """What a framework calls them, such as `settings.QFRAME`."""
+    looked_in: Path | None = None
+    """The folder from which a file was looked for upward; None: none was looked for."""
+    variables: tuple[str, ...] = ()
+    """The variables of the environment that are settings."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether a file was looked for, and none found."""
+        return self.looked_in is not None and not (self.file or self.framework)
+
+    def described(self) -> str:
+        """Say in a line what was read; what follows from nothing is said, too."""
+        read = str(self.file or self.framework)
+        if self.is_nothing:
+            read = f"none: neither {FILE} nor [tool.qframe] in {self.looked_in} or above"
+        shown = ", ".join(self.variables[:_SHOWN])
+        more = len(self.variables) - _SHOWN
+        variables = f"{shown} and {more} more" if more > 0 else shown
+        return ", and ".join(filter(None, (read or "none", variables)))
+
+    def ignored(self) -> list[Path]:
+        """Give the files that would count if what was read were not there, the nearest first."""
+        found = []
+        for path in _candidates(self.looked_in or Path.cwd()):
+            with suppress(ConfigurationError):  # of somebody else, who may leave it unreadable
+                if path != self.file and read(path) is not None:
+                    found.append(path)
+        return found
+
+
 class Settings(BaseSettings):
     """All settings of a process. Give it to `QueueManager`, or let that load it.
 
@@ -562,6 +605,16 @@ class Settings(BaseSettings):
     otel: OtelSettings = OtelSettings()
     alerts: AlertSettings = AlertSettings()
     root: Path = Field(default_factory=Path.cwd)
+    _origin: Origin = PrivateAttr(default=Origin())
+
+    @property
+    def origin(self) -> Origin:
+        """Where `load` found them."""
+        return self._origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        self._origin = origin
 
     @model_validator(mode="after")
     def _has_what_alerts_need(self) -> Self:
@@ -632,14 +685,15 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     """
     file = file or os.environ.get("QFRAME_CONFIG")
     given = source() if source is not None and not file else None
-    path = Path(file) if file else None if given else find(Path.cwd())
+    here = Path.cwd()
+    path = Path(file) if file else None if given else find(here)
     values = (read(path) or {}) if path is not None else dict(given[1]) if given else {}
     if isinstance(root := values.setdefault("root", "."), str):
         values["root"] = (path.resolve().parent if path is not None else Path.cwd()) / root
     _check_environment()
     _file_settings.update(values)
     try:
-        return Settings(**over)
+        settings = Settings(**over)
     except ValidationError as error:
         where = path.name if path is not None else given[0] if given else "settings"
         raise ConfigurationError(describe(error, Settings, where)) from None
@@ -647,13 +701,23 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
         raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
     finally:
         _file_settings.clear()
+    found = None if path is None else path.absolute()
+    looked_in = None if over and found is None and not given else here
+    settings.origin = Origin(found, given[0] if given else "", looked_in, _variables())
+    return settings
+
+
+def _variables() -> tuple[str, ...]:
+    """Name the variables of the environment that are settings."""
+    names = (name for name in os.environ if name.upper().startswith(_PREFIX))
+    return tuple(sorted(name for name in names if name.upper() != _NAMES_A_FILE))
 
 
 def _check_environment() -> None:
     known = {name.upper() for name in Settings.model_fields} | {"CONFIG"}
     for variable in os.environ:
-        if variable.upper().startswith("QFRAME_"):
-            key = variable.upper().removeprefix("QFRAME_").split("__")[0]
+        if variable.upper().startswith(_PREFIX):
+            key = variable.upper().removeprefix(_PREFIX).split("__")[0]
             if key not in known:
                 raise ConfigurationError(
                     f"in the environment: unknown variable {variable}{nearest(key, known)}"
@@ -662,13 +726,13 @@ def _check_environment() -> None:
 
 def find(start: Path) -> Path | None:
     """Find the nearest `qframe.toml`, or pyproject.toml with `[tool.qframe]`, at or above."""
+    return next((path for path in _candidates(start) if read(path) is not None), None)
+
+
+def _candidates(start: Path) -> Iterator[Path]:
+    """Give the files at and above a folder that may hold settings, those that count first."""
     for folder in (start, *start.parents):
-        if (folder / FILE).is_file():
-            return folder / FILE
-        project = folder / "pyproject.toml"
-        if project.is_file() and read(project) is not None:
-            return project
-    return None
+        yield from filter(Path.is_file, (folder / FILE, folder / _PROJECT))
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -682,7 +746,7 @@ def read(path: Path) -> dict[str, Any] | None:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigurationError(f"{path}: {one_line(str(error))}") from None
-    for key in ("tool", "qframe") if path.name == "pyproject.toml" else ():
+    for key in ("tool", "qframe") if path.name == _PROJECT else ():
         if key not in values:
             return None
         values = values[key]

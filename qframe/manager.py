@@ -76,7 +76,7 @@ class QueueManager:
             self.settings = settings
         else:
             self.settings = config.load(**settings) if settings is not None else config.load()
-        project.set_root(self.settings.root)
+        project.set_root(self.settings.root, assumed=self.settings.origin.is_nothing)
         self.registry = Registry(self.settings.jobs)
         self.keyring = Keyring([key.get_secret_value() for key in self.settings.encryption_keys])
         self.signer = _signer(self.settings)

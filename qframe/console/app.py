@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import typer
 
@@ -30,6 +31,7 @@ from qframe.console import (
     work,
     workers,
 )
+from qframe.console.place import say_hint
 from qframe.console.text import say_error
 from qframe.exceptions import (
     BackendUnavailable,
@@ -103,7 +105,7 @@ def main() -> None:
         else:
             _check_words(words)
             alone = words in ([], ["schedule"])
-            code = app([*words, "--help"] if alone else words, standalone_mode=False)
+            code = _helped(words) if alone else app(words, standalone_mode=False)
     except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:
@@ -124,6 +126,13 @@ def main() -> None:
             raise
         code = say_error(error.format_message(), USAGE)
     sys.exit(code)
+
+
+def _helped(words: Sequence[str]) -> int:
+    """Print help, beside which command is likely meant in a framework's project."""
+    say_hint(Path.cwd(), " ".join(words))
+    app([*words, "--help"], standalone_mode=False)
+    return 0
 
 
 def _check_words(words: Sequence[str]) -> None:

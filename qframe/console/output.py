@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import typer
 
 from qframe import events
+from qframe.console.place import Place
 from qframe.console.text import as_json, encodable
 from qframe.contracts import Job
 from qframe.exceptions import InvalidPayload
@@ -65,9 +66,9 @@ class Output:
     # -- the worker -----------------------------------------------------------------------------
 
     def header(
-        self, connection: str, options: WorkerOptions, queues: Sequence[str], **more: object
+        self, where: Place, options: WorkerOptions, queues: Sequence[str], **more: object
     ) -> None:
-        """Say what is worked, and how."""
+        """Say what is worked, and how, and by which configuration."""
         if self.quiet:
             return
         facts = {
@@ -79,10 +80,12 @@ class Output:
             "pid": os.getpid(),
         }
         if self.as_json:
-            self._write_json("starting", connection=connection, **facts)
+            self._write_json("starting", connection=where.title(), **facts, **where.fields())
         else:
             told = "  ".join(f"{key} {value}" for key, value in facts.items())
-            self._write(f"  qframe  {connection}  {told}")
+            self._write(f"  qframe  {where.first_line()}  {told}")
+            for key, text in where.lines():
+                self._write(f"  {key:<6}  {text}")
 
     def closing(self, reason: str, outcomes: Mapping[str, int]) -> None:
         """Say why the worker ended, and how often each outcome came."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from qframe.console import title
+from qframe.console import place, title
 from qframe.console.output import Output, duration
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
@@ -59,6 +59,7 @@ def run(
     """Run the pool and give its exit code."""
     queues.settings.listeners = {}  # they are the workers': nothing of the application is imported
     connection = options.connection or queues.settings.default
+    where = place.of(queues, "work", connection)
     queues.settings.connection(connection)
     workers = size.workers or 1
     entry = roster.introduced_pool(options, connection, workers, size.least or 1, size.most)
@@ -75,7 +76,7 @@ def run(
         stop_timeout=stop_timeout,
         changes=changes,
     )
-    output.header(connection, options, options.queues, workers=workers)
+    output.header(where, options, options.queues, workers=workers)
     code = made.run()
     if code != USAGE:  # else a worker has said it, and that is enough
         reason = StopReason.INTERRUPTED if made.was_stopped else "all have ended"

@@ -11,6 +11,7 @@ import typer
 from qframe.console.connections import configured
 from qframe.console.options import Config
 from qframe.console.output import duration
+from qframe.console.place import origin_fields, say_configuration
 from qframe.console.text import as_json, say
 from qframe.contracts.outbox import Outbox
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -68,7 +69,11 @@ def _run(queues: QueueManager, outbox: Outbox, *, until_empty: bool, as_lines: b
 
     began = time.monotonic()
     made = Relay(queues, outbox, lost, back)
-    _say(f"relaying {outbox.described()}", "starting", as_lines=as_lines, outbox=outbox.described())
+    where = outbox.described()
+    more = origin_fields(queues.settings.origin)
+    _say(f"relaying {where}", "starting", as_lines=as_lines, outbox=where, **more)
+    if not as_lines:
+        say_configuration(queues, "relay")
     with WakeUp() as wake:
         stops: list[int] = []
         wake.hear(STOPS, lambda number, _: stops.append(number))

@@ -12,10 +12,12 @@ from qframe import config as configuration
 from qframe.alerts import channels
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
+from qframe.console.place import hint, origin_fields
 from qframe.console.text import say, say_error, say_json
+from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
-from qframe.operations import unsafe
+from qframe.operations import names, unsafe
 from qframe.payload import encryption
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
@@ -113,13 +115,17 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
     except ConfigurationError as error:
         trouble = str(error)
     if as_json:
-        said = {"root": str(queues.settings.root), "connections": rows, "jobs": trouble or "ok"}
+        settings = queues.settings
+        said = {"root": str(settings.root), **origin_fields(settings.origin)}
+        said |= {"ignored": [str(each) for each in settings.origin.ignored()]}
+        said |= {"connections": rows, "jobs": trouble or "ok"}
         bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
         alerts: dict[str, Any] = {}
         if queues.settings.alerts.rules:
             alerts["rules"] = queues.settings.alerts.rules
             alerts["told"] = channels.by_name(queues.settings.alerts)
         more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
+        more["note"] = hint(settings.root, "work")
         say_json(said | {key: value for key, value in more.items() if value})
     else:
         _print(queues, rows, trouble)
@@ -142,6 +148,8 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         row["answer"] = health.version
         row["ms"] = round((time.monotonic() - began) * 1000, 1)
         row["warnings"] = [each.text for each in unsafe.of_connection(queues, queue, health)]
+        if Capability.RESERVE in queue.capabilities:
+            row["warnings"] += names.unlikely(queues, queue)
     except BackendUnavailable as error:
         asked_for = name in settings.connections or name == settings.default
         row["error" if asked_for else "unused"] = str(error)
@@ -150,9 +158,18 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
     return row
 
 
+def _print_place(settings: configuration.Settings) -> None:
+    say(f"root     {settings.root}")
+    say(f"config   {settings.origin.described()}")
+    for path in settings.origin.ignored():
+        say(f"ignored  {path}: another configuration is read")
+    if note := hint(settings.root, "work"):
+        say(f"note     {note}")
+
+
 def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> None:
     settings = queues.settings
-    say(f"root     {settings.root}")
+    _print_place(settings)
     say(f"default  {settings.default}")
     say(f"jobs     {', '.join(settings.jobs) or 'any job defined under the root'}")
     for name, of in settings.queues.items():

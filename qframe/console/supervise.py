@@ -13,7 +13,7 @@ import typer
 from qframe import events
 from qframe.config import SupervisorSettings
 from qframe.connection import Connection
-from qframe.console import title
+from qframe.console import place, title
 from qframe.console.connections import configured
 from qframe.console.options import Config
 from qframe.console.output import Output
@@ -137,6 +137,7 @@ def _alone(
     options, plan = described(name, queues)
     told = queues.settings.supervisors[name]
     connection = options.connection or queues.settings.default
+    where = place.of(queues, _COMMAND, connection)
     report = PoolReport(output)
 
     def scaled(change: Change) -> None:
@@ -166,7 +167,7 @@ def _alone(
         member=member,
     )
     output.header(
-        connection, options, plan.queues, supervisor=name, balance=plan.balance,
+        where, options, plan.queues, supervisor=name, balance=plan.balance,
         processes=f"{least} to {plan.most}",
     )  # fmt: skip
     return _ended(pool, output, member)

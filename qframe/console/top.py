@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from qframe import config as configuration
+from qframe.console import place
 from qframe.console.connections import configured
 from qframe.console.options import Config
 from qframe.console.text import encodable, say, screen, table
@@ -88,7 +89,10 @@ def top(
 
 def state() -> int:
     """Say how everything stands, in ten lines; gives the exit code."""
-    for each in _texts(Board(configured(None)))[: _LINES - 1]:
+    queues = configured(None)
+    where = place.of(queues, "")
+    lines = [where.first_line(), *(f"{key}  {text}" for key, text in where.lines())]
+    for each in [*lines, *_texts(Board(queues))][: _LINES - 1]:
         say(each)
     say("qframe --help lists the commands; qframe top and qframe web show more")
     return 0

@@ -12,6 +12,7 @@ import typer
 
 from qframe.console.connections import configured
 from qframe.console.options import Config
+from qframe.console.place import say_configuration
 from qframe.console.text import say
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
@@ -51,7 +52,7 @@ def web(
         page = app(queues, Passwords(*guards, access), challenge=True)
     else:
         page = app(queues, lambda _: Visitor("somebody on this machine", access), local=True)
-    _serve(page, host, port, "qframe web")
+    _serve(queues, page, host, port, "web")
 
 
 def metrics(
@@ -73,7 +74,7 @@ def metrics(
     guards = _passwords(queues)
     _check(host, bool(guards))
     page = metrics_app(queues, Passwords(*guards, "read") if guards else None)
-    _serve(page, host, port, "qframe metrics", "/metrics")
+    _serve(queues, page, host, port, "metrics", "/metrics")
 
 
 def _passwords(queues: QueueManager) -> tuple[str | None, str | None] | None:
@@ -97,13 +98,16 @@ def _check(host: str, guarded: bool) -> None:
         )
 
 
-def _serve(page: ASGIApp, host: str, port: int, what: str, path: str = "/") -> None:
+def _serve(
+    queues: QueueManager, page: ASGIApp, host: str, port: int, command: str, path: str = "/"
+) -> None:
     import uvicorn  # noqa: PLC0415 (as above)
 
     listening = _bound(host, port)
     with listening:
         shown = f"[{host}]" if ":" in host else host
-        say(f"{what} on http://{shown}:{listening.getsockname()[1]}{path}")
+        say_configuration(queues, command)
+        say(f"qframe {command} on http://{shown}:{listening.getsockname()[1]}{path}")
         settings = uvicorn.Config(
             page,
             log_level="warning",

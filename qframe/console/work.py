@@ -13,15 +13,18 @@ from typing import Annotated
 
 import typer
 
-from qframe.console import pool, title
+from qframe.console import place, pool, title
 from qframe.console.connections import configured
 from qframe.console.options import Config
 from qframe.console.output import Output, short
+from qframe.console.place import Place
 from qframe.exceptions import ConfigurationError
 from qframe.jobs.current import JobLogFilter
-from qframe.worker import Worker, WorkerOptions, queues
+from qframe.worker import Worker, WorkerOptions
 from qframe.worker.pool.child import PoolMember
+from qframe.worker.queues import bounded
 
+_COMMAND = "work"
 _SWITCH = 0.0005
 """Seconds a thread that wants to run waits for one that does: a job that came, for the thread that
 keeps leases, or tells of the worker."""
@@ -91,7 +94,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     if sys.platform == "win32":
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
     member = PoolMember.joined()
-    names, bounds = queues.bounded([part.strip() for part in queue.split(",")] if queue else ())
+    names, bounds = bounded([part.strip() for part in queue.split(",")] if queue else ())
     options = WorkerOptions(
         connection=connection,
         queues=names,
@@ -121,10 +124,12 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     if member is None and (workers is not None or watch):
         output = Output(as_json=as_json, quiet=quiet)
         return pool.run(size, stop_timeout, options, configured(config), output, watch=watch)
-    worker = Worker(configured(config), options)
+    queues = configured(config)
+    where = place.of(queues, _COMMAND, connection) if member is None else None
+    worker = Worker(queues, options)
     worker.member = member
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose, overlapping=overlapping)
-    return _run(worker, output)
+    return _run(worker, output, where)
 
 
 def _log(level: int, *, naming_jobs: bool) -> None:
@@ -146,11 +151,10 @@ def _name_job(record: logging.LogRecord) -> bool:
     return True
 
 
-def _run(worker: Worker, output: Output) -> int:
+def _run(worker: Worker, output: Output, where: Place | None) -> int:
     options = worker.options
-    if worker.member is None:  # else the pool says it for all
-        connection = f"{worker.connection.name} ({worker.connection.described()})"
-        output.header(connection, options, queues=worker.queues)
+    if where is not None:  # else the pool says it for all
+        output.header(where, options, queues=worker.queues)
     title.show(worker)
     _leave_quietly(worker)
     worker.load()

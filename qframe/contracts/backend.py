@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from qframe.contracts.queue import Sizes
@@ -361,9 +362,20 @@ class Backend(ABC):
     def described(self) -> str:
         """Say in a few words where the messages are, never with a password."""
 
+    def path(self) -> Path | None:
+        """Give the file that the messages are in, by its full path; None: they are in no file."""
+        return None
+
     @abstractmethod
     def check(self) -> Health:
         """Ask for a sign of life."""
+
+    def queues_elsewhere(self) -> dict[str, list[str]]:
+        """Name the queues that others have in the same place, by what tells them from its own.
+
+        That is Redis' prefix. It may take some seconds, and need not find all.
+        """
+        return {}
 
     def migrate(self) -> list[Change] | None:
         """Make what is missing of its tables; gives what was done, None where it has no tables.

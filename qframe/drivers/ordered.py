@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, get_args
 
 from qframe.contracts import step as op
@@ -351,6 +352,12 @@ class OrderedBackend(Backend):
 
     def described(self) -> str:
         return self.messages.described()
+
+    def path(self) -> Path | None:
+        return self.messages.path()
+
+    def queues_elsewhere(self) -> dict[str, list[str]]:
+        return self.messages.queues_elsewhere()
 
     def check(self) -> Health:
         return self.messages.check()

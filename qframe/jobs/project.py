@@ -10,12 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _root: Path | None = None
+_is_assumed = False
 
 
-def set_root(root: Path) -> None:
-    """Make `root` the folder this process's jobs live under."""
-    global _root  # noqa: PLW0603 (one project per process, like the working directory)
-    _root = root.resolve()
+def set_root(root: Path, *, assumed: bool = False) -> None:
+    """Make `root` the folder this process's jobs live under.
+
+    `assumed`: nothing says so, it is the working directory.
+    """
+    global _root, _is_assumed
+    _root, _is_assumed = root.resolve(), assumed
+
+
+def is_assumed() -> bool:
+    """Whether the root is the working directory since nothing is configured."""
+    return _is_assumed
 
 
 def root() -> Path:

@@ -180,6 +180,7 @@ def test_an_interrupt_is_no_traceback(shop: Shop, monkeypatch: pytest.MonkeyPatc
 
 
 def test_output_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "qframe.toml").touch()
     program = "import sys; sys.argv[0] = 'qframe'; from qframe.console.app import main; main()"
     reader, writer = os.pipe()
     os.close(reader)

@@ -197,7 +197,9 @@ def test_qframe_by_itself_says_how_everything_stands_in_ten_lines(
         assert shown.ended() == 0
         lines = shown.text().splitlines()
         assert 3 <= len(lines) <= 10
-        assert lines[0].startswith("ready 3")
+        assert lines[0].startswith("database (")
+        assert lines[1].startswith("config  ")
+        assert lines[2].startswith("ready 3")
         assert any("no worker works on database:mail" in line for line in lines)
 
 

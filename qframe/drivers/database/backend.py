@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from sqlalchemy import select
 
@@ -259,6 +260,9 @@ class DatabaseBackend(Backend):
 
     def described(self) -> str:
         return shown(self.database.url)
+
+    def path(self) -> Path | None:
+        return self.database.path
 
     def check(self) -> Health:
         database, due = self.database, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from sqlalchemy import (
     func,
     select,
 )
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
@@ -37,6 +39,9 @@ from qframe.drivers.database.migrate import migrate
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
 from qframe.drivers.guard import guarded
+from qframe.jobs import project
+
+log = logging.getLogger("qframe")
 
 _TICK = 4
 """Microseconds between two times at least: what is between orders the operations of a step."""
@@ -67,12 +72,15 @@ class Database:
         self.is_sqlite = self.kind == "sqlite"
         self.is_postgresql = self.kind == "postgresql"
         self.is_mysql = self.kind in {"mysql", "mariadb"}
+        self.path = Path(str(self.url.database)) if self.is_sqlite else None
         self.schema = Schema(settings)
         self.engine = make_engine(self.url, settings)
         self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
         self.is_psycopg = self.is_postgresql and self.url.get_driver_name() == "psycopg"
         self.pools_sessions = settings.listen is True
         """Whether a pooler, where one is between, is known to keep a session together."""
+        self.is_given = Path(make_url(settings.url).database or "").is_absolute()
+        """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self._thread = _Thread(self)
         self._own_opening = threading.Lock()
@@ -154,18 +162,30 @@ class Database:
     def open(self, session: Session) -> Connection:
         """Open a connection; the first one to SQLite makes the tables."""
         with self._opening():
+            is_new = self.is_sqlite and self.file() is None
             connection = self.engine.connect()
             try:
                 if self.is_sqlite and not self._ready:
                     check_version(self.engine)
                     migrate(connection, self.schema)
                     self._ready = True
+                    if is_new:
+                        self._tell_of_new_file()
             except BaseException:
                 connection.close()
                 raise
             if self.is_sqlite:
                 forks.add(session)
         return connection
+
+    def _tell_of_new_file(self) -> None:
+        """Say where a new database is: loudly where nothing but the working directory says so."""
+        if self.is_given or not project.is_assumed():
+            log.info("created the database %s", self.path)
+        else:
+            log.warning(
+                "created the database %s: no qframe.toml in %s or above", self.path, project.root()
+            )
 
     def migrate(self) -> list[Change]:
         """Make what is missing of the tables; gives what was done."""
@@ -197,7 +217,7 @@ class Database:
     def file(self) -> object:
         """Tell the SQLite file from another that later has its name."""
         try:
-            found = Path(str(self.url.database)).stat()
+            found = Path(str(self.path)).stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
@@ -67,9 +66,9 @@ def database_url(settings: DatabaseSettings) -> URL:
 
 
 def shown(url: URL) -> str:
-    """Name a database without its password."""
+    """Name a database without its password, an SQLite file by its full path."""
     if url.get_backend_name() == "sqlite":
-        return Path(str(url.database)).name
+        return str(url.database)
     return url.render_as_string(hide_password=True)
 
 

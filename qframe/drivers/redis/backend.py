@@ -31,7 +31,7 @@ from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
 from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
-from qframe.drivers.redis.keys import Keys, QueueKeys
+from qframe.drivers.redis.keys import ANY_QUEUE, Keys, QueueKeys, prefix_and_queue
 from qframe.drivers.redis.pool import Pool
 from qframe.drivers.redis.steps import RedisSteps
 from qframe.drivers.redis.told import ToldApply, ToldStart, ToldSteps, start_of
@@ -52,6 +52,10 @@ _FIND = 1000
 _FIND_MOST = 8000
 _QUICK = 0.005
 """Seconds for which a script may keep others from the server."""
+_LOOK_ELSEWHERE = 2.0
+"""Seconds for which queues under other prefixes are looked for."""
+_ELSEWHERE = 20
+"""So many prefixes are named at most, and queues of each."""
 _LISTS = {Place.READY, Place.BURIED}
 """Places that are lists; the others are sorted sets."""
 _DRIFT = 0.0005
@@ -542,6 +546,17 @@ class RedisBackend(RedisFacts, Backend):
 
     def check(self) -> Health:
         return checks.health(self.pool.of(self.keys.facts), self.settings)
+
+    def queues_elsewhere(self) -> dict[str, list[str]]:
+        found: dict[str, set[str]] = {}
+        for key in self.pool.scan(ANY_QUEUE, _LOOK_ELSEWHERE):
+            prefix, queue = prefix_and_queue(key)
+            is_wanted = queue and prefix != self.settings.prefix and len(found) < _ELSEWHERE
+            if is_wanted and len(found.get(prefix, ())) < _ELSEWHERE:
+                (kind,) = self.pool.of(key).ask(command("TYPE", key))
+                if kind in {b"list", b"zset"}:
+                    found.setdefault(prefix, set()).add(queue)
+        return {prefix: sorted(found[prefix]) for prefix in sorted(found)}
 
     def close(self) -> None:
         self.pool.close()

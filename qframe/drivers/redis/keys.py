@@ -103,6 +103,19 @@ class Keys:
         return name.removesuffix(self._end)
 
 
+ANY_QUEUE = "*queues:*"
+"""The pattern that matches the keys of queues under any prefix."""
+_OWN = "qframe:notes:"
+
+
+def prefix_and_queue(key: str) -> tuple[str, str]:
+    """Give the prefix of a key of this pattern, and the queue; no queue where it is a note's."""
+    prefix, _, name = key.partition("queues:")
+    for end in _ENDS:
+        name = name.removesuffix(end)
+    return prefix, "" if _OWN in prefix else name.removeprefix("{").removesuffix("}")
+
+
 def escaped(text: str) -> str:
     """Write text so that a pattern means it literally."""
     return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -82,17 +84,20 @@ class Pool:
                 connection.close()
             own.connections.clear()
 
-    def scan(self, pattern: str) -> set[str]:
-        """Name the keys a pattern matches, on all nodes of a Cluster."""
-        if not self._by_key:
-            return _scanned(self.of("").ask, pattern)
-        return self._with_nodes(partial(self._scanned_everywhere, pattern))
+    def scan(self, pattern: str, seconds: float = math.inf) -> set[str]:
+        """Name the keys a pattern matches, on all nodes of a Cluster; those found in some seconds.
 
-    def _scanned_everywhere(self, pattern: str) -> set[str]:
+        That is for each node.
+        """
+        if not self._by_key:
+            return _scanned(self.of("").ask, pattern, seconds)
+        return self._with_nodes(partial(self._scanned_everywhere, pattern, seconds))
+
+    def _scanned_everywhere(self, pattern: str, seconds: float) -> set[str]:
         found: set[str] = set()
         for address in self.server.addresses():
             with self._wire_to(address) as wire:
-                found |= _scanned(partial(_asked, wire), pattern)
+                found |= _scanned(partial(_asked, wire), pattern, seconds)
         return found
 
     def ask_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
@@ -147,11 +152,13 @@ def _asked(wire: Wire, said: Command) -> list[Reply]:
     return [reply]
 
 
-def _scanned(ask: Callable[[Command], list[Reply]], pattern: str) -> set[str]:
+def _scanned(
+    ask: Callable[[Command], list[Reply]], pattern: str, seconds: float = math.inf
+) -> set[str]:
     found: set[str] = set()
-    cursor = b"0"
+    cursor, until = b"0", time.monotonic() + seconds
     while True:
         ((cursor, keys),) = ask(command("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE))
         found.update(key.decode("utf-8", "replace") for key in keys)
-        if cursor == b"0":
+        if cursor == b"0" or time.monotonic() > until:
             return found

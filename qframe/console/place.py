@@ -1,0 +1,150 @@
+"""Where a command works: the database, the configuration, and whose project this is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qframe import config
+from qframe.console.text import say, say_error
+from qframe.manager import QueueManager
+from qframe.payload.text import one_line
+
+_MANAGE = "manage.py"
+_DJANGO = "DJANGO_SETTINGS_MODULE"
+_FLASK = "FLASK_APP"
+_FLASK_FILES = ("app.py", "wsgi.py")
+_IMPORTS_FLASK = re.compile(r"^\s*(?:from|import)\s+(?:qframe\.)?flask\b", re.MULTILINE)
+_READ = 100_000
+"""Characters of a file that are looked through."""
+
+
+class Place(NamedTuple):
+    """Where jobs are, and what says so."""
+
+    connection: str
+    described: str
+    file: Path | None
+    """The file that jobs are in, where it is one."""
+    is_new: bool
+    """Whether that file is not there yet: it is made now."""
+    origin: config.Origin
+    hint: str
+    """What is likely not meant."""
+
+    def title(self) -> str:
+        """Name the connection, and where its jobs are."""
+        return f"{self.connection} ({self.described})"
+
+    def first_line(self) -> str:
+        """Say it for people, who are told as well whether the file is new."""
+        return f"{self.title()[:-1]}, just created)" if self.is_new else self.title()
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Give what was read, and what is likely not meant."""
+        yield "config", one_line(self.origin.described(), 500)
+        if self.hint:
+            yield "note", self.hint
+
+    def fields(self) -> dict[str, Any]:
+        """Give the same for JSON."""
+        return {
+            "database": self.described if self.file is None else str(self.file),
+            "created": self.is_new,
+            **origin_fields(self.origin),
+            **({"note": self.hint} if self.hint else {}),
+        }
+
+
+def of(queues: QueueManager, command: str, connection: str | None = None) -> Place:
+    """Say where the jobs of a connection are; asked before anything of it is opened."""
+    found = queues.connection(connection)
+    file = found.backend.path()
+    return Place(
+        found.name,
+        found.described(),
+        file,
+        file is not None and not file.exists(),
+        queues.settings.origin,
+        hint(queues.settings.root, command) or _other_file(file, queues.settings.origin),
+    )
+
+
+def origin_fields(origin: config.Origin) -> dict[str, Any]:
+    """Say for JSON which configuration was read; `config` is None where none was."""
+    return {
+        "config": str(origin.file or origin.framework) or None if not origin.is_nothing else None,
+        "looked_in": str(origin.looked_in) if origin.is_nothing else None,
+        "variables": list(origin.variables),
+    }
+
+
+def hint(root: Path, command: str) -> str:
+    """Say which command is likely meant, where a framework's project has not joined qframe."""
+    if config.source is not None:
+        return ""
+    words = f"qframe {command}".strip()
+    if found := _django():
+        return (
+            f"this is a Django project ({found}), whose settings are not read: with qframe.django "
+            f"in INSTALLED_APPS use python manage.py {words}"
+        )
+    if found := _flask(root):
+        return (
+            f"this is a Flask application ({found}), whose settings are not read: with the "
+            f"extension qframe.flask.QFrame use flask {words}"
+        )
+    return ""
+
+
+def say_configuration(queues: QueueManager, command: str) -> None:
+    """Write which configuration was read, and what is likely not meant."""
+    say(f"config  {queues.settings.origin.described()}")
+    if found := hint(queues.settings.root, command):
+        say(f"note    {found}")
+
+
+def say_hint(root: Path, command: str) -> None:
+    """Write the hint to stderr, if there is one."""
+    if found := hint(root, command):
+        say_error(found, 0)
+
+
+def _other_file(file: Path | None, origin: config.Origin) -> str:
+    """Tell of a database above, where one is made here since nothing is configured."""
+    if file is None or file.exists() or not origin.is_nothing:
+        return ""
+    above = (folder / file.name for folder in file.parent.parents)
+    there = (one_line(str(path), 200) for path in above if path.is_file())
+    return next((f"{path} is there already: is this the right folder?" for path in there), "")
+
+
+def _django() -> str:
+    """Say by what a Django project is known."""
+    if os.environ.get(_DJANGO):
+        return f"{_DJANGO}={one_line(os.environ[_DJANGO], 80)}"
+    here = Path.cwd()
+    found = (folder / _MANAGE for folder in (here, *here.parents))
+    return next((one_line(str(path), 200) for path in found if _DJANGO in _text(path)), "")
+
+
+def _flask(root: Path) -> str:
+    """Say by what a Flask application is known."""
+    if os.environ.get(_FLASK):
+        return f"{_FLASK}={one_line(os.environ[_FLASK], 80)}"
+    folders = dict.fromkeys((Path.cwd(), root))
+    found = (folder / name for folder in folders for name in _FLASK_FILES)
+    return next(
+        (one_line(str(path), 200) for path in found if _IMPORTS_FLASK.search(_text(path))), ""
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_READ)
+    except OSError:
+        return ""

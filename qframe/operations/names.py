@@ -1,0 +1,84 @@
+"""Names of queues that are likely not meant: `qframe check` tells of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
+from qframe.metrics.kept import Metrics
+from qframe.payload.text import is_queue_pattern
+from qframe.worker.queues import Queues
+from qframe.worker.view import View
+
+_NEAR = 0.75
+"""How alike two names are, of 1, where one is likely the other written wrongly."""
+_SHOWN = 5
+
+
+def unlikely(queues: QueueManager, connection: Connection) -> list[str]:
+    """Say what is likely not meant of the names of queues; raises `BackendUnavailable`."""
+    return [*_nearly(queues, connection), *_elsewhere(connection)]
+
+
+def _nearly(queues: QueueManager, connection: Connection) -> Iterator[str]:
+    if Capability.LIST not in connection.capabilities:
+        return
+    pushed = _pushed(connection)
+    worked = _worked(queues, connection, pushed)
+    for name in sorted(worked - pushed):
+        near = _nearest(name, pushed - worked)
+        if near:
+            yield (
+                f"nobody has pushed to the queue {name!r}, which is worked or configured, and "
+                f"nobody works {near!r}, which has had jobs: is it the same?"
+            )
+    for name in sorted(pushed - worked):
+        near = _nearest(name, worked & pushed)
+        if near:
+            yield (
+                f"the queue {name!r} has had jobs, and no worker or configuration names it: "
+                f"is {near!r} meant?"
+            )
+
+
+def _pushed(connection: Connection) -> set[str]:
+    """Name the queues that hold jobs, or of which jobs were counted."""
+    found = set(connection.queues())
+    if connection.is_measured:
+        totals = Metrics(connection.store, connection.name).totals()
+        found.update(pair.queue for pair in totals if pair.job)
+    return found
+
+
+def _worked(queues: QueueManager, connection: Connection, pushed: set[str]) -> set[str]:
+    """Name the queues that workers of the connection work, or the configuration names."""
+    settings, name = queues.settings, connection.name
+    found = {connection.default_queue}
+    for told in settings.supervisors.values():
+        if (told.connection or settings.default) == name:
+            found.update(told.queues)
+    if name == settings.default:
+        found.update(each for each in settings.queues if not is_queue_pattern(each))
+    for entry in View(connection).entries():
+        with suppress(ConfigurationError):  # of another version
+            found.update(Queues(entry.queues, lambda: pushed).find())
+    return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)), "")
+
+
+def _elsewhere(connection: Connection) -> Iterator[str]:
+    for prefix, names in connection.backend.queues_elsewhere().items():
+        more = len(names) - _SHOWN
+        shown = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield (
+            f"there are queues under another prefix as well ({shown}): where they are meant, "
+            f"set prefix = {prefix!r}"
+        )
