@@ -68,6 +68,9 @@ class CannotDecrypt(QframeError, ValueError):
 class BackendUnavailable(QframeError, ConnectionError):
     """The backend does not answer, or refuses to work for now; the call may be repeated."""
 
+    in_doubt = True
+    """Whether what was to be pushed may have been pushed all the same."""
+
 
 class BackendUnusable(BackendUnavailable, ConfigurationError):
     """The backend cannot be used as it is configured; trying again is of no use."""

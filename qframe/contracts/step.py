@@ -231,12 +231,38 @@ class Forget:
     uuid: str
 
 
+# -- of steps that are made in parts (`drivers/ordered.py`); a driver never gets these -------------
+
+
+@value
+class Claim:
+    """Take a key for a job that the step pushes: `Expect` and `Set`, where a step is one thing.
+
+    Elsewhere the claim counts once the job is pushed, and is withdrawn where it cannot be.
+    """
+
+    key: str
+    value: str
+    """The job's uuid."""
+    ttl: float
+    holds: str | None = None
+    """What the key holds now."""
+
+
+@value
+class Afterwards:
+    """Write a fact once the messages of the step are pushed."""
+
+    fact: Set | Raise
+
+
 Settling = Delete | Release | Bury
 OfReservation = Start | Renew | Delete | Release | Bury
 OfFact = Expect | Set | Unset | Raise | Add
 OfLatch = Open | Extend | Arrive | Close
 OfFailed = Record | Forget
-Operation = OfReservation | Push | OfFact | OfLatch | OfFailed
+OfParts = Claim | Afterwards
+Operation = OfReservation | Push | OfFact | OfLatch | OfFailed | OfParts
 
 
 class Reservation(ABC):

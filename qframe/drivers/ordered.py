@@ -6,6 +6,10 @@ harmless when it is said again. Whoever dies between two of them leaves a reserv
 runs out: its message comes again, to a job that may find its facts written already. So what the
 step was to push is in an outbox, written with the facts: whoever starts or settles the message next
 sends it. Everything happens at least once, and nothing is lost.
+
+Nobody sends later what a step about no reservation was to push: its push may be refused, or its
+dispatcher be killed. So what such a step claims counts once its message is there (`claims.py`), and
+what it says of its jobs is written after the push.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
@@ -36,17 +41,21 @@ from qframe.contracts.backend import (
 )
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import APPLIED, Outcome, Push, Reservation, Result, Step
+from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
+from qframe.drivers.claims import PushStep, in_one, withdrawing
+from qframe.exceptions import BackendUnavailable
+
+log = logging.getLogger("qframe")
 
 _PARTS: dict[type, str] = {
     **dict.fromkeys(get_args(op.OfReservation), "own"),
-    **dict.fromkeys((*get_args(op.OfFact), *get_args(op.OfLatch)), "facts"),
+    **dict.fromkeys((*get_args(op.OfFact), *get_args(op.OfLatch), *get_args(op.OfParts)), "facts"),
     Push: "pushes",
     op.Record: "records",
     op.Forget: "forgotten",
 }
 """Which part of a step each operation belongs to."""
-_OF_PUSH = {Push, *get_args(op.OfFact)}
+_OF_PUSH = {Push, *get_args(op.OfFact), *get_args(op.OfParts)}
 """What the step of a push may have, besides latches."""
 _TOGETHER = 10
 """How many steps write their facts in one request."""
@@ -133,23 +142,50 @@ class OrderedBackend(Backend):
     def _apply_pushes(self, steps: Sequence[Step]) -> list[Result]:
         """Write the facts of some steps in one request, and push in another what they push.
 
-        A `bulk` of unique jobs takes two thirds of the time. Who dies in between leaves the locks
-        of so few jobs that were not pushed, until they end.
+        A `bulk` of unique jobs takes two thirds of the time.
         """
         results: list[Result] = []
         for begin in range(0, len(steps), _TOGETHER):
             some = steps[begin : begin + _TOGETHER]
-            facts = [[each for each in step.operations if type(each) is not Push] for step in some]
-            asked = [Step(None, *each) for each in facts if each]
+            results += self._push_some([PushStep(self.facts, step.operations) for step in some])
+        return results
+
+    def _push_some(self, steps: Sequence[PushStep]) -> list[Result]:
+        with withdrawing(self.facts, steps):
+            asked = [step.before() for step in steps if step.first]
             heard = iter(self.facts.apply(*asked) if asked else ())
-            said = [next(heard) if each else APPLIED for each in facts]
-            self._push(
-                each
-                for step, result in zip(some, said, strict=True)
-                for each in step.operations
-                if result.applied and type(each) is Push
-            )
-            results += said
+            said = [next(heard) if step.first else APPLIED for step in steps]
+            results: list[Result] = []
+            claims: list[Claim] = []
+            for step, first in zip(steps, said, strict=True):
+                results.append(step.take(first, claims))
+                claims += step.claims if results[-1].applied else ()
+            taken = [step for step, each in zip(steps, results, strict=True) if each.applied]
+            pushed = iter(self._push_and_follow(taken))
+        return [next(pushed) if result.applied else result for result in results]
+
+    def _push_and_follow(self, steps: Sequence[PushStep], due: Sequence[Push] = ()) -> list[Result]:
+        """Push what some steps push, and what is `due`; then write what comes after that."""
+        began = self.clock()
+        for step in steps:
+            step.begun = True
+        self._push((*(each for step in steps for each in step.pushes), *due))
+        after = [step.after() for step in steps]
+        if not any(after):
+            return [APPLIED] * len(steps)
+        try:
+            heard = iter(self.facts.apply(*(each for some in after for each in some)))
+        except BackendUnavailable as error:
+            if not all(step.can_do_without for step in steps):
+                raise
+            log.warning("pushed, but no status says so before the job is begun: %s", error)
+            return [APPLIED] * len(steps)
+        results = [
+            step.conclude([*islice(heard, len(some))])
+            for step, some in zip(steps, after, strict=True)
+        ]
+        took = self.clock() - began
+        self._push(each for step in steps for each in step.overtaken(took))
         return results
 
     def _lead(self, step: Step) -> tuple[Result, list[Step]]:
@@ -161,7 +197,7 @@ class OrderedBackend(Backend):
             return APPLIED, [step]
         job = step.reservation
         parts: defaultdict[str, list[Any]] = defaultdict(list)
-        for each in step.operations:
+        for each in step.operations if job is None else in_one(step.operations):
             parts[_PARTS[type(each)]].append(each)
         own = parts["own"]
         if job is not None:
@@ -203,33 +239,50 @@ class OrderedBackend(Backend):
     def _facts_and_pushes(
         self, parts: defaultdict[str, list[Any]], job: Reservation | None
     ) -> Result:
-        """Write the facts, with the pushes in an outbox; then the records; then push."""
-        pushes = parts["pushes"]
+        """Write the facts, then the records; then push."""
         # What a latch pushes it hands over: the messages are in another backend.
         facts = [replace(e, push=False) if type(e) in _LATCHED else e for e in parts["facts"]]
         records = parts["records"]
         if records and self.failed is self.facts and Capability.JOINT in self.facts.capabilities:
             facts, records = [*facts, *records], []
-        result, outbox = APPLIED, None
-        if job is not None and facts and pushes:
-            outbox = op.Unset(_outbox(job), _encoded(pushes))
-            result = self._apply_with(outbox, facts, job)
-        elif facts:
-            (result,) = self.facts.apply(Step(None, *facts))
+        hands_over = any(type(e) in _LATCHED and not e.push for e in parts["facts"])
+        if job is not None and facts and parts["pushes"]:
+            return self._push_by_outbox(facts, records, parts["pushes"], job, hands_over=hands_over)
+        step = PushStep(self.facts, (*facts, *parts["pushes"]))
+        with withdrawing(self.facts, [step]):
+            result = APPLIED
+            if step.first:
+                (result,) = self.facts.apply(step.before())
+                result = step.take(result)
+            if not result.applied:
+                return result
+            self._record(records)
+            (pushed,) = self._push_and_follow([step], () if hands_over else result.due)
+        return result if hands_over and pushed.applied else pushed
+
+    def _push_by_outbox(
+        self,
+        facts: Sequence[op.Operation],
+        records: Sequence[op.Operation],
+        pushes: Sequence[Push],
+        job: Reservation,
+        *,
+        hands_over: bool,
+    ) -> Result:
+        """Write the facts of a job's step, with the pushes in an outbox; then push."""
+        outbox = op.Unset(_outbox(job), _encoded(pushes))
+        result = self._apply_with(outbox, facts, job)
         if not result.applied:
             return result
-        due = result.due
-        if due and any(type(e) in _LATCHED and not e.push for e in parts["facts"]):
-            due = ()  # they are handed on
-        else:
-            result = APPLIED
+        self._record(records)
+        self._push((*pushes, *(() if hands_over else result.due)))
+        self.facts.apply(Step(None, outbox))
+        job.unsent = False
+        return result if hands_over else APPLIED
+
+    def _record(self, records: Sequence[op.Operation]) -> None:
         if records:
             self.failed.apply(Step(None, *records))
-        self._push((*pushes, *due))
-        if job is not None and outbox is not None:
-            self.facts.apply(Step(None, outbox))
-            job.unsent = False
-        return result
 
     def _apply_with(
         self, outbox: op.Unset, facts: Sequence[op.Operation], job: Reservation

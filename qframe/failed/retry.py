@@ -16,6 +16,7 @@ from qframe.features import status
 from qframe.features.all import FEATURES, OTHERS
 from qframe.features.base import Plan, Pushing
 from qframe.features.context import Prepared
+from qframe.features.debounce import DebounceFeature
 from qframe.jobs.tracing import resending
 from qframe.payload import envelope
 from qframe.payload.signature import Signer, is_signed
@@ -71,13 +72,21 @@ def _pushed(connection: Connection, record: FailedJob, pushing: Pushing, *, forg
             return True
         if result.outcome is Outcome.REFUSED and result.key == record.uuid:
             return False
+        if context.may_be_tried_again(result):
+            continue
         holder = context.holder(pushing, result)
         if holder not in {"", record.uuid}:
-            raise DuplicateJob(
-                f"{record.uuid} is unique and {holder}, which waits or runs, has its lock; retry "
-                "it when that one has ended"
-            )
+            raise _duplicate(record, pushing, holder)
     raise BackendUnavailable(f"the lock of {record.uuid} is changed again and again")
+
+
+def _duplicate(record: FailedJob, pushing: Pushing, holder: str) -> DuplicateJob:
+    if DebounceFeature.key in pushing.message:
+        return DuplicateJob(f"{record.uuid} is debounced and {holder} was dispatched after it")
+    return DuplicateJob(
+        f"{record.uuid} is unique and {holder}, which waits or runs, has its lock; retry it when "
+        "that one has ended"
+    )
 
 
 def _signed(signer: Signer | None, record: FailedJob) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from qframe.contracts.backend import Latch
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.step import (
+    Claim,
     Close,
     Expect,
     Extend,
@@ -217,7 +218,7 @@ class Batches:
         plan, apart = Plan(), list[int]()
         for place, member in enumerate(members):
             _, own = chain.plan_first(self.context, member)
-            if any(isinstance(each, Expect) for each in own.operations):
+            if any(isinstance(each, Expect | Claim) for each in own.operations):
                 apart.append(place)
             else:
                 plan.operations += own.operations

@@ -22,7 +22,17 @@ from pydantic_core import from_json, to_json
 from qframe import events
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.status import State
-from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Step, Unset
+from qframe.contracts.step import (
+    APPLIED,
+    Expect,
+    Operation,
+    Outcome,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.drivers.claims import in_one
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, InvalidPayload, QframeError
 from qframe.features.base import End, Plan, Pushing, driven
@@ -138,7 +148,7 @@ def _words(error: BaseException | str | None) -> str:
 
 
 def start(context: Context, chain: ChainPlan) -> None:
-    """Keep a chain and push its first link; leaves nothing where that fails."""
+    """Keep a chain and push its first link; leaves nothing where that surely fails."""
     driven(starting(context, chain), context.apply)
 
 
@@ -149,7 +159,7 @@ def starting(context: Context, chain: ChainPlan) -> Generator[Plan, Result, None
     try:
         yield from _pushing_first(context, chain)
     except BaseException as error:
-        if not (context.joint and isinstance(error, BackendUnavailable)):  # else it may be there
+        if not (isinstance(error, BackendUnavailable) and error.in_doubt):  # else it may be there
             with contextlib.suppress(QframeError):
                 context.backend.apply(Step(None, *_forgetting(context, chain.id)))
         raise
@@ -167,7 +177,11 @@ def _pushing_first(context: Context, chain: ChainPlan) -> Generator[Plan, Result
     for place, job in enumerate(chain.jobs):
         left = chain._replace(links=chain.links[place:], jobs=chain.jobs[place:])
         pushing, plan = plan_first(context, left)
-        holder = context.holder(pushing, (yield plan))
+        result = yield plan
+        while context.may_be_tried_again(result):
+            pushing, plan = plan_first(context, left)
+            result = yield plan
+        holder = context.holder(pushing, result)
         if holder in {"", pushing.uuid}:
             return True
         context.tell_pushed(pushing, holder, job)
@@ -306,13 +320,25 @@ def plan_prepared(
 
 def _holder(context: Context, job: Pushing, own: Plan, plan: Plan) -> str:
     """Give the uuid of the job for which the push would be refused, as the plan would leave it."""
-    for each in own.operations:
+    before = {each.key: each.value for each in in_one(plan.operations) if type(each) is Set}
+    for each in in_one(own.operations):
         if isinstance(each, Expect):
-            written = [op.value for op in plan.operations if type(op) is Set and op.key == each.key]
-            holds = written[-1] if written else context.backend.read(each.key)[0]
-            if holds != each.value:
-                return context.holder(job, Result(Outcome.REFUSED, each.key, holds))
+            written = [before[each.key]] if each.key in before else []
+            refusal = _refusal(context, each, *written)
+            if not refusal.applied:
+                return context.holder(job, refusal)
     return ""
+
+
+def _refusal(context: Context, expected: Expect, *written: str) -> Result:
+    """Give how a step would be refused for one expectation, after something was written."""
+    while True:
+        holds = written[0] if written else context.backend.read(expected.key)[0]
+        if holds == expected.value:
+            return APPLIED
+        result = Result(Outcome.REFUSED, expected.key, holds)
+        if written or not context.may_be_tried_again(result):
+            return result
 
 
 def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) -> Prepared:

@@ -11,8 +11,20 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from qframe import events
 from qframe.contracts.backend import Backend, Capability
-from qframe.contracts.step import Outcome, Push, Result, Step
-from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
+from qframe.contracts.step import (
+    Afterwards,
+    Claim,
+    Expect,
+    Operation,
+    Outcome,
+    Push,
+    Raise,
+    Result,
+    Set,
+    Step,
+)
+from qframe.drivers import claims
+from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
@@ -80,6 +92,8 @@ class Context:
     """Counts what is pushed, where that is measured."""
     joint: bool = field(init=False)
     """Whether a step is one thing here."""
+    in_parts: bool = field(init=False)
+    """Whether a job that waits is pushed apart from its facts."""
     _keys: frozenset[str] = field(init=False, repr=False)
 
     @property
@@ -88,7 +102,9 @@ class Context:
         return Capability.RESERVE not in self.backend.capabilities
 
     def __post_init__(self) -> None:
-        self.joint = Capability.JOINT in self.backend.capabilities
+        able = self.backend.capabilities
+        self.joint = Capability.JOINT in able
+        self.in_parts = not self.joint and Capability.FACTS in able and not self.at_once
         self._keys = frozenset(each.key for each in self.features)
 
     def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:
@@ -146,6 +162,18 @@ class Context:
         message = _parsed(job.raw) if job.message is None else job.message
         return Pushing(message, job.raw, job.uuid, job.queue, job.delay, follows=follows)
 
+    def claim(
+        self, key: str, uuid: str, seconds: float, holds: str | None = None
+    ) -> Sequence[Operation]:
+        """Give what takes a key, which holds this now, for a job in the step that pushes it."""
+        if self.in_parts:
+            return (Claim(key, uuid, seconds, holds),)
+        return Expect(key, holds), Set(key, uuid, seconds)
+
+    def once_pushed(self, fact: Set | Raise) -> Operation:
+        """Give what writes a fact of a job no earlier than the job is pushed."""
+        return Afterwards(fact) if self.in_parts else fact
+
     def push(self, job: Pushing) -> str:
         """Push a job; gives the uuid of the one that is there instead, "" where it was pushed."""
         if not self.features_of(job.message):
@@ -160,13 +188,23 @@ class Context:
 
     def pushed(self, job: Pushing, plan: Plan, result: Result) -> str:
         """Do what follows a push; gives what `push` gives."""
+        if self.may_be_tried_again(result):
+            return self.push(job)
         holder = self.holder(job, result)
         if holder and holder != job.uuid:
             return holder
-        if holder and not self.joint:  # the facts are there; whether the push is, nobody knows
-            self.backend.apply(Step(None, *(p for p in plan.operations if type(p) is Push)))
         plan.applied()
         return ""
+
+    def may_be_tried_again(self, result: Result) -> bool:
+        """Whether a push was refused by a claim that is settled by now (`drivers/claims.py`).
+
+        It was made by a connection that shares the store, and pushes apart from it.
+        """
+        if not claims.is_refused_by_claim(result):
+            return False
+        claims.settle(self.backend, result)
+        return True
 
     def apply(self, plan: Plan) -> Result:
         """Apply a plan that is about no reservation, and do what follows it."""
@@ -182,6 +220,8 @@ class Context:
         """
         if result.applied:
             return ""
+        if claims.is_refused_by_claim(result):
+            raise BackendUnavailable(f"another dispatch is about to take {result.key}: try again")
         for feature in self.features_of(job.message):
             holder = feature.holder(job, result)
             if holder is not None:

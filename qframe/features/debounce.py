@@ -9,7 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qframe.contracts.step import Set
+from qframe.contracts.step import Outcome, Result, Set
+from qframe.drivers.claims import is_unproven
 from qframe.exceptions import QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.features.context import Context
@@ -26,11 +27,25 @@ class DebounceFeature(Feature):
     waits: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Take the place of the dispatches before, also for a failed job retried by hand."""
+        """Take the place of the dispatches before; one retried by hand only where none is later."""
         named = _named(job.message)
-        if named is not None:
-            key, seconds = named
-            plan.add(Set(key, job.uuid, seconds + job.delay))
+        if named is None:
+            return
+        key, seconds = named
+        if job.retried:
+            (last,) = context.backend.read(key)
+            holds = last if last == job.uuid else None
+            plan.add(*context.claim(key, job.uuid, seconds, holds))
+            return
+        place = Set(key, job.uuid, seconds + job.delay)
+        # A job without a delay may be looked at as soon as it is pushed.
+        plan.add(context.once_pushed(place) if job.delay else place)
+
+    def holder(self, job: Pushing, refused: Result) -> str | None:
+        """Give the uuid of the later dispatch."""
+        named = _named(job.message)
+        is_ours = named is not None and refused.key == named[0]
+        return refused.holds if is_ours and refused.outcome is Outcome.REFUSED else None
 
     def needless(self, job: ReservedJob) -> str | None:
         """Say that a later dispatch has taken the job's place."""
@@ -42,7 +57,7 @@ class DebounceFeature(Feature):
         except QframeError as error:
             log.warning("%s is run: nobody knows of a later dispatch: %s", job.name, error)
             return None
-        if last is None or last == job.own_uuid:
+        if last is None or last == job.own_uuid or is_unproven(last):
             return None
         return "debounced: a later dispatch took its place"
 

@@ -129,7 +129,8 @@ class StatusFeature(Feature):
         tracked = Tracked.of(job.message, context.connection, job.queue)
         if tracked is not None:
             ttl = tracked.seconds + job.delay
-            plan.add(tracked.write(State.WAITING, 0, ttl, ',"attempt":0'))
+            waits = tracked.write(State.WAITING, 0, ttl, ',"attempt":0')
+            plan.add(context.once_pushed(waits))
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
         """Note when and where it starts; `look` says so, if it runs on.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
+from qframe.drivers.claims import is_void, unproven
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
@@ -55,13 +56,11 @@ class UniqueFeature(Feature):
         lock = Lock.of(job.message)
         if lock is None:
             return
+        holds = None
         if job.retried or job.follows:  # it may be its own, or that of the link before it
             (holder,) = context.backend.read(lock.key)
-            free = holder in {None, lock.uuid, job.follows}
-            plan.add(Expect(lock.key, holder if free else None))
-        else:
-            plan.add(Expect(lock.key, None))
-        plan.add(Set(lock.key, lock.uuid, lock.seconds + job.delay))
+            holds = holder if holder in {lock.uuid, job.follows} else None
+        plan.add(*context.claim(lock.key, lock.uuid, lock.seconds + job.delay, holds))
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Give the uuid of the job that has the lock."""
@@ -69,6 +68,15 @@ class UniqueFeature(Feature):
         if lock is None or refused.outcome is not Outcome.REFUSED or refused.key != lock.key:
             return None
         return refused.holds
+
+    def needless(self, job: ReservedJob) -> str | None:
+        """Say that its push was broken off, and another has taken its place."""
+        lock = _lock(job)
+        if lock is None or not job.context.in_parts or job.attempts():
+            return None
+        if is_void(job.context.backend, lock.key, lock.uuid, lock.seconds):
+            return "never dispatched: its push was broken off, and its lock is free"
+        return None
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
         """Free a lock that lasts until the start."""
@@ -81,6 +89,8 @@ class UniqueFeature(Feature):
         lock = _lock(job)
         if lock is not None and end.state.is_final:
             plan.add(Unset(lock.key, lock.uuid))
+            if job.context.in_parts and not job.reservation.started:
+                plan.add(Unset(lock.key, unproven(lock.uuid)))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Let the lock of a job that runs on not end before the job."""

@@ -152,6 +152,9 @@ class Handing:
             if not self._context.joint:
                 again = (each for each in operations if isinstance(each, _SAID_AGAIN))
                 self._backend.apply(Step(None, *again))
+        elif self._context.may_be_tried_again(result):
+            self._apply([row])
+            return
         else:
             self._pass_over(row, operations, result)
             self._totals.duplicates += 1

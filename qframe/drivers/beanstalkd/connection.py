@@ -96,7 +96,9 @@ class BeanstalkdConnection:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError as error:
             self.drop()
-            raise BackendUnavailable(f"{self.where}: {errors.reason(error)}") from error
+            unreachable = BackendUnavailable(f"{self.where}: {errors.reason(error)}")
+            unreachable.in_doubt = False
+            raise unreachable from error
         sock.settimeout(limited(settings.timeout))
         let_block(sock)
         # Not `makefile`: its reads go through Python, some 2 us each.

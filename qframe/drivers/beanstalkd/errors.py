@@ -11,9 +11,13 @@ from qframe.payload.text import one_line
 class ServerDraining(BackendUnavailable):
     """The server was told to take no more jobs (SIGUSR1); nothing was queued."""
 
+    in_doubt = False
+
 
 class ServerFull(BackendUnavailable):
     """The server has no memory left for a job, or no disk space for its log; nothing was queued."""
+
+    in_doubt = False
 
 
 class PutBuried(BackendUnavailable):

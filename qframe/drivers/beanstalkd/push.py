@@ -38,7 +38,9 @@ def push(
             words = [reply[0] for reply in connection.exchange(commands) if reply[0] != b"USING"]
         except Cut as cut:
             note = _part(pushed + cut.heard, total) or "; it may have been pushed or not"
-            raise BackendUnavailable(f"{cut}{note}") from cut
+            error = BackendUnavailable(f"{cut}{note}")
+            error.in_doubt = cut.sent or total > 1
+            raise error from cut
         inserted = words.count(b"INSERTED")
         pushed += inserted
         if inserted < len(words):
@@ -48,7 +50,10 @@ def push(
                 connection.drop()
             place, word = next(each for each in enumerate(words) if each[1] != b"INSERTED")
             size = len(pushes[begin + place].raw)
-            raise errors.refusal(word, connection.where, size, most, _part(pushed, total))
+            refusal = errors.refusal(word, connection.where, size, most, _part(pushed, total))
+            if isinstance(refusal, BackendUnavailable):
+                refusal.in_doubt = refusal.in_doubt or total > 1
+            raise refusal
 
 
 def _put(each: Push, lease: int, priority: int) -> tuple[bytes, bytes]:

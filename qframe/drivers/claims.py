@@ -1,0 +1,226 @@
+"""Claims: keys taken for jobs that are pushed apart from their facts, and what proves them.
+
+A claim is written before the push, as unproven: it counts for nobody but whoever pushes. Once the
+message is there, its dispatcher proves it, or the worker that gets the message does, whoever comes
+first. Whoever needs the key of an unproven claim waits while its dispatcher may be at work, a few
+seconds, and withdraws it then. A claim is proven or withdrawn, never both; the message of one that
+was withdrawn, if there is one, is void: it is never run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.step import (
+    APPLIED,
+    Afterwards,
+    Claim,
+    Expect,
+    Operation,
+    Outcome,
+    Push,
+    Raise,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.exceptions import BackendUnavailable, QframeError
+
+PUSHED_WITHIN = 5.0
+"""Seconds a dispatcher has between a claim and its proof, if another dispatch needs the key."""
+_VOID_FOR = 30 * 86400.0
+_MARK = "unproven "
+_FIRST_GLANCE = 0.002
+_LONGEST_GLANCE = 0.05
+
+
+def unproven(value: str) -> str:
+    """Give what a key holds while the message of the job is not known to be there."""
+    return _MARK + value
+
+
+def is_unproven(held: str | None) -> bool:
+    """Whether a key is only claimed."""
+    return held is not None and held.startswith(_MARK)
+
+
+def is_refused_by_claim(result: Result) -> bool:
+    """Whether a step was refused for a key that is only claimed."""
+    return result.outcome is Outcome.REFUSED and is_unproven(result.holds)
+
+
+def settle(backend: Backend, refusal: Result) -> None:
+    """Wait until the claim that refused a step is proven or gone, so that it can be tried again.
+
+    A claim that nobody is at work on is withdrawn.
+    """
+    key, held = refusal.key, refusal.holds or ""
+    value, glance = held.removeprefix(_MARK), _FIRST_GLANCE
+    while True:
+        holds, at_work = backend.read(key, _at_work(value))
+        if holds != held:
+            return
+        if at_work is None:
+            backend.apply(_withdrawal(key, value))
+            return
+        time.sleep(glance)
+        glance = min(_LONGEST_GLANCE, glance * 2)
+
+
+def is_void(backend: Backend, key: str, value: str, ttl: float) -> bool:
+    """Whether the claim of a job was withdrawn; else it is proven: its message has come."""
+    while True:
+        holds, void = backend.read(key, _void(value))
+        if void is not None:
+            return True
+        if holds == value:
+            return False
+        if holds != unproven(value):  # it may have been withdrawn between the two reads
+            return backend.read(_void(value)) != [None]
+        (result,) = backend.apply(_proof(key, value, ttl))
+        if result.applied:
+            return False
+
+
+class PushStep:
+    """A step about no reservation: what it writes before its messages are pushed, and after."""
+
+    def __init__(self, facts: Backend, operations: Iterable[Operation]) -> None:
+        parts = [*operations]
+        self.facts = facts
+        self.begun = False
+        """Whether its push has begun."""
+        self.pushes = [each for each in parts if type(each) is Push]
+        others = [each for each in parts if type(each) is not Push]
+        self._keys = {each.key for each in others if type(each) is Claim}
+        if not self.pushes:
+            others = in_one(others)
+        self.claims = [e for e in others if type(e) is Claim and e.holds != e.value]
+        self.later = [each.fact for each in others if type(each) is Afterwards]
+        self.first = [each for each in others if type(each) is not Afterwards]
+
+    def before(self, refusal: Result = APPLIED) -> Step:
+        """Give what is written first; a `refusal` may say that a claim of its own is there."""
+        made: list[Operation] = []
+        for each in self.first:
+            if type(each) is Claim and each in self.claims:
+                made += _claiming(each, again=_is_refused_by(refusal, each))
+            else:
+                made += in_one([each])
+        return Step(None, *made)
+
+    def take(self, result: Result, beside: Sequence[Claim] = ()) -> Result:
+        """Give what came of writing that; it is tried again where a claim refused it.
+
+        Not where that is one of those taken `beside`: they are pushed together.
+        """
+        while result.key in self._keys and is_refused_by_claim(result):
+            if (taken := next((e for e in beside if _is_refused_by(result, e)), None)) is not None:
+                return Result(Outcome.REFUSED, taken.key, taken.value)
+            if not any(_is_refused_by(result, each) for each in self.claims):
+                settle(self.facts, result)
+            (result,) = self.facts.apply(self.before(result))
+        return result
+
+    def after(self) -> list[Step]:
+        """Give what is written once the messages are there."""
+        proofs = [_proof(each.key, each.value, each.ttl) for each in self.claims]
+        return [*proofs, *(Step(None, each) for each in self.later)]
+
+    @property
+    def can_do_without(self) -> bool:
+        """Whether the jobs run as they should also if that is never written."""
+        return not self.claims and all(type(each) is Raise for each in self.later)
+
+    def overtaken(self, seconds: float) -> list[Push]:
+        """Give the messages that came up before it was written, which took `seconds`.
+
+        A worker may have taken them for needless.
+        """
+        if all(type(each) is Raise for each in self.later):
+            return []
+        return [each for each in self.pushes if 0 < each.delay <= seconds]
+
+    def conclude(self, results: Sequence[Result]) -> Result:
+        """Give what came of the step; `results` are those of `after`.
+
+        Raises `BackendUnavailable` where its claim was withdrawn, and nobody else has a job.
+        """
+        for claim, result in zip(self.claims, results, strict=False):
+            if result.applied or result.holds == claim.value:
+                continue
+            if self.facts.read(_void(claim.value)) == [None]:
+                continue  # a worker proved it, and the job has come to its end
+            if result.holds is None or is_unproven(result.holds):
+                raise BackendUnavailable(
+                    f"the push of {claim.value} took more than {PUSHED_WITHIN:g} s, and another "
+                    "dispatch of the same job began meanwhile: this one is never run"
+                )
+            return result
+        return APPLIED
+
+
+@contextmanager
+def withdrawing(facts: Backend, steps: Sequence[PushStep]) -> Iterator[None]:
+    """Take back what is claimed and not proven where something is raised, if that can be done.
+
+    What had a claim is not run, should it have been pushed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        back = [_withdrawal(each.key, each.value) for step in steps for each in step.claims]
+        if isinstance(error, BackendUnavailable) and (back or not any(e.begun for e in steps)):
+            error.in_doubt = False
+        if back:
+            with suppress(QframeError):
+                facts.apply(*back)
+        raise
+
+
+def _claiming(claim: Claim, *, again: bool) -> Iterable[Operation]:
+    held = unproven(claim.value)
+    return (
+        Expect(claim.key, held if again else claim.holds),
+        Set(claim.key, held, claim.ttl),
+        Set(_at_work(claim.value), "", PUSHED_WITHIN),
+        Unset(_void(claim.value)),
+    )
+
+
+def _is_refused_by(result: Result, claim: Claim) -> bool:
+    return (result.key, result.holds) == (claim.key, unproven(claim.value))
+
+
+def in_one(operations: Iterable[Operation]) -> list[Operation]:
+    """Give operations as they are where what is pushed is certain to be pushed."""
+    made: list[Operation] = []
+    for each in operations:
+        if type(each) is Claim:
+            made += Expect(each.key, each.holds), Set(each.key, each.value, each.ttl)
+        else:
+            made.append(each.fact if type(each) is Afterwards else each)
+    return made
+
+
+def _proof(key: str, value: str, ttl: float) -> Step:
+    return Step(None, Expect(key, unproven(value)), Set(key, value, ttl), Unset(_at_work(value)))
+
+
+def _withdrawal(key: str, value: str) -> Step:
+    return Step(
+        None, Expect(key, unproven(value)), Unset(key), Unset(_at_work(value)),
+        Set(_void(value), "", _VOID_FOR),
+    )  # fmt: skip
+
+
+def _at_work(value: str) -> str:
+    return f"pushing:{value}"
+
+
+def _void(value: str) -> str:
+    return f"void:{value}"

@@ -1,0 +1,458 @@
+"""What stands of a push that was broken off, where jobs and facts are in different places."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.status import State
+from qframe.contracts.step import Expect, Set, Step
+from qframe.drivers import claims
+from qframe.drivers.ordered import OrderedBackend
+from qframe.exceptions import BackendUnavailable
+from qframe.features import chain, status
+from qframe.features.all import FEATURES
+from qframe.features.base import End, Plan
+from qframe.features.batch import BatchMember
+from qframe.features.chain import ChainPlan
+from qframe.features.context import Context
+from tests.features.test_batch import Benches
+from tests.features.test_chain import link, ordered
+from tests.support.breaking import Fault, Faulty
+
+LOCK = "unique:app.Demo:1"
+UNIQUE: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "handled"}}
+STARTED: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "started"}}
+DEBOUNCED: dict[str, Any] = {"debounce": {"key": "debounce:app.Demo:1", "for": 3600}}
+TRACKED: dict[str, Any] = {"track": 86400}
+MOST = 40
+
+Push = Callable[["World", str], str]
+"""Dispatches the job of a name; gives which is there instead, or ""."""
+
+
+class World(Benches):
+    """Messages and facts that outlive the processes which dispatch and work."""
+
+    def __init__(self, backend: OrderedBackend | None = None) -> None:
+        self.ordered = backend or ordered()
+        self.parts: Sequence[Backend] = (
+            self.ordered.messages, self.ordered.facts, self.ordered.failed,
+        )  # fmt: skip
+        super().__init__(self.ordered)
+
+    def let_pass(self, seconds: float) -> None:
+        """Let time pass everywhere."""
+        for part in self.parts:
+            part.timing.skew += seconds
+
+    def work(self, *queues: str) -> list[str]:
+        """Work as a worker does until nothing is left; gives the uuids of what ran."""
+        names = queues or ("q", "run", "told")
+        before = len(self.ran)
+        while job := next((job for name in names if (job := self.reserve(name))), None):
+            if needless := job.needless():
+                job.settle(End(State.SKIPPED, remark=needless))
+                continue
+            assert self.backend.apply(job.start_plan())[0].applied
+            if job.payload["job"].startswith("qframe."):
+                self.handle(job)
+            else:
+                self.ran.append(job.uuid)
+            job.settle(End(State.COMPLETE))
+        return self.ran[before:]
+
+    def drain(self, *queues: str) -> list[str]:
+        """Do so, with all that is delayed."""
+        ran = self.work(*queues)
+        self.let_pass(60)
+        return ran + self.work(*queues)
+
+    def operations(self, name: str) -> list[Any]:
+        """Give the step that pushes a unique job."""
+        plan = Plan()
+        self.context.plan_push(self.pushing(name, **UNIQUE), plan)
+        return plan.operations
+
+    def facts(self, prefix: str) -> dict[str, str]:
+        return dict(self.backend.scan(prefix))
+
+    def waiting(self) -> list[str]:
+        """Name the jobs whose status says that they wait."""
+        said = {key: json.loads(text) for key, text in self.facts("status:").items()}
+        return [key for key, told in said.items() if told["state"] == State.WAITING]
+
+
+def pushes(delay: float = 0.0, **keys: Any) -> Push:
+    return lambda world, name: world.push(name, delay=delay, **keys)
+
+
+def chains(**keys: Any) -> Push:
+    """Dispatch a chain of two, the first with these keys; "another": that one was passed over."""
+
+    def push(world: World, name: str) -> str:
+        said = {"id": name}
+        links = link(world, name, chain=said, **keys), link(world, f"{name}2", chain=said)
+        chain.start(world.context, ChainPlan(name, [None] * 2, links))
+        (head,) = world.backend.read(f"chain:{name}")
+        return "" if head is not None and f'"at":"{name}"' in head else "another"
+
+    return push
+
+
+def batches(delay: float = 0.0, **keys: Any) -> Push:
+    """Dispatch a batch of two, one with these keys."""
+
+    def push(world: World, name: str) -> str:
+        def first(number: int) -> ChainPlan:
+            said = {**keys, **BatchMember(name, number).keys()}
+            return ChainPlan("", [None], [link(world, name, delay=delay, chain=None, **said)])
+
+        members = first, world.maker(f"{name}2", batch=name)
+        world.batches.start(world.plan(*members, batch=name, follow=["then", "finally"]))
+        return ""
+
+    return push
+
+
+def bulk(world: World, name: str) -> str:
+    """Push two unique jobs together, and a plain one."""
+    other: dict[str, Any] = {"unique": {**UNIQUE["unique"], "key": f"{LOCK}other"}}
+    jobs = [
+        world.pushing(name, **UNIQUE), world.pushing(f"{name}2", **other, **TRACKED),
+        world.pushing(f"{name}3"),
+    ]  # fmt: skip
+    plans = [Plan() for _ in jobs]
+    for job, plan in zip(jobs, plans, strict=True):
+        world.context.plan_push(job, plan)
+    results = world.backend.apply(*plans)
+    held = [world.context.pushed(*each) for each in zip(jobs, plans, results, strict=True)]
+    return held[0]
+
+
+ONE_AT_A_TIME: dict[str, Push] = {
+    "unique": pushes(**UNIQUE),
+    "unique until it starts": pushes(**STARTED),
+    "unique, delayed and tracked": pushes(delay=5, **UNIQUE, **TRACKED),
+    "chain": chains(**UNIQUE),
+    "bulk": bulk,
+}
+KINDS: dict[str, Push] = {
+    **ONE_AT_A_TIME,
+    "plain": pushes(),
+    "tracked": pushes(**TRACKED),
+    "debounced": pushes(delay=5, **DEBOUNCED),
+    "debounced and tracked": pushes(delay=5, **DEBOUNCED, **TRACKED),
+    "chain of plain jobs": chains(),
+    "chain of debounced jobs": chains(delay=5, **DEBOUNCED, **TRACKED),
+    "batch": batches(),
+    "batch of unique jobs": batches(**UNIQUE, **TRACKED),
+    "batch of debounced jobs": batches(delay=5, **DEBOUNCED),
+}
+faults = pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
+
+
+def broken(
+    push: Push, fault: Fault, *before: tuple[Push, str], make: Callable[[], World] = World
+) -> Iterator[tuple[World, bool]]:
+    """Break a dispatch off at each of its calls in turn; gives the worlds, and whether it returned.
+
+    The last one is not broken off.
+    """
+    for place in range(MOST):
+        world = make()
+        for earlier, name in before:
+            assert earlier(world, name) == ""
+        with Faulty(world.parts, place, fault) as faulty:
+            push(world, "a")
+        yield world, faulty.raised is None
+        if faulty.broken is None:
+            return
+    pytest.fail("it never ended")
+
+
+@faults
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_accepted_runs_and_nothing_says_that_it_waits(kind: str, fault: Fault) -> None:
+    for world, accepted in broken(KINDS[kind], fault):
+        ran = world.drain()
+        assert "a" in ran or not accepted
+        assert world.waiting() == []
+        held = world.facts("unique:").values()
+        assert all(claims.is_unproven(each) for each in held)
+        if accepted:
+            assert not held
+            assert ran.count("a") == 1
+
+
+@faults
+@pytest.mark.parametrize("kind", ONE_AT_A_TIME)
+def test_the_next_dispatch_is_no_duplicate_of_a_job_that_never_was(kind: str, fault: Fault) -> None:
+    """At once, or, of a dispatcher that was killed or could not withdraw, when it had its time."""
+    for world, accepted in broken(KINDS[kind], fault):
+        if fault.is_deadly or fault is Fault.DOWN:
+            world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+        holder = KINDS[kind](world, "b")
+        ran = world.drain()
+        assert ("a" in ran) == bool(holder), "a duplicate of what ran, or else alone"
+        assert ("b" in ran) == (not holder)
+        assert holder or not accepted
+        assert world.facts("unique:") == {}
+        assert world.waiting() == []
+
+
+@faults
+@pytest.mark.parametrize("kind", ONE_AT_A_TIME)
+def test_nor_is_one_that_comes_after_the_workers(kind: str, fault: Fault) -> None:
+    for world, _ in broken(KINDS[kind], fault):
+        first = world.drain()
+        holder = KINDS[kind](world, "b")
+        second = world.drain()
+        assert (holder, "b" in second) == ("", True)
+        assert [*first, *second].count("a") <= 1
+
+
+@faults
+@pytest.mark.parametrize("kind", ["unique", "unique, delayed and tracked", "bulk"])
+def test_the_same_job_may_be_sent_again(kind: str, fault: Fault) -> None:
+    for world, accepted in broken(KINDS[kind], fault):
+        assert KINDS[kind](world, "a") == ""
+        ran = world.drain()
+        assert "a" in ran
+        assert ran.count("a") == 1 or not accepted
+        assert world.facts("unique:") == {}
+
+
+@faults
+@pytest.mark.parametrize("kind", [each for each in KINDS if "debounced" in each])
+def test_a_debounced_job_is_left_out_only_for_one_that_is_there(kind: str, fault: Fault) -> None:
+    first = pushes(delay=5, **DEBOUNCED)
+    for world, accepted in broken(KINDS[kind], fault, (first, "e")):
+        ran = world.drain()
+        assert "a" in ran or not accepted
+        assert {"a", "e"} & {*ran}
+        assert not accepted or "e" not in ran
+        assert KINDS[kind](world, "b") == ""
+        assert "b" in world.drain()
+
+
+@faults
+def test_while_messages_are_away_every_dispatch_says_so(fault: Fault) -> None:
+    """Not one of them is taken for a duplicate, also when the first was killed before."""
+    if fault is Fault.DOWN:
+        return
+    for world, accepted in broken(KINDS["unique"], fault):
+        if accepted or world.facts("unique:").get(LOCK) == "a":
+            continue
+        world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+        for name in "bc":
+            with Faulty([world.ordered.messages], 0, Fault.DOWN) as faulty:
+                KINDS["unique"](world, name)
+            assert isinstance(faulty.raised, BackendUnavailable)
+        assert KINDS["unique"](world, "d") == ""
+        assert world.drain() == ["d"]
+
+
+@faults
+@pytest.mark.parametrize("keys", [UNIQUE, TRACKED, {**UNIQUE, **TRACKED}, DEBOUNCED])
+def test_a_retry_that_is_broken_off_keeps_the_failed_job_or_runs_it(
+    keys: dict[str, Any], fault: Fault
+) -> None:
+    retried = {**keys, status.RETRIED: 1}
+
+    def push(world: World, name: str) -> str:
+        made = dataclasses.replace(world.pushing(name, **retried), retried=True)
+        return world.context.push(made)
+
+    def failed(world: World, name: str) -> str:
+        world.push(name, **keys)
+        world.run(state=State.FAILED)
+        return ""
+
+    for world, accepted in broken(push, fault, (failed, "a")):
+        if not accepted:
+            assert push(world, "a") == ""
+        assert "a" in world.drain()
+        assert world.waiting() == []
+        assert world.facts("unique:") == {}
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_a_chain_is_kept_where_its_first_link_may_have_been_pushed(*, in_doubt: bool) -> None:
+    world = World()
+    error = BackendUnavailable("cut off")
+    error.in_doubt = in_doubt
+    apply = world.ordered.messages.apply
+
+    def cut(*steps: Step) -> Any:
+        if in_doubt:
+            apply(*steps)
+        raise error
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.ordered.messages, "apply", cut)
+        with pytest.raises(BackendUnavailable):
+            chains()(world, "a")
+    assert world.drain() == (["a", "a2"] if in_doubt else [])
+    assert world.facts("chain:") == {}
+
+
+# -- two at once ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def between(world: World, act: Callable[[], Any], *, after: bool = True) -> None:
+    """Do something right behind the next push, or before it: the dispatcher is slow."""
+    messages = world.ordered.messages
+    apply = messages.apply
+
+    def slow(*steps: Step) -> Any:
+        del messages.apply
+        if not after:
+            act()
+        results = apply(*steps)
+        if after:
+            act()
+        return results
+
+    messages.apply = slow  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("keys", [UNIQUE, STARTED])
+def test_a_worker_may_have_done_the_job_before_its_dispatch_returns(
+    world: World, keys: dict[str, Any]
+) -> None:
+    ran: list[str] = []
+    between(world, lambda: ran.extend(world.work()))
+    assert world.push("a", **keys, **TRACKED) == ""
+    assert ran == ["a"]
+    assert world.facts("unique:") == {}
+    assert world.waiting() == []
+    assert world.push("b", **keys) == ""
+
+
+def test_one_that_comes_meanwhile_waits_for_what_becomes_of_the_first(world: World) -> None:
+    began, held = threading.Event(), list[str]()
+
+    def another() -> None:
+        began.set()
+        held.append(world.push("b", **UNIQUE))
+
+    second = threading.Thread(target=another)
+
+    def meanwhile() -> None:
+        second.start()
+        began.wait()
+
+    between(world, meanwhile)
+    assert world.push("a", **UNIQUE) == ""
+    second.join()
+    assert held == ["a"]
+    assert world.drain() == ["a"]
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_dispatcher_that_takes_too_long_gives_way_and_its_job_never_runs(
+    world: World, *, after: bool
+) -> None:
+    def another() -> None:
+        world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+        assert world.push("b", **UNIQUE) == ""
+
+    between(world, another, after=after)
+    assert world.push("a", **UNIQUE) == "b"
+    assert world.drain() == ["b"]
+    assert world.facts("unique:") == {}
+
+
+def test_where_the_other_is_not_pushed_yet_it_says_that_its_own_is_not_run(world: World) -> None:
+    def another() -> None:
+        world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+        with Faulty(world.parts, 4, Fault.KILLED) as faulty:  # looked, withdrew, claimed
+            world.push("b", **UNIQUE)
+        assert faulty.was_killed
+        assert world.facts("unique:") == {LOCK: claims.unproven("b")}
+
+    between(world, another)
+    with pytest.raises(BackendUnavailable, match="this one is never run"):
+        world.push("a", **UNIQUE)
+    world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+    assert world.push("c", **UNIQUE) == ""
+    assert world.drain() == ["c"]
+
+
+def test_two_of_one_bulk_are_one_job(world: World) -> None:
+    jobs = [world.pushing(name, **UNIQUE) for name in "ab"]
+    plans = [Plan() for _ in jobs]
+    for job, plan in zip(jobs, plans, strict=True):
+        world.context.plan_push(job, plan)
+    results = world.backend.apply(*plans)
+    held = [world.context.pushed(*each) for each in zip(jobs, plans, results, strict=True)]
+    assert held == ["", "a"]
+    assert world.drain() == ["a"]
+
+
+def test_a_debounced_job_that_came_up_before_it_was_named_is_pushed_again(world: World) -> None:
+    """Its dispatcher stood still for longer than it was delayed: it may be skipped by then."""
+    assert world.push("e", delay=5, **DEBOUNCED) == ""
+    world.let_pass(6)
+    assert world.work() == ["e"]
+
+    def late() -> None:
+        world.let_pass(6)
+        assert world.work() == []
+
+    between(world, late)
+    assert world.push("a", delay=5, **DEBOUNCED) == ""
+    assert world.drain() == ["a"]
+
+
+def test_a_lock_that_ended_while_its_job_waited_is_no_withdrawal(world: World) -> None:
+    assert world.push("a", **UNIQUE) == ""
+    world.ordered.facts.timing.skew += 3601
+    assert world.push("b", **UNIQUE) == ""
+    assert world.drain() == ["a", "b"]
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED, Fault.KILLED_UNHEARD])
+def test_a_connection_whose_step_is_one_thing_and_that_shares_the_store(
+    world: World, fault: Fault
+) -> None:
+    """It recognizes what the other one left as nobody's."""
+    shared = Context("other", world.ordered.facts, FEATURES, world.context.keyring, None, 60, 99999)
+    with Faulty(world.parts, 1, fault):  # the push
+        world.push("a", **UNIQUE)
+    world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+    assert shared.push(world.pushing("b", **UNIQUE)) == ""
+    assert world.push("c", **UNIQUE) == "b"
+    assert world.drain() == []
+    assert shared.backend.sizes("q").ready == 1
+
+
+def test_a_link_waits_for_a_claim_too(world: World) -> None:
+    chain.start(
+        world.context, ChainPlan("c", [None] * 2, [link(world, "a"), link(world, "b", **UNIQUE)])
+    )
+    with Faulty(world.parts, 1, Fault.KILLED):
+        world.push("x", **UNIQUE)
+    world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+    assert world.drain() == ["a", "b"]
+    assert world.facts("unique:") == {}
+
+
+def test_a_value_of_others_that_looks_like_a_claim_is_left(world: World) -> None:
+    world.ordered.facts.apply(Step(None, Set("mine", claims.unproven("x"))))
+    step = Step(None, *world.operations("a"), Expect("mine", None), Set("mine", "2"))
+    (result,) = world.backend.apply(step)
+    assert (result.key, result.holds) == ("mine", claims.unproven("x"))
+    assert world.facts("mine") == {"mine": claims.unproven("x")}
