@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests that need no server, and one that needs PostgreSQL, on the newest Python found
+# Runs the tests that need no server, and those of Django, on PostgreSQL, on the newest Python found
 # besides the one of .venv: 3.11 or newer, under pyenv or on PATH. Says so, and does nothing, where
 # there is none.
 set -eu

@@ -213,10 +213,14 @@ def send(handed: Handed[T], *, is_long: bool = False) -> Handed[T]:
     return handed
 
 
-def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
-    """Have this done in a thread of its own, where it may take any time, and give what is handed.
+submit: Callable[[Callable[[], None]], None] | None = None
+"""Has something done in the thread where a framework runs what blocks for the running loop."""
 
-    The threads are those of the running loop.
+
+def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
+    """Have this done in a thread, where it may take any time, and give what is handed.
+
+    The threads are those of the running loop, unless a framework has one for what blocks.
     """
 
     def ends() -> None:
@@ -231,7 +235,10 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
 
     pusher.note(handed)
     try:
-        asyncio.get_running_loop().run_in_executor(None, ends)
+        if submit is not None:
+            submit(ends)
+        else:
+            asyncio.get_running_loop().run_in_executor(None, ends)
     except RuntimeError:  # as above
         pusher.over(handed)
         raise

@@ -114,6 +114,10 @@ class SyncConnection(Connection):
 
         Raises, in the end, what the first one or a link of its chain has raised.
         """
+        with execution.run_in_caller():
+            return self._worked_off(waiting, first)
+
+    def _worked_off(self, waiting: deque[Push], first: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (as above)
         gave: list[Any] = []
         trouble: BaseException | None = None
         while waiting:

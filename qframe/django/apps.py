@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.signals import setting_changed
+from django.db import connections
+from django.db.backends.base.base import NO_DB_ALIAS
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
 from qframe import config, manager
 from qframe.dispatch import after_commit
+from qframe.dispatch.pending import flush
 from qframe.django import checks as own_checks
 from qframe.django import conf, database, tables, transactions
 from qframe.jobs import registry
@@ -34,10 +40,12 @@ class QframeConfig(AppConfig):
         checks.register(own_checks.check_settings, "qframe")
         checks.register(own_checks.check_addresses, "urls")
         setting_changed.connect(_changed, dispatch_uid="qframe")
+        connection_created.connect(_let_go, dispatch_uid="qframe")
         pre_migrate.connect(_begin_anew, sender=self, dispatch_uid="qframe")
         post_migrate.connect(tables.make, sender=self, dispatch_uid="qframe")
         _join_tasks()
-        database.clean_around_jobs()  # behind the signals of tasks, whose receivers may use the ORM
+        # Behind the signals of tasks, whose receivers may use the ORM.
+        database.look_after_connections()
 
 
 def job_modules() -> list[str]:
@@ -63,6 +71,20 @@ def _changed(*, setting: str, **_: object) -> None:
     """Take up a `QFRAME` that a test has overridden."""
     if setting in {"QFRAME", "DATABASES"}:
         _begin_anew()
+
+
+def _let_go(*, connection: Any, **_: object) -> None:  # noqa: ANN401 (Django's)
+    """Close all that this process has open in Django's databases, where one is to be dropped.
+
+    Who does that, or copies one, as a test runner does, connects without a database.
+    """
+    if connection.alias != NO_DB_ALIAS:
+        return
+    from qframe.drivers.database import opened  # noqa: PLC0415 (jobs may be elsewhere)
+
+    flush()
+    _begin_anew()
+    opened.close_all({str(each.settings_dict["NAME"]) for each in connections.all()})
 
 
 def _begin_anew(**_: object) -> None:

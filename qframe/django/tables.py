@@ -21,10 +21,12 @@ def names_in(alias: str) -> list[str]:
 
 
 def make(*, using: str, verbosity: int = 1, plan: Any = None, **_: object) -> None:  # noqa: ANN401 (of the signal)
-    """Make what is missing after a `migrate`, as `qframe migrate` does; both may be run."""
-    del plan
+    """Make what is missing after a `migrate`, as `qframe migrate` does; both may be run.
+
+    A `flush`, such as that after each test with transactions, has no plan, and removes no table.
+    """
     names = names_in(using)
-    if not names:
+    if plan is None or not names:
         return
     queues = QueueManager(config.load())
     for name in names:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent import futures
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError
@@ -27,6 +28,21 @@ around: Callable[[Callable[[], Any]], Any] | None = None
 """Runs what of a job is called in a thread, where a framework has something to do around it."""
 around_on_loop: Callable[[Awaits], Coroutine[Any, Any, Any]] | None = None
 """Runs what of a job is awaited, where a framework has something to do around it."""
+finish_in_caller: Callable[[Awaits], Any] | None = None
+"""Awaits a job for a caller, also one on a running loop, where a framework has a way of its own."""
+
+in_caller: ContextVar[bool] = ContextVar("qframe_in_caller", default=False)
+"""Whether jobs run in a thread of the program that has them run: what is open there is its own."""
+
+
+@contextlib.contextmanager
+def run_in_caller(*, really: bool = True) -> Iterator[None]:
+    """Mark the jobs that run meanwhile as run in the caller's thread; or, by a worker, as not."""
+    token = in_caller.set(really)
+    try:
+        yield
+    finally:
+        in_caller.reset(token)
 
 
 def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
@@ -277,6 +293,8 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     """Wait for what an `async def` gave."""
     if not inspect.isawaitable(result):
         return result
+    if finish_in_caller is not None and in_caller.get():
+        return finish_in_caller(lambda: _awaited(result))
     steps = _awaited(result) if around_on_loop is None else around_on_loop(lambda: _awaited(result))
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")

@@ -126,6 +126,7 @@ class _Worker(Worker):
     """A worker that hears no signals."""
 
     heeds_signals = False
+    is_guest = True  # on any thread
     loop = _Loop
 
     def __init__(self, queues: QueueManager, options: WorkerOptions, *, raises: bool) -> None:

@@ -92,7 +92,8 @@ def run(
         attempt.bare = not with_middleware
         before = current.running.set(reserved)
         try:
-            attempt.outcome = attempt.run()
+            with execution.run_in_caller():
+                attempt.outcome = attempt.run()
         finally:
             current.running.reset(before)
         runner.exchange.flush()

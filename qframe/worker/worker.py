@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -43,7 +44,10 @@ class Worker:
     """
 
     heeds_signals: ClassVar[bool] = True
-    """False in a program, such as a test, whose signals are its own; then there are no timeouts."""
+    """False in a program, such as a test, whose signals are its own; then there are no timeouts.
+
+    On the main thread its jobs then use the program's own connections of a framework's database.
+    """
     loop: ClassVar[type[Loop]] = Loop
 
     def __init__(
@@ -90,6 +94,16 @@ class Worker:
     def _selected(self) -> Queues:
         return Queues(self.queues, self.connection.queues)
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether it runs jobs in a thread of the program's own, as in a test.
+
+        What the program has open there, such as a database connection, is then left as it is.
+        """
+        runs_here = self.options.concurrency == 1 and not self.options.isolate
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        return runs_here and on_main_thread and not self.heeds_signals
+
     def stop(self) -> None:
         """Ask the worker, from any thread, to stop after its job."""
         self._stop_asked = True
@@ -112,7 +126,7 @@ class Worker:
         """Work, and give the exit code that says why it stopped."""
         manager.use(self.manager)
         self.load()
-        with self._signals_made() as signals:
+        with self._signals_made() as signals, execution.run_in_caller(really=self.is_guest):
             if self.heeds_signals and not signals.on_main_thread:
                 log.warning("the worker is not on the main thread: no signals, no timeouts")
             loop = self._loop = self._made(signals)

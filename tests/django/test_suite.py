@@ -2,22 +2,128 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.django_shop import DjangoShop
+from tests.support.django_shop import DjangoShop, in_database, to_be_tested
+from tests.support.mariadb_server import MariadbServer
+from tests.support.postgres_server import PostgresServer
 
 pytest.importorskip("django")
 
 
-def test_the_suite(tmp_path: Path) -> None:
-    ran = DjangoShop(tmp_path, SHOP_OTHER="1").manage(
-        "test", "suite", "--noinput", "--pattern", "*ing.py"
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert int(re.findall(r"Ran (\d+) tests", ran.stderr)[0]) > 30
+CENTRAL = ("suite.calling", "suite.dispatching.InTestCase", "suite.dispatching.InTransactions")
+
+
+@pytest.mark.timeout(240)
+def test_the_suite(postgres_running: PostgresServer, tmp_path: Path) -> None:
+    """It ends well only if the test databases can be dropped: no session is left in one."""
+    shop = DjangoShop(tmp_path, databases=to_be_tested(postgres_running), qframe=in_database())
+    assert shop.tested("suite", timeout=230) > 50
+    there = postgres_running.sql("select datname from pg_database where datname ~ 'test'")
+    assert there == []
+
+
+@pytest.mark.timeout(240)
+def test_the_central_ones_on_sqlite_in_a_file(tmp_path: Path) -> None:
+    assert DjangoShop(tmp_path).tested(*CENTRAL, timeout=230) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_central_ones_on_mariadb(mariadb_running: MariadbServer, tmp_path: Path) -> None:
+    shop = DjangoShop(tmp_path, databases=to_be_tested(mariadb_running), qframe=in_database())
+    assert shop.tested(*CENTRAL, timeout=230) > 20
+
+
+PUSHED = """
+from django.test import TestCase, TransactionTestCase
+from shop.jobs import Ship
+from qframe import bulk
+from asgiref.sync import async_to_sync
+
+
+async def dispatched():
+    await Ship.dispatch(order=2)
+    await bulk([Ship(order=3)])
+
+
+class Pushes(TransactionTestCase):
+    def test_it(self):
+        Ship.dispatch(order=1)      # by the pusher's thread
+        async_to_sync(dispatched)() # by a sender's
+        Ship.dispatch(order=4).send()
+
+
+class PushesInATransaction(TestCase):
+    def test_it(self):
+        Ship.dispatch(order=1).before_commit().send()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--parallel", "2")])
+def test_a_test_that_pushes_leaves_no_session(
+    postgres_running: PostgresServer, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "pushing.py").write_text(PUSHED)
+    shop = DjangoShop(tmp_path, databases=to_be_tested(postgres_running), qframe=in_database())
+    shop.environment["PYTHONPATH"] += f":{tmp_path}"
+    assert shop.tested("pushing", *options) == 2
+    there = postgres_running.sql("select datname from pg_database where datname ~ 'test'")
+    assert there == []
+
+
+BY_PYTEST = """
+import pytest
+from django.db import connection
+from shop.jobs import Ship
+from shop.models import Order
+from qframe import dispatch_sync, manager
+from qframe.testing import drain, run
+
+
+@pytest.mark.django_db
+def test_in_a_transaction():
+    order = Order.objects.create(article="lamp")
+    own = connection.connection
+    assert run(Ship(order=order.pk)).result == 1
+    assert dispatch_sync(Ship(order=order.pk)) == 1
+    Ship.dispatch(order=order.pk).before_commit().send()
+    assert drain().done == 1
+    order.refresh_from_db()
+    assert order.shipped == 3
+    assert connection.connection is own
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_one():
+    assert Order.objects.count() == 0
+    order = Order.objects.create(article="lamp")
+    Ship.dispatch(order=order.pk)
+    assert drain().done == 1
+    order.refresh_from_db()
+    assert order.shipped == 1
+
+
+def test_callbacks(db, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True) as callbacks:
+        Ship.dispatch(order=1)
+    assert len(callbacks) == 1
+    assert manager.default().connection().size() == 1
+    manager.default().connection().clear()
+"""
+
+
+def test_pytest_django(postgres_running: PostgresServer, tmp_path: Path) -> None:
+    pytest.importorskip("pytest_django")
+    (tmp_path / "test_shop.py").write_text(BY_PYTEST)
+    (tmp_path / "pytest.ini").touch()  # so that it is the root
+    shop = DjangoShop(tmp_path, databases=to_be_tested(postgres_running), qframe=in_database())
+    assert "3 passed" in shop.pytest(str(tmp_path))
+    there = postgres_running.sql("select datname from pg_database where datname ~ 'test'")
+    assert there == []
 
 
 def test_a_test_database_in_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.parse
@@ -48,8 +49,22 @@ class DjangoShop:
 
     def manage(self, *words: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
         """Run a command of Django's to its end."""
+        return self._ran("manage.py", *words, timeout=timeout)
+
+    def pytest(self, *words: str) -> str:
+        """Run tests by pytest-django, all of which have to pass; gives what is printed."""
+        self.environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
+            "1"  # the others take a while to import
+        )
+        plugins = ("pytest_django.plugin", "qframe.testing.plugin", "no:cacheprovider")
+        options = [word for plugin in plugins for word in ("-p", plugin)]
+        ran = self._ran("-m", "pytest", "-q", "--ds", "project.settings", *options, *words)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def _ran(self, *words: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "manage.py", *words],
+            [sys.executable, *words],
             cwd=PROJECT,
             env=self.environment,
             capture_output=True,
@@ -57,6 +72,12 @@ class DjangoShop:
             timeout=timeout,
             check=False,
         )
+
+    def tested(self, *words: str, timeout: float = 110) -> int:
+        """Run tests of Django's, all of which have to pass; gives how many there were."""
+        ran = self.manage("test", *words, "--noinput", "--pattern", "*ing.py", timeout=timeout)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return int(re.findall(r"Ran (\d+) tests", ran.stderr)[0])
 
     def done(self, *words: str) -> str:
         """Run one that has to do well; gives what it printed."""
@@ -67,15 +88,7 @@ class DjangoShop:
     def run(self, code: str) -> str:
         """Run some lines in the project, with its jobs and tasks; gives what they print."""
         lines = "import django; django.setup()\nfrom shop.jobs import *; from shop.tasks import *\n"
-        ran = subprocess.run(
-            [sys.executable, "-c", lines + code],
-            cwd=PROJECT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        ran = self._ran("-c", lines + code)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout.strip()
 
@@ -106,6 +119,17 @@ def databases(server: SqlServer, **more: Any) -> dict[str, Any]:
             "PORT": str(server.port),
             **more,
         }
+    }
+
+
+def to_be_tested(server: SqlServer) -> dict[str, Any]:
+    """Give a server as two of Django's DATABASES, whose test databases its user may make."""
+    if isinstance(server, PostgresServer):
+        server.sql(f"alter role {USER} createdb")
+    named = {"default": f"{USER}_test", "other": f"{USER}_test_other"}
+    return {
+        alias: databases(server, TEST={"NAME": name})["default"] | {"NAME": f"{USER}_{alias}"}
+        for alias, name in named.items()
     }
 
 

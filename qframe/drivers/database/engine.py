@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from qframe.config import DatabaseSettings
+from qframe.drivers.database import opened
 from qframe.drivers.sockets import notice_gone
 from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.jobs import project
@@ -105,6 +106,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         event.listen(engine, "connect", lambda raw, _: _set_up_sqlite(raw, engine, synchronous))
     elif kind in {"mysql", "mariadb"}:
         event.listen(engine, "connect", _set_up_mysql)
+    if kind != "sqlite":
+        event.listen(engine, "connect", lambda raw, _: opened.note(raw, str(url.database)))
     return engine
 
 
