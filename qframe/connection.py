@@ -139,10 +139,13 @@ class Connection:
         The listeners are told now that it will be. Raises `InvalidJob`.
         """
         self.learn_limits()
-        made = self.pushing(job, self.envelope(job, more), queue, delay)
-        self.backend.check_queue(made.queue)
+        made = self.envelope(job, more)
+        pushing = self.pushing(job, made, queue, delay)
+        self.backend.check_queue(pushing.queue)
         within = job.relative_deadlines() or None
-        return Prepared(made.uuid, made.raw, made.queue, made.delay, within, made.message)
+        return Prepared(
+            pushing.uuid, made.raw, pushing.queue, pushing.delay, within, pushing.message
+        )
 
     # -- pushing ----------------------------------------------------------------------------------
 
@@ -206,8 +209,7 @@ class Connection:
         raw = payload.encode() if isinstance(payload, str) else payload
         self.check_size(len(raw))
         name = queue_name(queue or self.default_queue)
-        job = Prepared("", raw, name, timing.seconds_until(delay))
-        pushing = self.context.pushing(job)
+        pushing = self.context.as_it_is(raw, name, timing.seconds_until(delay))
         uuid = pushing.message.get("uuid")
         with resending(self, name, pushing.message):
             self.context.push(pushing)

@@ -123,6 +123,19 @@ class JobDispatchFailed(Event):
     error: BaseException
 
 
+class StoredRefused(Event):
+    """What a store keeps until its turn is not signed, or was changed: it is not acted on.
+
+    `what` says what it would have been: a link of a chain, a schedule, a dispatch in the outbox.
+    It stays where it is, or is among the failed jobs. A message in a queue is a `JobFailed`.
+    """
+
+    connection: str
+    key: str
+    what: str
+    error: BaseException
+
+
 # -- schedules --------------------------------------------------------------------------------
 
 

@@ -222,7 +222,7 @@ class QueueManager:
             failed = self._keeper("failed", "failed jobs", self.settings.failed.driver, own)
         if facts is failed is own and Capability.JOINT in own.capabilities:
             return own
-        return OrderedBackend(own, facts, failed)
+        return OrderedBackend(own, facts, failed, self.signer)
 
     def _facts(self, name: str) -> Backend:
         """Give the backend in which a connection keeps facts."""

@@ -1,4 +1,4 @@
-"""`qframe schedule`: list, run, pause, resume, next, test, add, remove, work."""
+"""`qframe schedule`: list, run, pause, resume, next, test, add, remove, sign, work."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _row(state: ScheduleState) -> dict[str, Any]:
         "when": state.when + zone,
         "job": state.job,
         "to": f"{state.connection}:{state.queue}",
-        "next (UTC)": "paused" if state.paused else state.next_at or "over",
+        "next (UTC)": operations.coming(state),
         "last (UTC)": "" if last is None else last.planned_at,
         "ended": one_line(ended, 60),
     }
@@ -263,6 +263,30 @@ def remove(name: Name, *, config: Config = None) -> None:
     say(f"removed {name} from {names((each, None) for each in removed)}")
 
 
+def sign(
+    name: Annotated[str, typer.Argument(help="The name of one that was added at run time.")],
+    *,
+    connection: ConnectionOption = None,
+    config: Config = None,
+) -> None:
+    """Sign a schedule that was added without the signing key, or with one that is going.
+
+    Look at it first, with `list`: what stands there is signed as it is, whoever wrote it.
+
+    qframe schedule sign nightly
+    """
+    planned = PlannedSchedules(configured(config))
+    queues = planned.queues
+    every = [queues.connection(connection)] if connection else able(queues)
+    signed = [(each, made) for each in every if (made := planned.rows.sign(each, name)) is not None]
+    if not signed:
+        raise ConfigurationError(f"no schedule {one_line(name, 150)!r} was added at run time")
+    for each, made in signed:
+        calendar = made.terms.calendar
+        job = one_line(repr(made.job), 500)
+        say(f"signed {made.title} of {each.name}: {job}, {calendar.text()} {calendar.zone}")
+
+
 def _who() -> str:
     try:
         return getpass.getuser()
@@ -279,6 +303,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "resume": resume,
     "add": add,
     "remove": remove,
+    "sign": sign,
     "work": work,
 }
 """The commands of the group, in the order of its help."""

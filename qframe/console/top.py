@@ -23,7 +23,7 @@ from qframe.console.options import Config
 from qframe.console.text import encodable, say, screen, table
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import RUNNING, Filter
-from qframe.operations import lists, running
+from qframe.operations import lists, running, schedules
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
@@ -330,7 +330,7 @@ def _schedules(board: Board, wanted: str) -> Rows:
             "schedule": each.name,
             "when": f"{each.when} ({each.timezone})" if each.timezone != "UTC" else each.when,
             "to": f"{each.connection}:{each.queue}",
-            "next": "paused" if each.paused else each.next_at or "over",
+            "next": schedules.coming(each),
             "late": _time(each.late_seconds) if each.late_seconds > lists.LATE else "",
             "last": "".join(f"{run.planned_at} {run.state}" for run in each.runs[:1]),
             "runs": each.count,

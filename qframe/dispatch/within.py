@@ -40,4 +40,5 @@ def outbox(connection: Connection, transaction: object) -> Backend:
             "a transaction of a database, its jobs are elsewhere: name the database's connection "
             'under [outbox], such as connection = "main"'
         )
-    return OutboxBackend(found.within(transaction), connection.name, connection.backend)
+    signer = connection.context.signer
+    return OutboxBackend(found.within(transaction), connection.name, connection.backend, signer)

@@ -27,6 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
+from qframe import events
 from qframe.contracts import step as op
 from qframe.contracts.backend import (
     Backend,
@@ -43,7 +44,8 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
 from qframe.drivers.claims import PushStep, in_one, withdrawing
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
+from qframe.payload.signature import Signer, seal, unseal
 
 log = logging.getLogger("qframe")
 
@@ -75,8 +77,12 @@ class OrderedBackend(Backend):
     `messages` and `facts` may be the same backend, where a step cannot span both.
     """
 
-    def __init__(self, messages: Backend, facts: Opened, failed: Opened) -> None:
+    def __init__(
+        self, messages: Backend, facts: Opened, failed: Opened, signer: Signer | None = None
+    ) -> None:
         self.messages = messages
+        self._signer = signer
+        """Signs the outbox, which whoever writes facts could change."""
         self._facts = facts
         self._failed = failed
         self.capabilities = (messages.capabilities | Capability.FACTS) & ~(
@@ -270,7 +276,8 @@ class OrderedBackend(Backend):
         hands_over: bool,
     ) -> Result:
         """Write the facts of a job's step, with the pushes in an outbox; then push."""
-        outbox = op.Unset(_outbox(job), _encoded(pushes))
+        key = _outbox(job)
+        outbox = op.Unset(key, seal(self._signer, key, _encoded(pushes)))
         result = self._apply_with(outbox, facts, job)
         if not result.applied:
             return result
@@ -303,9 +310,29 @@ class OrderedBackend(Backend):
         outbox = _outbox(job)
         (text,) = self.facts.read(outbox)
         if text is not None:
-            self._push(_decoded(text))
-            self.facts.apply(Step(None, op.Unset(outbox, text)))
+            try:
+                pushes = _decoded(unseal(self._signer, outbox, text).text)
+            except (InvalidSignature, InvalidPayload) as error:
+                self._put_aside(outbox, text, error)
+            else:
+                self._push(pushes)
+                self.facts.apply(Step(None, op.Unset(outbox, text)))
         job.unsent = False
+
+    def _put_aside(self, outbox: str, text: str, error: Exception) -> None:
+        """Keep an outbox that is not sent, where it can be looked at and is in nobody's way."""
+        (result,) = self.facts.apply(
+            Step(
+                None,
+                op.Expect(outbox, text),
+                op.Unset(outbox),
+                op.Set(_aside(outbox), text, _FOR),
+            )
+        )
+        if result.applied:
+            what = "what a step that broke off was to push"
+            log.error("%s is refused, and kept as %s: %s", what, _aside(outbox), error)
+            events.fire(events.StoredRefused, self.described(), _aside(outbox), what, error)
 
     def _push(self, pushes: Iterable[Push]) -> None:
         """Push messages in one request, those for one queue in one step."""
@@ -454,6 +481,10 @@ def _outbox(job: Reservation) -> str:
     return f"outbox:{job.queue[:80]}:{job.id[:64]}:{digest}"
 
 
+def _aside(outbox: str) -> str:
+    return f"refused:{outbox}"[:250]
+
+
 def _encoded(pushes: Iterable[Push]) -> str:
     return json.dumps(
         [[p.queue, base64.b64encode(p.raw).decode(), p.delay, p.priority] for p in pushes]
@@ -461,7 +492,11 @@ def _encoded(pushes: Iterable[Push]) -> str:
 
 
 def _decoded(text: str) -> list[Push]:
-    return [
-        Push(queue, base64.b64decode(raw), delay, priority)
-        for queue, raw, delay, priority in json.loads(text)
-    ]
+    """Read what `_encoded` gave; raises `InvalidPayload` for anything else."""
+    try:
+        return [
+            Push(queue, base64.b64decode(raw), delay, priority)
+            for queue, raw, delay, priority in json.loads(text)
+        ]
+    except (ValueError, TypeError) as error:
+        raise InvalidPayload(f"what is kept is no outbox: {error!r}") from None

@@ -15,7 +15,6 @@ from qframe.failed.causes import noted_first
 from qframe.features import status
 from qframe.features.all import FEATURES, OTHERS
 from qframe.features.base import Plan, Pushing
-from qframe.features.context import Prepared
 from qframe.features.debounce import DebounceFeature
 from qframe.jobs.tracing import resending
 from qframe.payload import envelope
@@ -52,7 +51,7 @@ def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
 def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: bool) -> bool:
     """Push the job, in the step that removes its record; false where there is none any more."""
     context = connection.context
-    pushing = context.pushing(Prepared(record.uuid, message, record.queue, 0.0))
+    pushing = context.as_it_is(message, record.queue, uuid=record.uuid)
     pushing = dataclasses.replace(pushing, retried=True)
     with resending(connection, record.queue, pushing.message):
         return _pushed(connection, record, pushing, forget=forget)

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic_core import to_json
+
 from qframe.contracts.status import State
-from qframe.contracts.step import Arrive
+from qframe.contracts.step import Arrive, Set
 from qframe.features.base import End, Plan
 from qframe.features.chain import ChainPlan, named_id
-from qframe.features.context import Prepared
+from qframe.features.context import Context, Prepared
 from qframe.features.reserved import Feature, ReservedJob
+from qframe.payload import tracebacks
 
+KEPT = 365 * 86400.0
+"""Seconds the facts of a batch are kept: more than its latch, which ends 30 days after its last
+change. Without that the batch is gone."""
 KEY = "batch"
 """The payload's key: the batch a job is a member of, or follows."""
 _MOST = 2**31
@@ -57,9 +63,28 @@ class BatchFeature(Feature):
         if plan.continues or not end.state.is_final:
             return
         member = BatchMember.of(job.payload)
-        if member is not None:
-            failed = end.state is State.FAILED or end.state is State.CANCELLED
-            plan.add(member.arrives(job.own_uuid if failed else "", failed=failed))
+        if member is None:
+            return
+        failed = end.state is State.FAILED or end.state is State.CANCELLED
+        uuid = job.broken_chain or (job.own_uuid if failed else "")
+        plan.add(member.arrives(uuid, failed=bool(uuid) or failed))
+        if uuid and job.context.signer is not None:  # who tells of it believes no other's words
+            error = end.error if failed else f"the next link of its chain was refused: {uuid}"
+            plan.add(failed_words(job.context, member.batch, uuid, job.name, error))
+
+
+def failed_words(
+    context: Context, identity: str, uuid: str, name: str, error: BaseException | str | None
+) -> Set:
+    """Give what keeps, signed, how a member failed: its record says so to all, but not signed."""
+    words = tracebacks.brief(error, 500) if isinstance(error, BaseException) else str(error or "")
+    key = failed_key(identity, uuid)
+    return Set(key, context.sealed(key, to_json([name, words]).decode()), KEPT)
+
+
+def failed_key(identity: str, uuid: str) -> str:
+    """Give the key of that."""
+    return f"{batch_key(identity)}:failed:{uuid}"
 
 
 def about(identity: str, event: str) -> dict[str, Any]:
@@ -91,6 +116,8 @@ class BatchPlan(NamedTuple):
     callback_job: Prepared
     """The job that runs the callbacks."""
     members: Iterable[MakeMember]
+    vouched: bool = True
+    """Whether what is kept of it may be signed."""
 
 
 def batch_key(identity: str) -> str:

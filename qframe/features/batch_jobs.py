@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any, ClassVar
 
 from qframe.contracts.batch import BatchRecord
-from qframe.contracts.step import Step
-from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.contracts.step import Operation, Step
+from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
 from qframe.features import batch, chain
 from qframe.features.base import Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember
 from qframe.features.batches import Batches, Found, renumbered
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
+from qframe.features.refused import Refused, tell_refused
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
+from qframe.payload.signature import is_signed
 
 log = logging.getLogger("qframe")
 
@@ -27,8 +30,8 @@ def batches_of(job: JobDefinition) -> Batches:
     """Give the batches of the connection that a job runs for."""
     running: Any = job.job
     if isinstance(running, ReservedJob):
-        return Batches(running.context, running)
-    return Batches(running._job.context)  # noqa: SLF001 (in a process of its own, which settles nothing)
+        return Batches(running.context, running, running.queue)
+    return Batches(running._job.context, queue=running.queue)  # noqa: SLF001 (in a process of its own, which settles nothing)
 
 
 class RunBatchCallbacks(JobDefinition):
@@ -51,12 +54,22 @@ class RunBatchCallbacks(JobDefinition):
             if found is None:
                 log.warning("the batch %s is not kept (any more): nothing follows it", self.of)
                 return
+            if found.refused is not None:
+                self._refuse(batches, found, found.refused)
+                return
             plan = _callbacks(batches, found)
             if plan.operations:
                 batches.apply(plan)  # where it is refused, it is made anew
             elif not _chain_is_due(found.record) or _go_on(batches, found):
                 return
         raise BackendUnavailable(f"the batch {self.of} is changed again and again")
+
+    def _refuse(self, batches: Batches, found: Found, error: QframeError) -> None:
+        """Fail at once: what follows the batch is not as it was signed."""
+        what = f"what follows the batch {self.of}"
+        refused = Refused(batch.batch_key(self.of), found.text, what, error)
+        tell_refused(batches.context.connection, refused)
+        self.fail(error)
 
 
 def _callbacks(batches: Batches, found: Found) -> Plan:
@@ -69,7 +82,7 @@ def _callbacks(batches: Batches, found: Found) -> Plan:
         del due[1:]  # the others in steps of their own: fewer come twice where a worker dies
     for event in due:
         for fields in record.options["follow"].get(event, ()):
-            job = Prepared.of(fields)
+            job = Prepared.of(fields, vouched=found.vouched)
             if event == "catch":
                 job = chain.caused(context, job, *_first_failure(batches, found))
             chain.plan_prepared(context, job, plan)
@@ -95,6 +108,8 @@ def _is_due(record: BatchRecord, event: str) -> bool:
 def _first_failure(batches: Batches, found: Found) -> tuple[str, str, str]:
     """Give the uuid, the name and the error of the job by which the first member failed."""
     uuid = batches.first_failure(found.record.id)
+    if batches.context.signer is not None and found.vouched:
+        return _signed_failure(batches, found.record.id, uuid)
     kept = batches.context.backend.find_failed(uuid) if uuid else None
     if kept is not None:
         return kept.uuid, kept.name, kept.exception.strip().rpartition("\n")[2]
@@ -102,6 +117,17 @@ def _first_failure(batches: Batches, found: Found) -> tuple[str, str, str]:
     if inner is not None:  # a batch, the link by which its chain has failed
         return inner.id, inner.name or "a batch", _failure(inner)
     return uuid, "", "the job was removed, or its record is gone"
+
+
+def _signed_failure(batches: Batches, identity: str, uuid: str) -> tuple[str, str, str]:
+    """Give the same as it was signed when the member failed; a record may say anything."""
+    key = batch.failed_key(identity, uuid)
+    (text,) = batches.context.backend.read(key)
+    try:
+        name, error = json.loads(batches.context.opened(key, text or "").text)
+    except (InvalidSignature, ValueError, TypeError):
+        return "", "", "the job was removed, or what is kept of its failure is not signed"
+    return uuid, str(name), str(error)
 
 
 # -- in a chain -----------------------------------------------------------------------------------
@@ -136,18 +162,26 @@ def _go_on(batches: Batches, found: Found) -> bool:
     plan = Plan()
     plan.add(*found.changed(notified=sorted({*record.notified, outcome})))
     goes_on: bool | None = False
+    failed = record.id if outcome == "broken" else ""
     if outcome == "chain":
-        goes_on = chain.plan_next(context, link["id"], link["uuid"], plan)
+        try:
+            goes_on = chain.plan_next(context, link["id"], link["uuid"], plan)
+        except chain.LinkRefused as refused:
+            failed = chain.plan_refused(context, link["id"], refused, batches.queue, plan)
     elif context.at_once:
         goes_on = True  # the job that began the batch ends the chain, by what it raises
     else:
         cause = record.id, record.name or "a batch", _failure(record)
-        chain.plan_catch(context, link["id"], plan, cause)
+        chain.plan_catch(context, link["id"], plan, cause, batches.queue)
     if not goes_on and link["member"] is not None:
         # Before it is noted: who comes again says it again, should nobody have pushed what is due.
         member = BatchMember(link["member"]["id"], link["member"]["n"])
-        arrives = member.arrives(record.id, failed=outcome == "broken")
-        context.backend.apply(Step(None, arrives))
+        arrives: list[Operation] = [member.arrives(failed or record.id, failed=bool(failed))]
+        words = _failure(record) if outcome == "broken" else "its chain was refused"
+        if failed and context.signer is not None:
+            name = record.name or "a batch"
+            arrives.append(batch.failed_words(context, member.batch, failed, name, words))
+        context.backend.apply(Step(None, *arrives))
     return batches.apply(plan, raises=True).applied
 
 
@@ -171,6 +205,7 @@ class StartBatch(JobDefinition):
         """Begin it, or go on where a worker that died had begun it."""
         batches, said = batches_of(self), self.job.payload
         context, identity = batches.context, self.identity
+        vouched = is_signed(self.job.raw_body)
         link = {
             "id": chain.named_id(said, chain.KEY),
             "uuid": self.job.uuid,
@@ -183,10 +218,12 @@ class StartBatch(JobDefinition):
             options={"queue": self.default_queue, "follow": self.follow, "chain": link},
             allows_failures=self.allows,
             progress_step=self.step,
-            callback_job=Prepared.of(self.callback_job),
+            callback_job=Prepared.of(self.callback_job, vouched=vouched),
             members=(
-                _maker(context, identity, place, each) for place, each in enumerate(self.members)
+                _maker(context, identity, place, each, vouched=vouched)
+                for place, each in enumerate(self.members)
             ),
+            vouched=vouched,
         )
         batches.resume(plan)
         record = batches.read(identity)
@@ -194,9 +231,11 @@ class StartBatch(JobDefinition):
             raise QframeError(_failure(record))  # it has run: the caller of the chain hears of it
 
 
-def _maker(context: Context, identity: str, place: int, kept: dict[str, Any]) -> MakeMember:
+def _maker(
+    context: Context, identity: str, place: int, kept: dict[str, Any], *, vouched: bool
+) -> MakeMember:
     def make(number: int) -> ChainPlan:
-        member = ChainPlan.of(kept)
+        member = ChainPlan.of(kept, vouched=vouched)
         return member if number == place else renumbered(context, member, identity, number)
 
     return make

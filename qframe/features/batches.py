@@ -2,7 +2,9 @@
 
 `batch:ID` is what was asked for, and what was decided and dispatched since; the latch `batch:ID`
 knows the members. `batch:ID:size` is how many numbers were given out, `batch:ID:once:WORD` the
-first of those given out for a word. `batches:TIME:ID` lists the batches, the latest first.
+first of those given out for a word. `batches:TIME:ID` lists the batches, the latest first. With a
+signing key, what was asked for is signed, and `batch:ID:failed:UUID` says, signed, how a member
+failed.
 """
 
 from __future__ import annotations
@@ -32,12 +34,20 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers.store import Store
-from qframe.exceptions import BackendUnavailable, InvalidJob, QframeError, SettleError
+from qframe.exceptions import (
+    BackendUnavailable,
+    InvalidJob,
+    InvalidPayload,
+    InvalidSignature,
+    QframeError,
+    SettleError,
+)
 from qframe.features import chain
 from qframe.features.base import Plan
-from qframe.features.batch import BatchMember, BatchPlan, MakeMember, batch_key
+from qframe.features.batch import KEPT, BatchMember, BatchPlan, MakeMember, batch_key
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
+from qframe.features.refused import REFUSED
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
 
@@ -45,9 +55,8 @@ log = logging.getLogger("qframe")
 
 CHUNK = 500
 """So many members are counted in and pushed together."""
-KEPT = 365 * 86400.0
-"""Seconds the facts of a batch are kept: more than its latch, which ends 30 days after its last
-change. Without that the batch is gone."""
+_ABOUT = "about"
+"""The key of what was asked for, where it is signed."""
 _TRIES = 100
 _PAGE = 200
 
@@ -58,6 +67,10 @@ class Found(NamedTuple):
     text: str
     latch: Latch
     record: BatchRecord
+    vouched: bool = True
+    """Whether what was asked for may be signed."""
+    refused: QframeError | None = None
+    """Why what was asked for is not acted on; the record says nothing of it then."""
 
     def changed(self, **fields: object) -> list[Operation]:
         """Give what changes its fact, as it was read."""
@@ -72,8 +85,10 @@ class Batches:
     With the `job` that runs, their steps are made in its name.
     """
 
-    def __init__(self, context: Context, job: ReservedJob | None = None) -> None:
+    def __init__(self, context: Context, job: ReservedJob | None = None, queue: str = "") -> None:
         self.context = context
+        self.queue = queue
+        """That of the job that runs."""
         self._backend = context.backend
         self._job = job
 
@@ -117,14 +132,17 @@ class Batches:
     def _create(self, plan: BatchPlan) -> None:
         """Keep a batch without members and push what comes before them, unless it is there."""
         key, created = batch_key(plan.id), time.time()
-        fields = {
+        fields = {"connection": self.context.connection, "created_at": created}
+        about = {
             "name": plan.name,
-            "connection": self.context.connection,
             "options": plan.options,
             "allows_failures": plan.allows_failures,
-            "created_at": created,
         }
-        runs = plan.callback_job
+        if self.context.signer is not None and plan.vouched:
+            fields[_ABOUT] = self.context.sealed(_about_key(plan.id), _json(about))
+        else:
+            fields |= about
+        runs = self.context.pushing(plan.callback_job)
         made = Plan()
         made.add(
             Expect(key, None),
@@ -134,7 +152,8 @@ class Batches:
             Open(key, Push(runs.queue, runs.raw, runs.delay), plan.progress_step),
         )
         for job in plan.options["follow"].get("before", ()):
-            chain.plan_prepared(self.context, Prepared.of(job), made)
+            before = Prepared.of(job, vouched=plan.vouched)
+            chain.plan_prepared(self.context, before, made)
         self.apply(made)
 
     def close(self, identity: str) -> None:
@@ -204,6 +223,8 @@ class Batches:
             found.record.closed
             and (found.record.is_finished or found.record.cancelled_at is not None)
         )
+        if found is not None and found.refused is not None:
+            raise found.refused
         if over or size is None:
             raise InvalidJob(
                 f"the batch {identity} is finished, cancelled or gone: it takes no jobs"
@@ -261,7 +282,10 @@ class Batches:
 
     def _found(self, identity: str, text: str) -> Found | None:
         latch = self._backend.latch(batch_key(identity))
-        return None if latch is None else Found(text, latch, _record(identity, text, latch))
+        if latch is None:
+            return None
+        record, vouched, refused = _record(self.context, identity, text, latch)
+        return Found(text, latch, record, vouched, refused)
 
     def read(self, identity: str) -> BatchRecord | None:
         """Give a batch as it stands."""
@@ -372,12 +396,23 @@ def _is_old(
     return None not in {cancelled, record.cancelled_at} and record.cancelled_at < cancelled  # type: ignore[operator]
 
 
-def _record(identity: str, text: str, latch: Latch) -> BatchRecord:
+def _record(
+    context: Context, identity: str, text: str, latch: Latch
+) -> tuple[BatchRecord, bool, QframeError | None]:
+    """Read a batch; says whether what was asked for may be signed, and why it is refused."""
     fields = json.loads(text)
+    vouched, refused = True, None
+    if _ABOUT in fields or context.signer is not None:
+        try:
+            about, vouched = _opened(context, identity, fields)
+            fields |= about
+        except (InvalidSignature, InvalidPayload) as error:
+            refused = error
+            fields |= {"name": REFUSED, "options": {"follow": {}}, "allows_failures": True}
     cancelled_at = fields.get("cancelled_at")
     if cancelled_at is None and not fields["allows_failures"] and not fields.get("forgiven"):
         cancelled_at = latch.failed_at
-    return BatchRecord(
+    record = BatchRecord(
         id=identity,
         name=fields["name"],
         connection=fields["connection"],
@@ -392,6 +427,22 @@ def _record(identity: str, text: str, latch: Latch) -> BatchRecord:
         cancelled_at=cancelled_at,
         finished_at=latch.completed_at,
     )
+    return record, vouched, refused
+
+
+def _opened(
+    context: Context, identity: str, fields: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], bool]:
+    """Read what was asked for of a batch. Raises `InvalidSignature`, `InvalidPayload`."""
+    sealed = fields.get(_ABOUT)
+    if not isinstance(sealed, str):  # one of before there was a key: refused, or as it is
+        return {}, context.opened(_about_key(identity), "{}").vouched
+    kept = context.opened(_about_key(identity), sealed)
+    try:
+        about: Mapping[str, Any] = json.loads(kept.text)
+        return {key: about[key] for key in ("name", "options", "allows_failures")}, kept.vouched
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidPayload(f"what is kept is no batch: {error!r}") from None
 
 
 def renumbered(context: Context, member: ChainPlan, identity: str, number: int) -> ChainPlan:
@@ -427,6 +478,11 @@ def _counting(identity: str, first: int, count: int, word: str) -> list[Operatio
         key = _once_key(identity, word)
         step += [Expect(key, None), Set(key, str(first), KEPT)]
     return step
+
+
+def _about_key(identity: str) -> str:
+    """Give the place that what was asked for is signed for."""
+    return f"{batch_key(identity)}:{_ABOUT}"
 
 
 def _size_key(identity: str) -> str:

@@ -3,8 +3,10 @@
 `chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `last` that of
 the last; `delays` are the seconds that all links together wait, `added` how many links were put in
 since its dispatch, `gone` how many it has left behind. `chain:ID:UUID` is the link behind that one,
-with its payload; `chain:ID:catch` what is pushed when a link fails. Every change of a chain changes
-`chain:ID`, so a step that expects its value as it was read is refused where anything has changed.
+with its payload; `chain:ID:catch` what is pushed when a link fails. Where there is a signing key,
+both are signed for their keys: a link that is not ends its chain as a failure does. Every change of
+a chain changes `chain:ID`, so a step that expects its value as it was read is refused where
+anything has changed.
 """
 
 from __future__ import annotations
@@ -34,11 +36,18 @@ from qframe.contracts.step import (
 )
 from qframe.drivers.claims import in_one
 from qframe.drivers.store import Store
-from qframe.exceptions import BackendUnavailable, InvalidPayload, QframeError
+from qframe.exceptions import (
+    BackendUnavailable,
+    InvalidPayload,
+    InvalidSignature,
+    QframeError,
+)
 from qframe.features.base import End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
+from qframe.features.refused import REFUSED, Refused, refuse
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope, tracebacks
+from qframe.payload.signature import OVERHEAD, unsealed
 
 log = logging.getLogger("qframe")
 
@@ -70,9 +79,12 @@ class ChainPlan(NamedTuple):
         return {"chain": self.id, "links": links, "catch": catch}
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> ChainPlan:
+    def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> ChainPlan:
         """Read what `fields` gave."""
-        links, catch = ([*map(Prepared.of, fields[key])] for key in ("links", "catch"))
+        links, catch = (
+            [Prepared.of(each, vouched=vouched) for each in fields[key]]
+            for key in ("links", "catch")
+        )
         return cls(fields["chain"], [None] * len(links), links, catch)
 
 
@@ -88,7 +100,8 @@ class ChainFeature(Feature):
         if chain is None or (job.context.joint and not job.attempts()):
             return None
         (text,) = job.context.backend.read(_key(chain))
-        if text is None or from_json(text)["at"] == job.own_uuid:
+        head = None if text is None else _head(text)
+        if head is None or head["at"] == job.own_uuid:
             return None
         return "done before: its chain has gone on"
 
@@ -99,17 +112,23 @@ class ChainFeature(Feature):
             return
         plan.waited_for = True
         context, uuid = job.context, job.own_uuid
+        job.broken_chain = ""
         if end.state in {State.COMPLETE, State.SKIPPED}:
-            goes_on = _waits_for_batch(job) or plan_next(context, chain, uuid, plan)
+            try:
+                goes_on = _waits_for_batch(job) or plan_next(context, chain, uuid, plan)
+            except LinkRefused as refused:
+                job.broken_chain = plan_refused(context, chain, refused, job.queue, plan)
+                return
             if goes_on is None:
                 log.warning("%s %s: nothing is kept of its chain (any more)", job.name, uuid)
             plan.continues = bool(goes_on)
             return
         (text,) = context.backend.read(_key(chain))
-        if text is not None and from_json(text)["at"] != uuid:
+        head = None if text is None else _head(text)
+        if head is not None and head["at"] != uuid:
             plan.continues = True  # without this one, which comes again
         elif text is not None and end.state is State.FAILED:
-            plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)))
+            plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)), job.queue)
         elif text is not None:
             plan.add(Expect(_key(chain), text), *_forgetting(context, chain))
 
@@ -195,10 +214,9 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
         delays = sum(link.delay for link in chain.links)
         ttl = KEPT + delays
         for link, behind in itertools.pairwise(chain.links):
-            plan.add(Set(_link_key(chain.id, link.uuid), _json(behind.fields()), ttl))
+            plan.add(_kept(context, _link_key(chain.id, link.uuid), [behind], ttl, one=True))
         if chain.catch:
-            catch = _json([each.fields() for each in chain.catch])
-            plan.add(Set(_catch_key(chain.id), catch, ttl))
+            plan.add(_kept(context, _catch_key(chain.id), chain.catch, ttl))
         head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
@@ -207,17 +225,20 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
     return pushing, plan
 
 
-def planned(operations: Sequence[Operation], first: Pushing) -> ChainPlan:
-    """Read a chain from the step of `plan_first`; one without `id` where it begins none."""
-    links, catch = [Prepared(first.uuid, first.raw, first.queue, first.delay)], "[]"
+def planned(context: Context, operations: Sequence[Operation], first: Pushing) -> ChainPlan:
+    """Read a chain from the step of `plan_first`; one without `id` where it begins none.
+
+    Raises `InvalidSignature`.
+    """
+    links, catch = [Prepared(first.uuid, first.raw, first.queue, first.delay)], list[Prepared]()
     identity = named_id(first.message, KEY) or ""
     facts = {each.key: each.value for each in operations if type(each) is Set}
     if identity and _key(identity) in facts:
-        while (behind := facts.get(_link_key(identity, links[-1].uuid))) is not None:
-            links.append(Prepared.of(from_json(behind)))
-        catch = facts.get(_catch_key(identity), catch)
-    jobs = [None] * len(links)
-    return ChainPlan(identity, jobs, links, [*map(Prepared.of, from_json(catch))])
+        while (behind := facts.get(key := _link_key(identity, links[-1].uuid))) is not None:
+            links += context.kept_jobs(key, behind)
+        if (text := facts.get(key := _catch_key(identity))) is not None:
+            catch = context.kept_jobs(key, text)
+    return ChainPlan(identity, [None] * len(links), links, catch)
 
 
 # -- its steps ------------------------------------------------------------------------------------
@@ -226,17 +247,21 @@ def planned(operations: Sequence[Operation], first: Pushing) -> ChainPlan:
 def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | None:
     """Add what follows a link to the plan of its end; says whether the chain goes on.
 
-    Also where it has gone on before; None where nothing of it is kept.
+    Also where it has gone on before; None where nothing of it is kept. Raises `LinkRefused`.
     """
     text, record = context.backend.read(_key(chain), _link_key(chain, uuid))
     if text is None:
         return None
-    head = from_json(text)
+    head = _head(text)
+    if head is None:
+        plan.add(Expect(_key(chain), text))
+        head = {"at": uuid, "last": "", "delays": 0}
+        raise LinkRefused(_key(chain), text, head, InvalidPayload("what is kept of it is no chain"))
     if head["at"] != uuid:
         return True
     plan.add(Expect(_key(chain), text))
     while record is not None:
-        link = Prepared.of(from_json(record))
+        link = _link(context, _link_key(chain, head["at"]), record, head)
         plan.add(Unset(_link_key(chain, head["at"])))
         head["at"], head["gone"] = link.uuid, head.get("gone", 0) + 1
         if not plan_prepared(context, link, plan, follows=uuid):
@@ -249,6 +274,37 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
     else:
         plan.add(Unset(_key(chain)), Unset(_catch_key(chain)))
     return False
+
+
+class LinkRefused(QframeError):
+    """What is kept as the next link of a chain is not signed, was changed, or is no job."""
+
+    def __init__(self, key: str, text: str, head: dict[str, Any], error: QframeError) -> None:
+        super().__init__(str(error))
+        self.key = key
+        self.text = text
+        self.head = head
+        self.error = error
+
+
+def _link(context: Context, key: str, text: str, head: dict[str, Any]) -> Prepared:
+    try:
+        (link,) = context.kept_jobs(key, text)
+    except (InvalidSignature, InvalidPayload) as error:
+        raise LinkRefused(key, text, head, error) from None
+    return link
+
+
+def plan_refused(context: Context, chain: str, refused: LinkRefused, queue: str, plan: Plan) -> str:
+    """End a chain as failed whose next link is refused; gives the id of the record of that.
+
+    What is kept of it stays, and what catches its failure is pushed.
+    """
+    what = f"the link behind {refused.head['at']} of the chain {chain}"
+    recorded = refuse(context, plan, Refused(refused.key, refused.text, what, refused.error), queue)
+    plan.add(Set(_key(chain), _json({**refused.head, "at": REFUSED}), KEPT))
+    plan_catch(context, chain, plan, (recorded, REFUSED, _words(refused.error)), queue)
+    return recorded
 
 
 class ChainStanding(NamedTuple):
@@ -269,15 +325,19 @@ def standing(backend: Backend, message: Mapping[str, Any]) -> ChainStanding | No
     """Say where the chain of a payload is; None where it names none, or nothing of it is kept."""
     chain = named_id(message, KEY)
     (text,) = (None,) if chain is None else backend.read(_key(chain))
-    if chain is None or text is None:
+    head = None if text is None else _head(text)
+    if chain is None or head is None:
         return None
-    head = from_json(text)
     uuid, names = head["at"], list[str]()
     while len(names) < _SHOWN:
         (record,) = backend.read(_link_key(chain, uuid))
         if record is None:
             break
-        link = Prepared.of(from_json(record))
+        try:
+            link = Prepared.of(from_json(unsealed(record)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            names.append(REFUSED)
+            break
         uuid = link.uuid
         names.append(_name_of(link.raw))
     return ChainStanding(chain, head["at"], head.get("gone", 0) + 1, names, uuid == head["last"])
@@ -290,11 +350,22 @@ def _name_of(raw: bytes) -> str:
         return "(no payload)"
 
 
-def plan_catch(context: Context, chain: str, plan: Plan, cause: tuple[str, str, str]) -> None:
+def plan_catch(
+    context: Context, chain: str, plan: Plan, cause: tuple[str, str, str], queue: str
+) -> None:
     """Add the push of what catches a failure: the uuid, the name and the error of what failed."""
-    (text,) = context.backend.read(_catch_key(chain))
-    for fields in [] if text is None else from_json(text):
-        plan_prepared(context, caused(context, Prepared.of(fields), *cause), plan)
+    key = _catch_key(chain)
+    (text,) = context.backend.read(key)
+    if text is None:
+        return
+    try:
+        jobs = context.kept_jobs(key, text)
+    except (InvalidSignature, InvalidPayload) as error:
+        what = f"what catches a failure of the chain {chain}"
+        refuse(context, plan, Refused(key, text, what, error), queue)
+        return
+    for job in jobs:
+        plan_prepared(context, caused(context, job, *cause), plan)
 
 
 def plan_prepared(
@@ -348,7 +419,7 @@ def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) ->
     """
     for words in (error, ""):
         told = context.changed(job, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
-        if len(told.raw) <= context.max_payload:
+        if len(told.raw) + (0 if context.signer is None else OVERHEAD) <= context.max_payload:
             return told
     return job
 
@@ -356,11 +427,12 @@ def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) ->
 def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bool) -> bool:
     """Put a link at the end of a chain, or right behind the one that runs, which is `uuid`.
 
-    Says whether it did: not where the chain is gone or has gone on.
+    Says whether it did: not where the chain is gone or has gone on. Raises `InvalidSignature`
+    where the link that is to follow is not signed.
     """
     for _ in range(_TRIES):
         text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))
-        head = None if text is None else from_json(text)
+        head = None if text is None else _head(text)
         if head is None or head["at"] != uuid:
             return False
         head["delays"] += link.delay
@@ -369,12 +441,14 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
         place = uuid if first else head["last"]
         plan = Plan()
         plan.add(
-            Expect(_key(chain), text), Set(_link_key(chain, place), _json(link.fields()), kept)
+            Expect(_key(chain), text),
+            _kept(context, _link_key(chain, place), [link], kept, one=True),
         )
         if place == head["last"]:
             head["last"] = link.uuid
         elif behind is not None:
-            plan.add(Set(_link_key(chain, link.uuid), behind, kept))
+            after = context.kept_jobs(_link_key(chain, uuid), behind)
+            plan.add(_kept(context, _link_key(chain, link.uuid), after, kept, one=True))
         plan.add(Set(_key(chain), _json(head), kept))
         if context.apply(plan).applied:
             return True
@@ -388,6 +462,29 @@ def _forgetting(context: Context, chain: str) -> Iterable[Operation]:
     """Give what removes everything that is kept of a chain."""
     kept = Store(context.backend).keys(f"{_key(chain)}:")
     return [Unset(_key(chain)), *map(Unset, kept)]
+
+
+def _head(text: str) -> dict[str, Any] | None:
+    """Read where a chain is; None where that is no text of ours."""
+    try:
+        head = from_json(text)
+        counts = head["delays"], head.get("gone", 0), head.get("added", 0)
+        if all(isinstance(head[each], str) for each in ("at", "last")) and min(counts) >= 0:
+            found: dict[str, Any] = head
+            return found
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _kept(
+    context: Context, key: str, jobs: Sequence[Prepared], ttl: float, *, one: bool = False
+) -> Set:
+    """Give what keeps jobs, or one, under a key: signed, but for what nobody vouches for."""
+    fields = [each.fields() for each in jobs]
+    text = _json(fields[0] if one else fields)
+    vouched = all(each.vouched for each in jobs)
+    return Set(key, context.sealed(key, text) if vouched else text, ttl)
 
 
 def _key(chain: str) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from pydantic_core import from_json
+
 from qframe import events
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
@@ -24,40 +26,48 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers import claims
-from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature, QframeError
+from qframe.exceptions import BackendUnavailable, InvalidPayload, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
-from qframe.payload.signature import Signer, without_signature
+from qframe.payload.signature import Kept, Signer, seal, unseal, without_signature
+from qframe.payload.text import one_line
 
 
 class Prepared(NamedTuple):
-    """A job whose payload was made, checked and signed before: a link, a member, a callback."""
+    """A job whose payload was made and checked before: a link, a member, a callback.
+
+    It is signed when it is pushed, so what is kept of it until then is no message to a worker.
+    """
 
     uuid: str
     raw: bytes
+    """The payload, without a signature."""
     queue: str
     delay: float
     within: Mapping[str, float] | None = None
     """The seconds from its push to its deadlines, by their keys in the payload."""
     message: dict[str, Any] | None = None
     """The payload decoded, where it has just been made."""
+    vouched: bool = True
+    """Whether it may be signed: made by this program, or kept with a right signature."""
 
     def fields(self) -> dict[str, Any]:
         """Give what JSON can carry."""
         fields = {**self._asdict(), "raw": self.raw.decode()}
-        del fields["message"]
+        del fields["message"], fields["vouched"]
         if not self.within:
             del fields["within"]
         return fields
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Prepared:
+    def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> Prepared:
         """Read what `fields` gave."""
         raw: str = fields["raw"]
+        within = fields.get("within")
         return cls(
-            fields["uuid"], raw.encode(), fields["queue"], fields["delay"], fields.get("within")
+            fields["uuid"], raw.encode(), fields["queue"], fields["delay"], within, vouched=vouched
         )
 
 
@@ -133,18 +143,31 @@ class Context:
         return self._anew(job, message)
 
     def _anew(self, job: Prepared, message: dict[str, Any]) -> Prepared:
-        """Give a prepared job with another payload, signed anew where it was signed right.
+        message = without_signature(message)
+        return job._replace(raw=envelope.encode(message), message=message)
 
-        One that was signed wrong stays as it is: who requires signatures refuses it.
+    # -- what is kept until its turn --------------------------------------------------------------
+
+    def sealed(self, key: str, text: str) -> str:
+        """Give JSON as it is kept under a key: signed for that, where there is a signing key."""
+        return seal(self.signer, key, text)
+
+    def opened(self, key: str, text: str) -> Kept:
+        """Give what `sealed` was given; raises `InvalidSignature`."""
+        return unseal(self.signer, key, text)
+
+    def kept_jobs(self, key: str, text: str) -> list[Prepared]:
+        """Read one prepared job, or a list of them, that is kept under a key.
+
+        Raises `InvalidSignature`, and `InvalidPayload` for what is none.
         """
-        if self.signer is None:
-            raw = envelope.encode(without_signature(message))
-            return job._replace(raw=raw, message=message)
+        kept = self.opened(key, text)
         try:
-            raw = self.signer.renewed(job.raw, envelope.encode(message), job.queue)
-            return job._replace(raw=raw, message=message)
-        except InvalidSignature:
-            return job
+            found = from_json(kept.text)
+            every = found if isinstance(found, list) else [found]
+            return [Prepared.of(each, vouched=kept.vouched) for each in every]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidPayload(f"what is kept is no job: {one_line(repr(error), 100)}") from None
 
     # -- pushing ----------------------------------------------------------------------------------
 
@@ -159,8 +182,15 @@ class Context:
     def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
         """Give a prepared job as it is pushed now."""
         job = self.due(job)
-        message = _parsed(job.raw) if job.message is None else job.message
-        return Pushing(message, job.raw, job.uuid, job.queue, job.delay, follows=follows)
+        raw = job.raw
+        if self.signer is not None and job.vouched:
+            raw = self.signer.signed(raw, job.queue)
+        message = _parsed(raw) if job.message is None else job.message
+        return Pushing(message, raw, job.uuid, job.queue, job.delay, follows=follows)
+
+    def as_it_is(self, raw: bytes, queue: str, delay: float = 0.0, uuid: str = "") -> Pushing:
+        """Give bytes as they are pushed: with the signature they have, or none."""
+        return Pushing(_parsed(raw), raw, uuid, queue, delay)
 
     def claim(
         self, key: str, uuid: str, seconds: float, holds: str | None = None

@@ -77,6 +77,8 @@ class ReservedJob(Job):
     """Why the payload is not acted on; None for one that is."""
     features: Sequence[Feature] = ()
     """The features the payload names."""
+    broken_chain: str = ""
+    """The record of what was refused as the next link of its chain, by the end planned last."""
     _state = ""
     _in_doubt = False
     _unsaid = False

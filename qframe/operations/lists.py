@@ -122,12 +122,14 @@ SCHEDULES = Kind[ScheduleState](
         "queue": lambda row: (row.queue,),
         "state": lambda row: (_state_of(row), *(each.state.lower() for each in row.runs[:1])),
     },
-    ("planned", "late", "paused", "over", "dispatched", *map(str.lower, ENDS)),
+    ("planned", "late", "paused", "refused", "over", "dispatched", *map(str.lower, ENDS)),
     parts={"error": lambda row: [each.error for each in row.runs[:1]]},
 )
 
 
 def _state_of(row: ScheduleState) -> str:
+    if row.refused:
+        return "refused"
     if row.paused:
         return "paused"
     if row.next_at is None:

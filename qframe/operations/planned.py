@@ -34,6 +34,8 @@ class PlannedSchedules:
         self.queues = queues
         self.rows = ScheduleRows(queues)
         self.silent: list[BackendUnavailable] = []
+        self.refused: dict[Connection, list[ScheduleAbout]] = {}
+        """The rows that are not acted on, as nobody here has signed them."""
         self.all: list[tuple[Connection, Schedule]] = [
             (connection_of(queues, each), each) for each in load(queues)
         ]
@@ -41,10 +43,13 @@ class PlannedSchedules:
         for connection in able(queues):
             try:
                 rows = self.rows.read(connection)
+                told = self.rows.told(connection) if queues.signer is not None else ()
             except BackendUnavailable as error:
                 self.silent.append(error)
                 continue
             self.all += [(connection, each) for each in rows if each.title not in taken]
+            if refused := [each for each in told if each.refused and each.name not in taken]:
+                self.refused[connection] = refused
         self.all.sort(key=lambda each: each[1].title)
 
     def find(self, name: str) -> tuple[Connection, Schedule]:
@@ -62,6 +67,9 @@ class PlannedSchedules:
             if found:
                 several = ", ".join(repr(each.title) for _, each in found[:5])
                 raise ConfigurationError(f"{one_line(name, 80)!r} may be any of {several}")
+        for about in (each for refused in self.refused.values() for each in refused):
+            if about.name == name:
+                raise ConfigurationError(f"{one_line(name, 150)!r} is refused: {about.refused}")
         raise ConfigurationError(
             f"there is no schedule {one_line(name, 150)!r}{nearest(name, names)}"
         )
@@ -69,12 +77,13 @@ class PlannedSchedules:
     def states(self) -> list[ScheduleState]:
         """Give all as they stand."""
         found: list[ScheduleState] = []
-        for connection in dict.fromkeys(each for each, _ in self.all):
+        for connection in dict.fromkeys([*(each for each, _ in self.all), *self.refused]):
             abouts = [
                 ScheduleAbout.of(each, connection.default_queue)
                 for of, each in self.all
                 if of is connection
             ]
+            abouts += self.refused.get(connection, ())
             try:
                 found += states(self.queues, connection, abouts)
             except BackendUnavailable as error:

@@ -24,12 +24,11 @@ from qframe.schedules.calendar import Calendar
 from qframe.schedules.definition import checked_name
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.texts import read
+from qframe.schedules.timetable import ASKED
 from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 
 MOST = 500
 """So many schedules of a connection are shown."""
-_ASKED = 60.0
-"""Seconds for which a run that is wanted waits for a worker that makes it."""
 
 
 class PastRunState(BaseModel):
@@ -70,12 +69,21 @@ class ScheduleState(BaseModel):
     """Whether it is dispatched also while the whole connection is paused."""
     conditions: int
     environments: list[str]
+    refused: str
+    """Why a row is not acted on: it was added or changed by who has no signing key."""
     count: int
     """How often it was dispatched."""
     runs: list[PastRunState]
     skipped_at: str | None
     skipped: str
     """Why the last planned time without a run had none."""
+
+
+def coming(state: ScheduleState) -> str:
+    """Say when it is next planned, or why it is not."""
+    if state.refused:
+        return "REFUSED: not signed"
+    return "paused" if state.paused else state.next_at or "over"
 
 
 def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
@@ -153,7 +161,7 @@ def _state(
     paused: bool,
 ) -> ScheduleState:
     since = now if track is None else track.at
-    coming = _next(about, since)
+    next_at = None if paused or about.refused else _next(about, since)
     runs = () if track is None else track.runs
     return ScheduleState(
         connection=connection.name,
@@ -165,9 +173,9 @@ def _state(
         source="code" if about.module else "row",
         place=about.place,
         paused=paused,
-        next_at=None if coming is None or paused else iso(coming),
-        next_in_seconds=None if coming is None or paused else round(max(0.0, coming - now), 3),
-        late_seconds=0.0 if coming is None or paused else round(max(0.0, now - coming), 3),
+        next_at=None if next_at is None else iso(next_at),
+        next_in_seconds=None if next_at is None else round(max(0.0, next_at - now), 3),
+        late_seconds=0.0 if next_at is None else round(max(0.0, now - next_at), 3),
         missed=about.missed,
         grace_seconds=about.grace,
         overlap_seconds=about.overlap,
@@ -175,6 +183,7 @@ def _state(
         maintenance=about.maintenance,
         conditions=about.conditions,
         environments=list(about.environments),
+        refused=about.refused,
         count=0 if track is None else track.number,
         runs=[
             PastRunState(
@@ -222,7 +231,8 @@ def resume(queues: QueueManager, connection: Connection, name: str | None = None
 def ask(queues: QueueManager, connection: Connection, name: str) -> None:
     """Have a worker run a schedule now, within some seconds."""
     keys = keys_of(queues, connection)
-    wanted = Set(keys.asked(name), f"{time.time():.6f}", _ASKED)
+    key = keys.asked(name)
+    wanted = Set(key, connection.context.sealed(key, f"{time.time():.6f}"), ASKED)
     connection.backend.apply(Step(None, wanted, keys.mark()))
 
 

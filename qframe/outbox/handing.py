@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.outbox import Waiting
 from qframe.contracts.step import (
@@ -20,12 +21,12 @@ from qframe.contracts.step import (
     Set,
     Step,
 )
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, InvalidSignature
 from qframe.features import chain
 from qframe.features.base import Plan, Pushing
 from qframe.features.batch import BatchMember
-from qframe.features.context import Prepared, check
-from qframe.outbox.text import decoded
+from qframe.features.context import check
+from qframe.outbox.text import decoded, place_of
 from qframe.payload import tracebacks
 
 log = logging.getLogger("qframe")
@@ -112,7 +113,8 @@ class Handing:
                 raise
             except Exception as error:  # noqa: BLE001 (as above)
                 said = tracebacks.brief(error, _LONGEST_ERROR)
-                aside = row.tries + 1 >= TRIES
+                is_forged = isinstance(error, InvalidSignature)
+                aside = is_forged or row.tries + 1 >= TRIES
                 self.refused.append(Refused(row, said, aside))
                 if not aside:
                     return
@@ -121,10 +123,15 @@ class Handing:
                     "a dispatch for the connection %r was set aside in the outbox (row %d): %s",
                     self._context.connection, row.id, said,
                 )  # fmt: skip
+                if isinstance(error, InvalidSignature):
+                    what = f"row {row.id} of the outbox"
+                    events.fire(
+                        events.StoredRefused, self._context.connection, row.mark, what, error
+                    )
 
     def _apply(self, rows: Sequence[Waiting]) -> None:
         """Apply the steps of rows, unless others may have the rows by now."""
-        read = [(row, _operations(row)) for row in rows]
+        read = [(row, self._operations(row)) for row in rows]
         steps = [Step(None, *self._marked(row, operations)) for row, operations in read]
         if self._backend.clock() - self._since > STALE:
             return
@@ -134,6 +141,20 @@ class Handing:
         results = self._backend.apply(*steps)
         for (row, operations), result in zip(read, results, strict=False):
             self._hear(row, operations, result)
+
+    def _operations(self, row: Waiting) -> Sequence[Operation]:
+        """Read the step of a row, its delays counted from the dispatch.
+
+        Raises `InvalidSignature`, and `ValueError` for what is no step.
+        """
+        context = self._context
+        kept = context.opened(place_of(context.connection), row.text)
+        return [
+            replace(each, delay=max(0.0, each.delay - row.age))
+            if type(each) is Push and each.delay
+            else each
+            for each in decoded(kept.text)
+        ]
 
     def _marked(self, row: Waiting, operations: Sequence[Operation]) -> Sequence[Operation]:
         """Give what is applied: once, where there is more to it than messages."""
@@ -167,7 +188,7 @@ class Handing:
         if self._context.pushes is not None:
             for each in operations:
                 if type(each) is Push:
-                    pushing = self._context.pushing(Prepared("", each.raw, each.queue, 0.0))
+                    pushing = self._context.as_it_is(each.raw, each.queue)
                     self._context.pushes.count(each.queue, pushing.message)
 
     def _pass_over(self, row: Waiting, operations: Sequence[Operation], refused: Result) -> None:
@@ -181,7 +202,7 @@ class Handing:
         holder = context.holder(pushing, refused)
         log.info("%s was dispatched in vain: %s has its lock", pushing.uuid, holder)
         context.tell_pushed(pushing, holder)
-        plan = chain.planned(operations, pushing)
+        plan = chain.planned(context, operations, pushing)
         left = plan._replace(links=plan.links[1:], jobs=plan.jobs[1:])
         if chain.push_first(context, left, lambda plan: self._apply_once(row, plan)):
             return
@@ -191,7 +212,7 @@ class Handing:
 
     def _pushing(self, operations: Sequence[Operation]) -> Pushing:
         push = next(each for each in operations if type(each) is Push)
-        pushing = self._context.pushing(Prepared("", push.raw, push.queue, push.delay))
+        pushing = self._context.as_it_is(push.raw, push.queue, push.delay)
         return replace(pushing, uuid=str(pushing.message.get("uuid", "")))
 
     def _apply_once(self, row: Waiting, plan: Plan) -> Result:
@@ -202,16 +223,6 @@ class Handing:
         if result.applied:
             plan.applied()
         return result
-
-
-def _operations(row: Waiting) -> Sequence[Operation]:
-    """Read the step of a row, its delays counted from the dispatch; raises `ValueError`."""
-    return [
-        replace(each, delay=max(0.0, each.delay - row.age))
-        if type(each) is Push and each.delay
-        else each
-        for each in decoded(row.text)
-    ]
 
 
 def _mark(row: Waiting) -> str:

@@ -10,7 +10,8 @@ from qframe.contracts.outbox import Outbox
 from qframe.contracts.step import APPLIED, Operation, Push, Reservation, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import Unsupported
-from qframe.outbox.text import encoded
+from qframe.outbox.text import encoded, place_of
+from qframe.payload.signature import Signer, seal
 
 _TOGETHER = 100
 """Messages of a step that only pushes, in one row."""
@@ -25,10 +26,13 @@ class OutboxBackend(Backend):
     a relay hands the step on.
     """
 
-    def __init__(self, outbox: Outbox, connection: str, receiver: Backend) -> None:
+    def __init__(
+        self, outbox: Outbox, connection: str, receiver: Backend, signer: Signer | None = None
+    ) -> None:
         self._outbox = outbox
         self._connection = connection
         self._receiver = receiver
+        self._signer = signer
         self.timing = receiver.timing
         self.look_every = receiver.look_every
         self.capabilities = receiver.capabilities | Capability.FACTS | Capability.JOINT
@@ -44,10 +48,14 @@ class OutboxBackend(Backend):
             result = self._noted(step)
             results.append(result)
             if result.applied:
-                texts += map(encoded, _parts(step))
+                texts += [self._row(part) for part in _parts(step)]
         if texts:
             self._outbox.add(self._connection, texts)
         return results
+
+    def _row(self, step: Step) -> str:
+        """Give a step as it is kept: signed for its connection, where there is a key."""
+        return seal(self._signer, place_of(self._connection), encoded(step))
 
     def _noted(self, step: Step) -> Result:
         facts = [each for each in step.operations if type(each) is not Push]

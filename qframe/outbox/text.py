@@ -23,6 +23,11 @@ _BYTES = "base64"
 """Marks bytes that are no UTF-8."""
 
 
+def place_of(connection: str) -> str:
+    """Give the place that a row is signed for."""
+    return f"outbox row for {connection}"
+
+
 def encoded(step: Step) -> str:
     """Give a step as text; raises `ValueError` for one that is about a reservation."""
     if step.reservation is not None:

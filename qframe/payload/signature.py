@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from qframe.exceptions import InvalidSignature
 from qframe.payload.text import one_line
@@ -19,7 +19,19 @@ _REST_AT = _END + len(_BETWEEN)
 OVERHEAD = _REST_AT - 1
 """How many bytes longer a signed payload is."""
 _CONTEXT = b"qframe-signature-1\0"
+_KEPT_CONTEXT = b"qframe-kept-1\0"
+_KEPT_HEAD = _HEAD.decode()
+_KEPT_BETWEEN = '","kept":'
+_KEPT_AT = _END + len(_KEPT_BETWEEN)
 _MOST_QUEUES = 1000
+
+
+class Kept(NamedTuple):
+    """A text that was kept in a store until its turn, as it was before it was sealed."""
+
+    text: str
+    vouched: bool = True
+    """Whether it may be signed: false of one without a signature that is accepted all the same."""
 
 
 class Signer:
@@ -67,6 +79,34 @@ class Signer:
             "refused unread"
         )
 
+    def sealed(self, place: str, text: str) -> str:
+        """Give JSON that is kept in a store with a signature for this place alone.
+
+        A worker that has the place's text makes, signs or applies something from it later. Such a
+        signature is of no use in a queue, nor is that of a payload here.
+        """
+        signature = _kept_signature(self._keys[0], place, text).decode()
+        return f"{_KEPT_HEAD}{signature}{_KEPT_BETWEEN}{text}}}"
+
+    def opened(self, place: str, text: str) -> Kept:
+        """Give what `sealed` was given; raises `InvalidSignature` for what is not as it gave it."""
+        if not is_sealed(text):
+            if self.require:
+                raise InvalidSignature(
+                    "what is kept is not signed, and a signing key is configured: it was refused "
+                    'unread (signing = "accept-unsigned" takes it)'
+                )
+            return Kept(text, vouched=False)
+        inner = unsealed(text)
+        found = text[len(_HEAD) : _END].encode("utf-8", "replace")
+        for key in self._keys:
+            if hmac.compare_digest(found, _kept_signature(key, place, inner)):
+                return Kept(inner)
+        raise InvalidSignature(
+            "the signature of what is kept is wrong: it was changed, kept for something else, or "
+            "signed with a key that is not configured here; it was refused unread"
+        )
+
     def renewed(self, before: bytes, after: bytes, queue: str) -> bytes:
         """Give a payload that was changed here its signature anew, if it had a right one.
 
@@ -86,6 +126,15 @@ def _signature(key: bytes, rest: bytes, queue: str) -> bytes:
     return code.hexdigest().encode()
 
 
+def _kept_signature(key: bytes, place: str, text: str) -> bytes:
+    said = b"%s%s\0%s" % (
+        _KEPT_CONTEXT,
+        place.encode("utf-8", "surrogatepass"),
+        text.encode("utf-8", "surrogatepass"),
+    )
+    return hmac.new(key, said, hashlib.sha256).hexdigest().encode()
+
+
 @lru_cache(_MOST_QUEUES)
 def _begun(key: bytes, queue: str) -> hmac.HMAC:
     """Give the beginning of the HMACs for a queue; kept, it takes a third off each."""
@@ -100,3 +149,25 @@ def without_signature(message: dict[str, Any]) -> dict[str, Any]:
 def is_signed(raw: bytes) -> bool:
     """Whether a payload begins with a signature, right or wrong."""
     return raw.startswith(_HEAD) and raw[_END:_REST_AT] == _BETWEEN
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a kept text begins with a signature, right or wrong."""
+    return (
+        text.startswith(_KEPT_HEAD) and text[_END:_KEPT_AT] == _KEPT_BETWEEN and text.endswith("}")
+    )
+
+
+def unsealed(text: str) -> str:
+    """Give a kept text without its signature, whatever that is: to be shown, never acted on."""
+    return text[_KEPT_AT:-1] if is_sealed(text) else text
+
+
+def seal(signer: Signer | None, place: str, text: str) -> str:
+    """Give JSON as it is kept at a place: signed, where there is a key."""
+    return text if signer is None else signer.sealed(place, text)
+
+
+def unseal(signer: Signer | None, place: str, text: str) -> Kept:
+    """Give what `seal` was given. Raises `InvalidSignature`; without a key nothing is checked."""
+    return Kept(unsealed(text)) if signer is None else signer.opened(place, text)

@@ -31,6 +31,8 @@ class ScheduleAbout:
     """"" for what was added at run time."""
     fact: str = ""
     """The release that it is of, as a fact, or its row."""
+    refused: str = ""
+    """Why a row is not acted on; the rest is what stands there, signed by nobody."""
 
     @classmethod
     def of(cls, schedule: Schedule, default_queue: str, fact: str = "") -> ScheduleAbout:
@@ -56,7 +58,9 @@ class ScheduleAbout:
 
     def text(self) -> str:
         """Give it as a fact."""
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        fields = asdict(self)
+        del fields["refused"]  # of rows alone; earlier versions would not know it
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> ScheduleAbout | None:

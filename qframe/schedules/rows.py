@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,15 +16,21 @@ from qframe.contracts.backend import Capability
 from qframe.contracts.step import Expect, Set, Step, Unset
 from qframe.exceptions import (
     BackendUnavailable,
+    CannotDecrypt,
     ConfigurationError,
     InvalidArguments,
     InvalidJob,
+    InvalidSignature,
     QframeError,
     UnknownJob,
 )
+from qframe.features.refused import Refused, tell_refused
 from qframe.jobs import project
+from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
+from qframe.payload import encryption, envelope
+from qframe.payload.signature import unsealed
 from qframe.payload.text import one_line, queue_name
 from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.calendar import zone_of
@@ -36,6 +42,7 @@ from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 log = logging.getLogger("qframe")
 
 _TRIES = 50
+_SCHEDULE = "the schedule %s"
 _YEAR = 366 * 86400
 _HELD = 10.0 * _YEAR
 Grace = Annotated[float, Field(ge=1, le=_YEAR)]
@@ -99,11 +106,33 @@ class ScheduleRows:
         else:
             project.put_on_path()
             try:
-                job = self._queues.registry.find(row.job).from_data(row.data)
-            except (UnknownJob, InvalidArguments) as error:
+                job_class = self._queues.registry.find(row.job)
+                job = job_class.from_data(self._data(row, job_class))
+            except (UnknownJob, InvalidArguments, CannotDecrypt) as error:
                 raise InvalidJob(str(error)) from None
             made = Schedule(job, terms, f"the row {name!r}", "")
         return made.finished(zone)
+
+    def _data(self, row: ScheduleRow, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
+        """Give the data of a row's job, decrypted where it is encrypted."""
+        data = row.data
+        if type(data) is dict and encryption.KEY in data and job_class.opens(data):
+            return self._queues.keyring.opened(row.job, data)
+        return data
+
+    def _text(self, connection: Connection, name: str, row: ScheduleRow, job: object) -> str:
+        """Give a row as it is kept: an encrypted job's data encrypted, all of it signed."""
+        if getattr(job, "encrypted", False) and not _is_encrypted(row.data):
+            inside = envelope.encode({"job": row.job, "data": row.data})
+            data = self._queues.keyring.sealed(row.job, inside)
+            row = row.model_copy(update={"data": data})
+        key = keys_of(self._queues, connection).row(name)
+        return connection.context.sealed(key, row.model_dump_json())
+
+    def _opened(self, connection: Connection, name: str, text: str) -> ScheduleRow:
+        """Read a row; raises `InvalidSignature`, and `ValidationError` for what is none."""
+        key = keys_of(self._queues, connection).row(name)
+        return ScheduleRow.model_validate_json(connection.context.opened(key, text).text)
 
     def add(
         self, connection: Connection, name: str, row: ScheduleRow, *, replace: bool = False
@@ -112,7 +141,8 @@ class ScheduleRows:
         connection.need(Capability.FACTS)
         made = self._checked(connection, name, row)
         keys = keys_of(self._queues, connection)
-        key, text, mark = keys.row(name), row.model_dump_json(), keys.mark()
+        key, mark = keys.row(name), keys.mark()
+        text = self._text(connection, name, row, made.job)
         steps = [Step(None, Set(key, text), mark)]
         if not replace:
             steps = [Step(None, Expect(key, None), Set(key, text), mark)]
@@ -137,12 +167,12 @@ class ScheduleRows:
                     f"there is no row {one_line(name, 150)!r} on {connection.name}"
                 )
             try:
-                row = ScheduleRow.model_validate_json(text)
-            except ValidationError as error:
+                row = self._opened(connection, name, text)
+            except (ValidationError, InvalidSignature) as error:
                 raise ConfigurationError(brief(error)) from None
             changed = row_of(**{**row.model_dump(), **fields})
             made = self._checked(connection, name, changed)
-            made.row = changed.model_dump_json()
+            made.row = self._text(connection, name, changed, made.job)
             step = Step(None, Expect(key, text), Set(key, made.row), keys.mark())
             (result,) = connection.backend.apply(step)
             if result.applied:
@@ -214,22 +244,52 @@ class ScheduleRows:
             text = result.holds
         raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
 
+    def sign(self, connection: Connection, name: str) -> Schedule | None:
+        """Sign the row of a name as it stands, whoever wrote it; None where there is none.
+
+        Raises `ConfigurationError` where no key is configured, or it is no row.
+        """
+        if connection.context.signer is None:
+            raise ConfigurationError("no signing_key is configured here to sign a schedule with")
+        keys = keys_of(self._queues, connection)
+        key = keys.row(checked_name(name))
+        (text,) = connection.store.get(key)
+        if text is None:
+            return None
+        try:
+            row = ScheduleRow.model_validate_json(unsealed(text))
+        except ValidationError as error:
+            raise ConfigurationError(brief(error)) from None
+        made = self._checked(connection, name, row)
+        made.row = self._text(connection, name, row, made.job)
+        step = Step(None, Expect(key, text), Set(key, made.row), keys.mark())
+        (result,) = connection.backend.apply(step)
+        if not result.applied:
+            raise BackendUnavailable(f"the schedule {one_line(name)!r} was changed just now")
+        return made
+
     def told(self, connection: Connection) -> list[ScheduleAbout]:
-        """Tell of the rows of a connection, without their jobs' code."""
+        """Tell of the rows of a connection, without their jobs' code; also of those refused."""
         found = []
         prefix = keys_of(self._queues, connection).row()
         for key, text in connection.store.items(prefix):
-            with contextlib.suppress(ValidationError, QframeError):
-                found.append(
-                    _about(
-                        key.removeprefix(prefix),
-                        ScheduleRow.model_validate_json(text),
-                        self._queues.settings.schedule.timezone,
-                        connection.default_queue,
-                        text,
-                    )
-                )
+            name = key.removeprefix(prefix)
+            about = self._told(connection, name, text)
+            if about is not None:
+                found.append(about)
         return found
+
+    def _told(self, connection: Connection, name: str, text: str) -> ScheduleAbout | None:
+        zone, queue = self._queues.settings.schedule.timezone, connection.default_queue
+        try:
+            row, refused = ScheduleRow.model_validate_json(unsealed(text)), ""
+            try:
+                self._opened(connection, name, text)
+            except InvalidSignature as error:
+                refused = brief(error)
+            return replace(_about(name, row, zone, queue, text), refused=refused)
+        except (ValidationError, QframeError):
+            return None
 
     def read(self, connection: Connection) -> list[Schedule]:
         """Give the rows of a connection; one that cannot be read is logged and left out."""
@@ -238,7 +298,10 @@ class ScheduleRows:
         for key, text in connection.store.items(prefix):
             name = key.removeprefix(prefix)
             try:
-                made = self.schedule(name, ScheduleRow.model_validate_json(text))
+                made = self.schedule(name, self._opened(connection, name, text))
+            except InvalidSignature as error:
+                self._refuse(connection, Refused(key, text, _SCHEDULE % one_line(name), error))
+                continue
             except (QframeError, ValidationError) as error:
                 if text not in self._warned:
                     self._warned.add(text)
@@ -247,6 +310,16 @@ class ScheduleRows:
             made.row = text
             found.append(made)
         return found
+
+    def _refuse(self, connection: Connection, refused: Refused) -> None:
+        """Log a row that is not signed and tell the listeners, once; it stays as it is."""
+        if refused.text not in self._warned:
+            self._warned.add(refused.text)
+            tell_refused(connection.name, refused)
+
+
+def _is_encrypted(data: object) -> bool:
+    return isinstance(data, dict) and data.keys() == {encryption.KEY}
 
 
 def row_of(**fields: Any) -> ScheduleRow:  # noqa: ANN401 (the fields of a row)

@@ -15,10 +15,13 @@ from dataclasses import dataclass, replace
 
 from qframe.connection import Connection
 from qframe.contracts.step import Expect, Operation, Push, Result, Set, Step, Unset
+from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.features.context import Prepared, push_of
+from qframe.features.refused import Refused, refuse
 from qframe.payload import envelope, timing
 from qframe.payload.scheduled import SCHEDULE, NamedRun
+from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
 from qframe.schedules.track import OpenPush, PastRun, ScheduleKeys, ScheduleTrack
 
@@ -93,7 +96,18 @@ class RunMaker:
         run.pushes = tuple(each for each in plan.operations if type(each) is Push)
         plan.operations[:] = [each for each in plan.operations if type(each) is not Push]
         raw = run.pushing.raw.decode()
-        run.after = run.after.opened(OpenPush(raw, run.pushing.queue, run.pushing.delay))
+        opened = OpenPush(raw, run.pushing.queue, run.pushing.delay)
+        run.after = run.after.opened(self._signed(run.schedule, opened))
+
+    def _signed(self, schedule: Schedule, opened: OpenPush) -> OpenPush:
+        context = self.connection.context
+        if context.signer is None:
+            return replace(opened, kept="")
+        return replace(opened, kept=context.sealed(self._place(schedule), opened.text()))
+
+    def _place(self, schedule: Schedule) -> str:
+        """Give the place that a message in a track is signed for."""
+        return f"{self.keys.track(schedule.title)}:open"
 
     def passing(
         self,
@@ -129,19 +143,43 @@ class RunMaker:
         opened = track.open
         if opened is None:
             return track
-        prepared = Prepared("", opened.raw.encode(), opened.queue, opened.delay)
-        said = envelope.parse(prepared.raw).get(SCHEDULE)
+        context = self.connection.context
+        try:
+            kept = context.opened(self._place(schedule), opened.kept or opened.text())
+            prepared = Prepared(
+                "", opened.raw.encode(), opened.queue, opened.delay, vouched=kept.vouched
+            )
+            said = envelope.parse(prepared.raw).get(SCHEDULE)
+        except (InvalidSignature, InvalidPayload) as error:
+            return self._refused(schedule, track, opened, error)
         number = opened.push + 1
         if isinstance(said, dict):
             changed = {SCHEDULE: {**said, "push": number}}
-            prepared = self.connection.context.changed(prepared, changed)
-        again = track.opened(replace(opened, raw=prepared.raw.decode(), push=number))
+            prepared = context.changed(prepared, changed)
+        pushing = context.pushing(prepared)
+        changed_push = replace(opened, raw=pushing.raw.decode(), push=number)
+        if kept.vouched:
+            changed_push = self._signed(schedule, changed_push)
+        again = track.opened(changed_push)
         (result,) = self.connection.backend.apply(self.passing(schedule, track.text(), again, ()))
         if not result.applied:
             return None
-        pushing = self.connection.context.pushing(prepared)
         self.connection.backend.apply(Step(None, push_of(pushing)))
         return self._closed(schedule, again)
+
+    def _refused(
+        self, schedule: Schedule, track: ScheduleTrack, opened: OpenPush, error: QframeError
+    ) -> ScheduleTrack | None:
+        """Go on without a message that is not as it was signed, and record it as failed."""
+        text = opened.kept or opened.text()
+        what = f"a run of the schedule {one_line(schedule.title, 150)}"
+        refused = Refused(self.keys.track(schedule.title), text, what, error)
+        closed = track.passed(track.at, "refused: its message is not signed").opened(None)
+        step, plan = self.passing(schedule, track.text(), closed, ()), Plan()
+        plan.operations += step.operations
+        refuse(self.connection.context, plan, refused, one_line(opened.queue, 128))
+        result = self.connection.context.apply(plan)
+        return closed if result.applied else None
 
     def _closed(self, schedule: Schedule, track: ScheduleTrack) -> ScheduleTrack:
         closed = track.opened(None)

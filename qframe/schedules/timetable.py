@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.contracts.step import Expect, Set, Step
+from qframe.exceptions import InvalidPayload, InvalidSignature
+from qframe.features.refused import Refused, tell_refused
+from qframe.payload.text import one_line
 from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.definition import Schedule
 from qframe.schedules.releases import Releases
@@ -18,6 +21,10 @@ from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 TOGETHER = 500
 """So many facts are read, or steps applied, in one exchange."""
 _TOLD = 400 * 86400.0
+ASKED = 60.0
+"""Seconds for which a run that is wanted waits for a worker that makes it."""
+_CLOCKS = 600.0
+"""Seconds by which the clock of who wants a run may differ from the one here."""
 
 
 class Watched(NamedTuple):
@@ -70,8 +77,24 @@ class Timetable:
         self._take(self._read_rows(self._connection), now)
         prefix = self._keys.asked()
         asked = store.items(prefix) if changed != self._changed else ()
-        self.asked |= {key.removeprefix(prefix): text for key, text in asked}
+        self.asked |= {
+            key.removeprefix(prefix): text for key, text in asked if self._is_asked(key, text, now)
+        }
         self._changed, self._is_read = changed, True
+
+    def _is_asked(self, key: str, text: str, now: float) -> bool:
+        """Whether somebody who has the key wants this run, and does so now."""
+        context = self._connection.context
+        try:
+            kept = context.opened(key, text)
+            if context.signer is not None and abs(float(kept.text) - now) > ASKED + _CLOCKS:
+                raise InvalidSignature("it was signed at another time")
+        except (InvalidSignature, ValueError) as error:
+            refusal = error if isinstance(error, InvalidSignature) else InvalidPayload(str(error))
+            what = f"a wish to run the schedule {one_line(key.removeprefix(self._keys.asked()))}"
+            tell_refused(self._connection.name, Refused(key, text, what, refusal))
+            return False
+        return True
 
     def forget(self) -> None:
         """Let the next look read everything."""

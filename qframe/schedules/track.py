@@ -9,6 +9,9 @@ from typing import Any
 
 from qframe.contracts.step import Set
 from qframe.payload.scheduled import ENDS, PREFIX
+from qframe.payload.signature import unsealed
+
+_MOST = 2**52
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,24 @@ class OpenPush:
     queue: str
     delay: float
     push: int = 0
+    kept: str = field(default="", compare=False)
+    """It as it is kept, signed."""
+
+    @classmethod
+    def read(cls, kept: Any) -> OpenPush:  # noqa: ANN401 (any JSON value)
+        """Read it, whoever has signed it; raises `ValueError` or `TypeError` for what it is not."""
+        raw, queue, delay, push = json.loads(unsealed(kept)) if isinstance(kept, str) else kept
+        return cls(
+            str(raw), str(queue), float(delay), int(push), kept if isinstance(kept, str) else ""
+        )
+
+    def text(self) -> str:
+        """Give it as it is signed."""
+        return json.dumps(self.fields(), separators=(",", ":"), ensure_ascii=False)
+
+    def fields(self) -> list[Any]:
+        """Give what JSON can carry."""
+        return [self.raw, self.queue, self.delay, self.push]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +153,7 @@ class ScheduleTrack:
         if self.paused:
             told["paused"] = True
         if self.open is not None:
-            told["open"] = [self.open.raw, self.open.queue, self.open.delay, self.open.push]
+            told["open"] = self.open.kept or self.open.fields()
         return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -145,10 +166,10 @@ class ScheduleTrack:
                 for at, pushed_at, uuid, number, manual in told.get("runs", ())
             )
             skipped_at, skipped = told.get("skip", (0.0, ""))
-            opened = OpenPush(*told["open"]) if "open" in told else None
+            opened = OpenPush.read(told["open"]) if "open" in told else None
             return cls(
                 float(told["at"]),
-                int(told["n"]),
+                max(0, min(int(told["n"]), _MOST)),
                 runs,
                 skipped_at,
                 skipped,

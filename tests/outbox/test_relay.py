@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from qframe import (
@@ -29,6 +31,7 @@ from qframe.exceptions import ConfigurationError, PayloadTooLarge, Unsupported
 from qframe.outbox import handing
 from qframe.outbox.relay import Relay
 from qframe.outbox.text import encoded
+from qframe.payload import signature
 from qframe.testing import drain
 from tests.outbox.conftest import count, settings
 from tests.support.redis_server import RedisServer
@@ -347,3 +350,65 @@ def test_jobs_in_another_database_go_by_the_outbox(
     session.commit()
     assert made.connection("main").size() == 1
     made.close()
+
+
+KEYED = {"signing_keys": ["a signing key of these tests"]}
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("forgery", ["unsigned", "changed", "another connection's"])
+def test_a_row_that_nobody_signed_is_set_aside_at_once(
+    queues: QueueManager, url: str, redis_url: str, session: Session, forgery: str
+) -> None:
+    redis = {"driver": "redis", "url": redis_url}
+    queues = QueueManager({**settings(url, redis=redis, other=redis), **KEYED})
+    manager.use(queues)
+    heard: list[events.StoredRefused] = []
+    dispatch(Ship(order="honest")).within(session)
+    session.commit()
+    (step,) = session.execute(text("SELECT step FROM qframe_outbox")).scalars()
+    forged = {
+        "unsigned": signature.unsealed(step),
+        "changed": step.replace("honest", "evil!!"),
+        "another connection's": step,
+    }[forgery]
+    to = "other" if forgery.startswith("another") else "redis"
+    session.execute(
+        text("UPDATE qframe_outbox SET step = :step, connection = :to"), {"step": forged, "to": to}
+    )
+    session.commit()
+    outbox = queues.outbox()
+    assert outbox is not None
+    reader, writer = os.pipe()
+    with events.kept():
+        events.listen(events.StoredRefused)(heard.append)
+        made = Relay(queues, outbox)
+        made.run(reader, lambda: False, until_empty=True)
+    os.close(reader)
+    os.close(writer)
+    assert (made.totals.handed_on, made.totals.set_aside) == (0, 1)
+    assert [each.connection for each in heard] == [to]
+    (lag,) = outbox.lags()
+    assert "sign" in lag.error
+    assert queues.connection("redis").size() == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_what_was_signed_is_handed_on(
+    queues: QueueManager, url: str, redis_url: str, session: Session
+) -> None:
+    queues = QueueManager({**settings(url, redis={"driver": "redis", "url": redis_url}), **KEYED})
+    manager.use(queues)
+
+    for order in ("1", "1"):
+        chain([ShipOnce(order=order), Ship(order="2")]).within(session)
+    batch([Ship(order="3")]).then(Ship(order="4")).within(session)
+    session.commit()
+    outbox = queues.outbox()
+    assert outbox is not None
+    reader, writer = os.pipe()
+    Relay(queues, outbox).run(reader, lambda: False, until_empty=True)
+    os.close(reader)
+    os.close(writer)
+    drain("redis")
+    assert sorted(RAN) == ["1", "2", "2", "3", "4"]
