@@ -20,7 +20,7 @@ from qframe.console.output import Output, short
 from qframe.console.place import Place
 from qframe.exceptions import ConfigurationError
 from qframe.jobs.current import JobLogFilter
-from qframe.worker import Worker, WorkerOptions
+from qframe.worker import Worker, WorkerOptions, handlers
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import bounded
 
@@ -185,7 +185,7 @@ def _leave_quietly(worker: Worker) -> None:
             signal.raise_signal(number)
 
     for name in _TOLD:
-        signal.signal(getattr(signal, name), handle)
+        handlers.take(getattr(signal, name), handle)
 
 
 def _leave_in_time(code: int, grace: float) -> None:

@@ -84,6 +84,23 @@ def defer(error: BaseException) -> None:
         signal.setitimer(signal.ITIMER_REAL, _MOMENT)
 
 
+def hold() -> None:
+    """Raise nothing until `let_go`: the callbacks of a fork, say, would swallow it."""
+    _thread.depth += 1
+
+
+def let_go() -> None:
+    """Raise in a moment what came since `hold`."""
+    _thread.depth -= 1
+    late = _thread.interruption
+    if late is not None and _thread.depth == 0 and _on_main_thread():
+        defer(late)
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def here() -> dict[str, Any]:
     """Give what this thread is in the middle of: `depth` and `interruption`, for other threads."""
     return _thread.__dict__

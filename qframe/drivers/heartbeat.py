@@ -28,11 +28,23 @@ def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
 
     def run() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        work()
+        _deaf.add(threading.get_ident())
+        try:
+            work()
+        finally:
+            _deaf.discard(threading.get_ident())
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def on_deaf_thread() -> bool:
+    """Whether this thread was started so that no signal is handed to it."""
+    return threading.get_ident() in _deaf
+
+
+_deaf: set[int] = set()
 
 
 class Beat:
@@ -190,6 +202,7 @@ def _forget() -> None:
     """Begin anew in a forked child: threads are not forked, and nothing there is the child's."""
     global _here, _shared
     _here, _shared = _Here(), None
+    _deaf.clear()
 
 
 if hasattr(os, "register_at_fork"):

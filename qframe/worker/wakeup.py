@@ -6,9 +6,10 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
 from qframe.drivers.sockets import readable
+from qframe.worker import handlers
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """The signals that stop a worker, or a pool of them."""
@@ -21,7 +22,7 @@ class WakeUp:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._before: dict[int, Any] = {}
+        self._heard: list[int] = []
         self._wakeup_before: int | None = None
 
     def __enter__(self) -> Self:
@@ -29,21 +30,23 @@ class WakeUp:
 
     def __exit__(self, *_: object) -> None:
         """Put back what was there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for number in self._heard:
+            handlers.give_back(number)
+        self._heard.clear()
         if self._wakeup_before is not None:
             signal.set_wakeup_fd(self._wakeup_before)
         self._reader.close()
         self._writer.close()
 
-    def hear(self, numbers: Iterable[int], handler: Any) -> None:  # noqa: ANN401 (the signal module's own)
+    def hear(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
         """Handle signals so, and wake up with each; raises `ValueError` off the main thread."""
         if self._wakeup_before is None:
             self._wakeup_before = signal.set_wakeup_fd(
                 self._writer.fileno(), warn_on_full_buffer=False
             )
         for number in numbers:
-            self._before[number] = signal.signal(number, handler)
+            handlers.take(number, handler)
+            self._heard.append(number)
 
     def fileno(self) -> int:
         """Give the descriptor to wait on beside others."""

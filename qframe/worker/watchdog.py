@@ -7,6 +7,7 @@ stuck in C code; it writes every thread's stack to stderr and exits 1.
 from __future__ import annotations
 
 import faulthandler
+import threading
 import time
 
 _STDERR = 2
@@ -37,7 +38,7 @@ class Watchdog:
         moved_lately = self._fires_at and now - self._armed_at < _SLACK
         self._armed_at = now
         self._fires_at = needed + (_SLACK if moved_lately else 0)
-        faulthandler.dump_traceback_later(self._fires_at - now, exit=True, file=_STDERR)
+        _arm(self._fires_at)
 
     def sooner(self, seconds: float) -> None:
         """End the process in `seconds`, unless it is to end before that."""
@@ -52,5 +53,49 @@ class Watchdog:
     def cancel(self) -> None:
         """Cover nothing."""
         if self._fires_at:
-            faulthandler.cancel_dump_traceback_later()
+            _disarm()
             self._fires_at = 0.0
+
+
+_lock = threading.RLock()
+_armed_until = 0.0
+"""When the process is to end, by the monotonic clock; 0: it is not."""
+
+
+def _arm(fires_at: float) -> None:
+    global _armed_until  # noqa: PLW0603 (faulthandler has one timer for the process)
+    with _lock:
+        seconds = max(0.001, fires_at - time.monotonic())
+        faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
+        _armed_until = fires_at
+
+
+def _disarm() -> None:
+    global _armed_until  # noqa: PLW0603 (as above)
+    with _lock:
+        faulthandler.cancel_dump_traceback_later()
+        _armed_until = 0.0
+
+
+# -- forks ----------------------------------------------------------------------------------------
+
+
+def pause() -> None:
+    """Stop the thread of faulthandler before a fork: a child would wait for it for ever."""
+    _lock.acquire()
+    if _armed_until:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def resume() -> None:
+    """Go on in the parent."""
+    if _armed_until:
+        _arm(_armed_until)
+    _lock.release()
+
+
+def forget() -> None:
+    """Watch nothing in the child."""
+    global _armed_until  # noqa: PLW0603 (as above)
+    _armed_until = 0.0
+    _lock.release()

@@ -21,6 +21,7 @@ from qframe.jobs import current, tracing
 from qframe.jobs.definition import JobDefinition
 from qframe.metrics import pushes
 from qframe.payload import envelope
+from qframe.worker import handlers
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
 from qframe.worker.isolation.spawn import flush
@@ -155,10 +156,10 @@ class ChildSignals(Signals):
         """Install the handlers."""
         super().__enter__()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(CANCEL, self._cancel)
+        self.hear([CANCEL], self._cancel)
         with suppress(OSError, ValueError, RuntimeError):
             faulthandler.enable(_STDERR)
-            faulthandler.register(SHOW_STACKS, file=_STDERR)
+            handlers.show_stacks(SHOW_STACKS)
         return self
 
     def running(self, timeout: float) -> None:

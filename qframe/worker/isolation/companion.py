@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 from qframe.connection import Connection
 from qframe.drivers.heartbeat import Heartbeat
@@ -19,7 +20,7 @@ from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
 from qframe.schedules.schedulers import Schedulers
-from qframe.worker import process_tree
+from qframe.worker import handlers, process_tree
 from qframe.worker.alerting import alerting
 from qframe.worker.isolation.runner import IsolatingRunner
 from qframe.worker.relaying import relaying
@@ -84,6 +85,8 @@ class _Companion:
         self._begun_at = math.inf
         self._left: tuple[str | None] | None = None
         """What `rows` told when it left as there was nothing for it to do, once it has."""
+        self._stopping: AbstractSet[int] = frozenset()
+        """The signals that the worker handles."""
         self._there, self._word = os.pipe()
         self._heard, self._said = os.pipe()
         os.set_blocking(self._heard, False)
@@ -100,6 +103,7 @@ class _Companion:
                 log.warning("the process for %s %s", _WHAT, end.words())
         if self._left is None or self._left != (self._told(),):
             self._left, self._begun_at = None, time.monotonic()
+            self._stopping = handlers.taken()
             try:
                 self._pid = self._runner.spawner.fork(self._be)
             except OSError as full:
@@ -138,11 +142,9 @@ class _Companion:
     def _be(self, unblock: Callable[[], object]) -> None:
         """Be the companion, until the worker gives the word; what stops the worker is its own."""
         self._runner.close_here()
-        for number in signal.valid_signals():
-            handler = signal.getsignal(number)
-            if callable(handler) or (number == signal.SIGHUP and handler == signal.SIG_DFL):
-                signal.signal(number, lambda *_: None)  # no program inherits it, unlike SIG_IGN
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in {*self._stopping, signal.SIGHUP} - {signal.SIGCHLD}:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                handlers.take(number, lambda *_: None)  # no program inherits it, unlike SIG_IGN
         unblock()
         _retitle()
         try:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NoReturn
 
 from qframe.exceptions import QframeError
-from qframe.worker import process_tree
+from qframe.worker import handlers, process_tree
 
 _SCORE = "/proc/self/oom_score_adj"
 _CHILDS_SCORE = 500
@@ -72,7 +72,7 @@ class Spawner:
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._lifeline, self._lifeline_end = os.pipe()
         # So that the end of a child wakes who waits for a signal.
-        self._sigchld = signal.signal(signal.SIGCHLD, lambda *_: None)
+        handlers.take(signal.SIGCHLD, lambda *_: None)
         # What a child is told by, and what would be heard there as here. To block all takes longer.
         heard = (n for n in signal.valid_signals() if callable(signal.getsignal(n)))
         self._signals = {*told, *heard}
@@ -84,7 +84,7 @@ class Spawner:
         """Leave this process as it was before."""
         for descriptor in (self._null, self._lifeline, self._lifeline_end):
             os.close(descriptor)
-        signal.signal(signal.SIGCHLD, self._sigchld)
+        handlers.give_back(signal.SIGCHLD)
         process_tree.adopt_orphans(adopt=False)
         gc.unfreeze()
 
@@ -143,7 +143,6 @@ class Spawner:
     def _be_child(self, parent: int, work: Callable[[], None]) -> NoReturn:
         code = FAILED
         try:
-            signal.set_wakeup_fd(-1)
             os.setpgid(0, 0)
             os.close(self._lifeline_end)
             process_tree.signal_at_death_of_parent(signal.SIGKILL, self._lifeline)

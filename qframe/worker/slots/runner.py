@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -252,6 +253,7 @@ class SlotRunner(SlottedRunner):
             MOST_AT_ONCE + _SPARE, "qframe-job", initializer=self._begin_thread
         )  # one is made where none is free: as many as there are slots that need one
         self._context = contextvars.copy_context()
+        self._blocked_signals = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._for_loop: dict[type[JobDefinition], bool] = {}
         signals.jobs = self._interruptible
         self._covering = threading.Lock()
@@ -328,6 +330,8 @@ class SlotRunner(SlottedRunner):
         return context
 
     def _begin_thread(self) -> None:
+        # The thread that begins it hears none: programs that a job starts would not, either.
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
         heartbeat.use(self.heartbeat)
         execution.finish_by(_OnLoop(self.jobs_loop))
 

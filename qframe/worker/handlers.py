@@ -1,0 +1,115 @@
+"""The signal handlers of this process that are ours: what they replaced comes back afterwards.
+
+A forked child is no worker: there, what they replaced comes back at once, and no watchdog watches.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from qframe.drivers import guard, heartbeat
+from qframe.worker import watchdog
+
+Handler = Any
+"""What the signal module takes and gives: a function, `SIG_DFL`, `SIG_IGN`; None: not Python's."""
+
+_STDERR = 2
+
+_stacks = 0
+"""The signal that shows stacks, if one does."""
+_taken: dict[int, list[tuple[Handler, Handler]]] = {}
+"""Of each signal our handlers, the latest last, and what each has replaced."""
+
+
+def take(number: int, handler: Handler) -> None:
+    """Handle a signal from now on; raises `ValueError` off the main thread."""
+    before = signal.signal(number, handler)
+    _taken.setdefault(number, []).append((handler, before))
+
+
+def show_stacks(number: int) -> None:
+    """Have a signal write the stacks of all threads, whatever they do; raises as faulthandler."""
+    global _stacks  # noqa: PLW0603 (faulthandler's are the process's)
+    faulthandler.register(number, file=_STDERR)
+    _stacks = number
+
+
+def give_back(number: int) -> None:
+    """Let a signal be handled as it was before it was taken last."""
+    mine = _taken.get(number)
+    if mine is None:  # this is a fork of the process that took it
+        return
+    _set(number, mine.pop()[1])
+    if not mine:
+        del _taken[number]
+
+
+def taken() -> AbstractSet[int]:
+    """Give the signals that are ours."""
+    return frozenset(_taken)
+
+
+def _set(number: int, handler: Handler) -> None:
+    if handler is not None:
+        signal.signal(number, handler)
+
+
+# -- forks ----------------------------------------------------------------------------------------
+
+
+class _Forking(threading.local):
+    """What signals a thread that forks blocks otherwise, and what its child is to block."""
+
+    mask: AbstractSet[int] | None = None
+    child_mask: AbstractSet[int] = frozenset()
+
+
+_forking = _Forking()
+
+
+def _before_fork() -> None:
+    """Have signals wait until the fork is over: one for the child is to find its own handlers."""
+    guard.hold()
+    is_deaf = heartbeat.on_deaf_thread()
+    if _taken or is_deaf:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _taken)
+        _forking.child_mask = frozenset() if is_deaf else _forking.mask
+    watchdog.pause()
+
+
+def _after_fork_in_parent() -> None:
+    watchdog.resume()
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+    guard.let_go()
+
+
+def _after_fork_in_child() -> None:
+    global _stacks  # noqa: PLW0603 (the process changed)
+    guard.forget_interruption()  # it is of the parent's job
+    guard.let_go()
+    watchdog.forget()
+    if _stacks:
+        faulthandler.unregister(_stacks)
+        _stacks = 0
+    if _taken:
+        signal.set_wakeup_fd(-1)
+    for number, mine in _taken.items():
+        if signal.getsignal(number) in [handler for handler, _ in mine]:  # else it is the job's
+            _set(number, mine[0][1])
+    _taken.clear()
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.child_mask)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
