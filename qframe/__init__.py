@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from qframe import events
+from qframe import events, forks
 from qframe.contracts import Cancelling, JobStatus, State
 from qframe.dispatch.batch import Batch, PendingBatch, batch, find_batch
 from qframe.dispatch.bulk import bulk
@@ -134,6 +134,10 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
 
     def __getattr__(name: str) -> object:
         """Import what most programs that only dispatch do not need when it is asked for."""
+        with forks.undisturbed():
+            return _imported(name)
+
+    def _imported(name: str) -> object:
         if name in {"Worker", "WorkerOptions"}:
             from qframe import worker  # noqa: PLC0415 (not before it is needed)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, cast
 
-from qframe import config, events
+from qframe import config, events, forks
 from qframe.config import BUILT_IN, ConnectionSettings, Settings
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
@@ -85,7 +84,7 @@ class QueueManager:
         self._backends: dict[str, _Own] = {}
         self._connections: dict[str, Connection] = {}
         self._outbox: Outbox | None = None
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
         self._listening = False
         self._middleware: tuple[Any, ...] | None = None
 
@@ -96,7 +95,7 @@ class QueueManager:
         name = name or self.settings.default
         found = self._connections.get(name)
         if found is None:
-            with self._lock:
+            with forks.undisturbed(), self._lock:
                 found = self._connections.get(name) or self._connect(name)
                 self._connections[name] = found
         return found
@@ -173,7 +172,7 @@ class QueueManager:
         name = self.settings.outbox.connection
         if name is None:
             return None
-        with self._lock:
+        with forks.undisturbed(), self._lock:
             if self._outbox is None:
                 backend = self.backend(name)
                 if Capability.OUTBOX not in backend.capabilities:
@@ -199,7 +198,7 @@ class QueueManager:
 
     def _own(self, name: str) -> _Own:
         """Give the backend of a connection, the same to all who use it."""
-        with self._lock:
+        with forks.undisturbed(), self._lock:
             if name not in self._backends:
                 values = self.settings.connection(name)
                 driver = str(values["driver"])
@@ -355,14 +354,14 @@ def _event(name: str) -> type[events.Event]:
 
 
 _default: QueueManager | None = None
-_making = threading.Lock()
+_making = forks.lock()
 
 
 def default() -> QueueManager:
     """Give the process's manager, from the configuration unless `use` named one."""
     global _default  # noqa: PLW0603 (one per process)
     if _default is None:
-        with _making:
+        with forks.undisturbed(), _making:
             if _default is None:
                 _default = QueueManager()
     return _default

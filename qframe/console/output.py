@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import typer
 
-from qframe import events
+from qframe import events, forks
 from qframe.console.place import Place
 from qframe.console.text import as_json, encodable
 from qframe.contracts import Job
@@ -50,7 +49,7 @@ class Output:
         self.as_json = as_json
         self.overlapping = overlapping
         self.coloured = sys.stdout.isatty()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.began = time.monotonic()
         # Where jobs overlap, a line that says which one starts is of use, and only that.
         starts = as_json or (verbose if overlapping else self.coloured)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from datetime import datetime
 
-from qframe import events
+from qframe import events, forks
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
 from qframe.console.text import as_json as json_of
@@ -29,7 +28,7 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="  %(asctime)s %(levelname)s %(message)s")
     queues = configured(config)
     schedulers = Schedulers(queues, able(queues))
-    lock = threading.Lock()
+    lock = forks.lock()
 
     def tell(event: events.Event) -> None:
         if isinstance(event, events.ScheduleEvent):

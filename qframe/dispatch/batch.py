@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from qframe import connection as connections
-from qframe import manager
+from qframe import forks, manager
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
@@ -247,7 +247,8 @@ class PendingBatch(Pending):
 
     def plan(self, connection: Connection, queue: str | None, identity: str) -> BatchPlan:
         """Build what is kept of the batch; its members are built as they are pushed."""
-        from qframe.features.batch_jobs import RunBatchCallbacks  # noqa: PLC0415 (its jobs would cost every program time)
+        with forks.undisturbed():
+            from qframe.features.batch_jobs import RunBatchCallbacks  # noqa: PLC0415 (its jobs would cost every program time)
 
         follow = {
             event: [
@@ -271,7 +272,8 @@ class PendingBatch(Pending):
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
         """Give the job that begins this batch, with all its payloads."""
-        from qframe.features.batch_jobs import StartBatch  # noqa: PLC0415 (its jobs would cost every program time)
+        with forks.undisturbed():
+            from qframe.features.batch_jobs import StartBatch  # noqa: PLC0415 (its jobs would cost every program time)
 
         queue = self._queue_within(connection, queue, "a batch within a chain")
         self.jobs = list(self.jobs)

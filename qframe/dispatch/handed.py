@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import os
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from qframe import forks
 from qframe.dispatch import pusher
 from qframe.dispatch.calls import Call
 from qframe.drivers import process
@@ -186,7 +186,7 @@ class _Telling:
             self._context.run(self._lost, self._error)
 
 
-_lock = threading.Lock()
+_lock = forks.lock()
 """Held for a moment, by who waits or wakes; no finalizer takes it."""
 _unheard: weakref.WeakSet[Handed[Any]] = weakref.WeakSet()
 """Those whose errors somebody may hear yet."""
@@ -229,10 +229,7 @@ def _resolve(futures: Sequence[asyncio.Future[None]]) -> None:
 
 
 def _anew() -> None:
-    global _lock  # noqa: PLW0603 (another thread of the parent may have held it)
-    _lock = threading.Lock()
     _unheard.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_anew)
+forks.in_child(_anew)

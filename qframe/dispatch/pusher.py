@@ -11,7 +11,6 @@ import _thread
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
+from qframe import forks
 from qframe.drivers import guard, process
 from qframe.jobs.execution import on_a_running_loop
 
@@ -255,5 +255,4 @@ def _anew() -> None:
     _own = _Pusher()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_anew)
+forks.in_child(_anew)

@@ -11,7 +11,6 @@ import copy
 import heapq
 import itertools
 import math
-import os
 import threading
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from qframe import forks
 from qframe.dispatch import pusher
 from qframe.dispatch.calls import Apply, Need, Pause, Read
 from qframe.dispatch.handed import Handed, wake
@@ -47,7 +47,7 @@ class _Sender:
         self._paused: list[tuple[float, int, Handed[Any], Apply | Read | None]] = []
         """When each goes on, and what it needs then; None: that the time has passed."""
         self._count = itertools.count()
-        self._starting = threading.Lock()
+        self._starting = forks.lock()
         self._started = False
 
     def put(self, handed: Handed[Any]) -> None:
@@ -258,5 +258,4 @@ def _anew() -> None:
     _quick, _long = _Sender("qframe-sender"), _Sender("qframe-long-sender")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_anew)
+forks.in_child(_anew)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 from qframe import exceptions
@@ -17,6 +16,7 @@ from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.status import life_of, rank_of
+from qframe.forks import cached_property
 from qframe.payload import envelope, tracebacks
 
 KEY = "djangoTask"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 
+from qframe import forks
 from qframe.drivers import sockets
 from qframe.payload import tracebacks
 
@@ -83,7 +83,7 @@ class Heartbeat:
         self._next = 0.0
         self._last: Callable[[], None] | None = None
         self._over = False
-        self._mutex = threading.Lock()
+        self._mutex = forks.lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -205,5 +205,4 @@ def _forget() -> None:
     _deaf.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.in_child(_forget)

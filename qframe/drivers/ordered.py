@@ -21,7 +21,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
@@ -45,6 +44,7 @@ from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
 from qframe.drivers.claims import PushStep, in_one, withdrawing
 from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
+from qframe.forks import cached_property
 from qframe.payload.signature import Signer, seal, unseal
 
 log = logging.getLogger("qframe")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from qframe import forks
+
 NAME = socket.gethostname()
 
 _token = os.urandom(6).hex()
@@ -66,5 +68,4 @@ def _renew() -> None:
     _pid = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+forks.in_child(_renew)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
+from qframe import forks
 from qframe.contracts.backend import Backend, Capability, Standing
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, first_start
@@ -47,6 +47,8 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
+from qframe.forks import cached_property
+from qframe.jobs import current
 from qframe.payload import encryption, envelope, timing, tracebacks
 from qframe.payload.scheduled import named_run
 
@@ -151,11 +153,11 @@ class ReservedJob(Job):
         return named or ""
 
     @cached_property
-    def uuid(self) -> str:  # type: ignore[override] # made when asked for
+    def uuid(self) -> str:
         return self.own_uuid or f"{self.connection_name}:{self.queue}:{self.id}"
 
     @cached_property
-    def name(self) -> str:  # type: ignore[override] # made when asked for
+    def name(self) -> str:
         if self.refusal is not None:
             return "(not a payload)" if isinstance(self.refusal, InvalidPayload) else "(refused)"
         return envelope.display_name(self.payload)
@@ -614,6 +616,16 @@ _STATE_OF = {
     Standing.LOCKED: "lost",
 }
 """What becomes of a job that was completed within a transaction."""
+
+
+def _free_in_a_child() -> None:
+    """Let a child that a job has forked ask its job: the heartbeat may have been renewing it."""
+    job = current.running.get()
+    if isinstance(job, ReservedJob):
+        job._moving = threading.Lock()  # noqa: SLF001 (its own)
+
+
+forks.in_child(_free_in_a_child)
 
 
 class Feature:

@@ -13,6 +13,7 @@ from concurrent import futures
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.options import check_option
@@ -243,6 +244,9 @@ def kept_event_loop() -> Iterator[None]:
 def finish_by(finisher: Finisher | None) -> None:
     """Have what this thread's jobs leave to be awaited run by this; None: on a loop each."""
     _thread.finisher = finisher
+
+
+forks.in_child(lambda: finish_by(None))  # the loop is the parent's, and runs there
 
 
 def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bool:

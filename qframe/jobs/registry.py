@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from qframe import forks
 from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
 from qframe.jobs import definition, project
 from qframe.jobs.definition import JobDefinition
@@ -48,7 +49,7 @@ class Registry:
         self._is_loaded = not (modules or also)
         self._found: dict[str, type[JobDefinition]] = {}
         # One thread at a time reads and imports: in CPython 3.11 two in `ast.parse` at once fail.
-        self._importing = threading.RLock()
+        self._importing = forks.rlock()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -92,7 +93,7 @@ class Registry:
         found = self.known(name)
         if found is not None:
             return found
-        with self._importing:
+        with forks.undisturbed(), self._importing:
             return self.known(name) or self._searched(name)
 
     def _searched(self, name: str) -> type[JobDefinition]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from qframe import forks
 from qframe.drivers import heartbeat, process, sockets
 from qframe.drivers.guard import guarded
 from qframe.drivers.heartbeat import Beat, Heartbeat
@@ -51,8 +51,8 @@ class Pushes:
         """What is not in there yet: to count each at its push was a twentieth of a dispatch."""
         self._heart: Heartbeat | None = None
         self._beat: Beat | None = None
-        self._mutex = threading.Lock()
-        self._writing = threading.Lock()
+        self._mutex = forks.lock()
+        self._writing = forks.lock()
         process.before_a_child_ends(write_all)
 
     def count(self, queue: str, message: Mapping[str, Any], times: int = 1) -> None:

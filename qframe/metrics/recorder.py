@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from qframe import forks
 from qframe.metrics.series import (
     OTHER,
     PUSHED,
@@ -61,7 +61,7 @@ class Recorder:
         self._minutes: dict[int, Minute] = {}
         self._now = Minute()
         self._from = self._until = 0.0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def pushed(self, name: str, queue: str, times: int = 1) -> None:
         """Count that jobs were pushed."""

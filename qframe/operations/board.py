@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
+from qframe import forks
 from qframe.alerts.checker import alerts_on
 from qframe.alerts.life import Alert
 from qframe.connection import Connection
@@ -157,7 +158,13 @@ class Board:
         self._indexes: dict[int, tuple[str, FailureIndex]] = {}
         """What is known of each place of failed jobs, and a connection that keeps them there."""
         self._filling: set[FailureIndex] = set()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        forks.in_child_of(self, Board._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Leave behind what was being read: the threads that read are the parent's."""
+        self._behind = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")
+        self._kept, self._indexes, self._filling = {}, {}, set()
 
     # -- reading ----------------------------------------------------------------------------------
 

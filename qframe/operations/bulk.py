@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import BaseModel
 
+from qframe import forks
 from qframe.exceptions import QframeError
 from qframe.payload.text import one_line
 
@@ -110,7 +111,8 @@ class Bulks:
 
     def __init__(self) -> None:
         self._known: dict[str, Bulk] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        forks.in_child_of(self, lambda child: child._known.clear())  # noqa: SLF001 (its own)
 
     def start(self, bulk: Bulk, told: Callable[[int], None]) -> Bulk:
         """Run one in a thread of its own."""

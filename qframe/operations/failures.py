@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from qframe import forks
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.failed.causes import Failures, cause_of, count_in, in_order
@@ -151,7 +151,7 @@ class FailureIndex:
         """How many failed jobs there are."""
         self._most = most
         self._shown = self._reading = _Pass()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     @property
     def counted(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from qframe import forks
 from qframe.contracts.backend import Backend
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.payload.text import one_line
@@ -33,7 +34,8 @@ class Outages:
         self.why: dict[str, str] = {}
         self._wanted: dict[str, float] = {}
         """Those that a thread looks after, and when somebody asked for each."""
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        forks.in_child_of(self, lambda child: child._wanted.clear())  # noqa: SLF001 (its own)
 
     def ask(self, name: str, backend: Backend, read: Callable[[], T]) -> T:
         """Read something of a connection; raises `BackendUnavailable`, at once in an outage."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
+
+from qframe import forks
 
 _SLOW = 0.05
 """Seconds a reading takes that nobody is to wait for, where there is an earlier one."""
@@ -28,7 +29,7 @@ class Reading:
         self._seconds = seconds
         self._read = read
         self._behind = behind
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._value: Any = None
         self._good_until = self._known_until = 0.0
         self._took = 0.0

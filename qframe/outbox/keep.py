@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from qframe.contracts.backend import Backend, Capability, Health, Latch
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.step import APPLIED, Operation, Push, Reservation, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import Unsupported
+from qframe.forks import cached_property
 from qframe.outbox.text import encoded, place_of
 from qframe.payload.signature import Signer, seal
 

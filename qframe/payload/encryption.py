@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from qframe import forks
 from qframe.exceptions import CannotDecrypt, ConfigurationError
 from qframe.payload.text import one_line
 
@@ -87,7 +88,8 @@ class Keyring:
                     "here: qframe key prints one"
                 )
             try:
-                from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415 (an extra)
+                with forks.undisturbed():
+                    from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415 (an extra)
             except ImportError:
                 raise ConfigurationError(
                     f"{one_line(job, 200)} needs the package cryptography: "

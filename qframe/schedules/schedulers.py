@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from qframe import forks
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.drivers.heartbeat import start_thread
@@ -102,7 +103,7 @@ class Schedulers:
         for schedule in self.schedules:
             by_connection[connection_of(queues, schedule)].append(schedule)
         self._by_connection = dict(by_connection)
-        self._connecting = threading.Lock()
+        self._connecting = forks.lock()
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         self._wakes: list[threading.Event] = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from qframe import connection as connections
+from qframe import forks
 from qframe.connection import Connection
 from qframe.dispatch.pending import flush, send_unsent, unsent
 from qframe.drivers.memory.backend import MemoryBackend
@@ -262,7 +262,7 @@ class Fake:
 
 
 _active: list[Fake] = []
-_changing = threading.RLock()
+_changing = forks.rlock()
 
 
 def active() -> Fake | None:

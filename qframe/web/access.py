@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import inspect
 import ipaddress
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from qframe import forks
 from qframe.exceptions import ConfigurationError
 from qframe.operations.actions import ACTIONS
 from qframe.payload.text import nearest, one_line
@@ -111,7 +111,7 @@ class Passwords:
         self._token = token
         self._access = access
         self._wrong: dict[str, tuple[int, float]] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def __call__(self, request: Request) -> Answer:
         """Say what the bearer of a request's credentials may do; raises `LockedOut`."""

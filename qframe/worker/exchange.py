@@ -10,11 +10,11 @@ somebody waits for its answer.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from qframe import forks
 from qframe.connection import Connection
 from qframe.contracts.step import APPLIED, Outcome, Result
 from qframe.exceptions import BackendUnavailable, JobAlreadySettled, SettleError
@@ -76,7 +76,7 @@ class Exchange:
         self._refused: list[Ended] = []
         """Those to be settled anew: something had changed when their steps came."""
         self._unanswered: dict[ReservedJob, Started] = {}
-        self._hearing = threading.Lock()
+        self._hearing = forks.lock()
 
     def defer(self, job: ReservedJob, end: End) -> None:
         """End a job with the next exchange; raises `SettleError` or `BackendUnavailable`."""

@@ -12,11 +12,11 @@ import logging
 import math
 import random
 import secrets
-import threading
 import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+from qframe import forks
 from qframe.contracts.backend import Backend
 from qframe.contracts.step import Expect, Result, Set, Step, Unset
 from qframe.drivers import process
@@ -60,7 +60,7 @@ class Bound:
         self._full_since = 0.0
         self._put_off = 0.0
         self._holders: frozenset[str | None] = frozenset()
-        self._mutex = threading.Lock()
+        self._mutex = forks.lock()
 
     @property
     def room(self) -> int:

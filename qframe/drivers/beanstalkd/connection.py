@@ -10,6 +10,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import BinaryIO
 
+from qframe import forks
 from qframe.config import BeanstalkdSettings
 from qframe.contracts.step import Reservation
 from qframe.drivers import process
@@ -49,7 +50,7 @@ class BeanstalkdConnection:
     """
 
     def __init__(self, settings: BeanstalkdSettings, clock: Callable[[], float]) -> None:
-        self.lock = threading.RLock()
+        self.lock = forks.rlock()
         self.where = where(settings)
         self.clock = clock
         self.held: set[Reservation] = set()
@@ -83,6 +84,10 @@ class BeanstalkdConnection:
             self._connect()
 
     def _connect(self) -> socket.socket:
+        with forks.undisturbed():
+            return self._connected()
+
+    def _connected(self) -> socket.socket:
         settings, connecting = self._settings, limited(self._settings.connect_timeout)
         try:
             if settings.host.startswith("/"):

@@ -28,13 +28,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
+from qframe import forks
 from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Change, Timing
 from qframe.drivers import process
 from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.engine import check_version, database_url, make_engine, shown
 from qframe.drivers.database.errors import translated
-from qframe.drivers.database.fork import forks
+from qframe.drivers.database.fork import sessions
 from qframe.drivers.database.migrate import migrate
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
@@ -83,10 +84,17 @@ class Database:
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self._thread = _Thread(self)
-        self._own_opening = threading.Lock()
+        self._own_opening = forks.lock()
         self._ready = False
         self._last = 0
         self._ask_time = self.statement(select(self.clock()))
+        self._settings = settings
+        forks.in_child_of(self, Database._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Leave an engine behind with which another thread was connecting, and its locks."""
+        if not forks.was_clean():
+            self.engine = make_engine(self.url, self._settings)
 
     def session(self) -> Session:
         """Give this thread's session, to be entered for a call."""
@@ -161,7 +169,7 @@ class Database:
 
     def open(self, session: Session) -> Connection:
         """Open a connection; the first one to SQLite makes the tables."""
-        with self._opening():
+        with forks.undisturbed(), self._opening():
             is_new = self.is_sqlite and self.file() is None
             connection = self.engine.connect()
             try:
@@ -175,7 +183,7 @@ class Database:
                 connection.close()
                 raise
             if self.is_sqlite:
-                forks.add(session)
+                sessions.add(session)
         return connection
 
     def _tell_of_new_file(self) -> None:
@@ -203,7 +211,7 @@ class Database:
 
     def _look(self, act: Callable[[Connection], list[Change]]) -> list[Change]:
         """Act on a connection that is closed afterwards."""
-        with guarded(), self._opening():
+        with guarded(), forks.undisturbed(), self._opening():
             try:
                 with self.engine.connect() as connection:
                     check_version(self.engine)
@@ -211,8 +219,8 @@ class Database:
             except self.errors as error:
                 raise translated(error, shown(self.url)) from error
 
-    def _opening(self) -> threading.Lock:
-        return forks.opening if self.is_sqlite else self._own_opening
+    def _opening(self) -> contextlib.AbstractContextManager[object]:
+        return sessions.opening if self.is_sqlite else self._own_opening
 
     def file(self) -> object:
         """Tell the SQLite file from another that later has its name."""
@@ -270,7 +278,7 @@ class Session:
         self.file: object = None
         self.in_transaction = False
         # Held in every call: a fork waits for it.
-        self.lock = threading.RLock()
+        self.lock = forks.rlock()
 
     @property
     def is_open(self) -> bool:
@@ -445,9 +453,10 @@ class Session:
         self._told = told
 
     def _prepared_line(self) -> Line:
-        from qframe.drivers.database.line import Line  # noqa: PLC0415 (imports PostgreSQL's client)
-
         if self._line is None:
+            with forks.undisturbed():
+                from qframe.drivers.database.line import Line  # noqa: PLC0415 (imports PostgreSQL's client)
+
             self._line = Line(self.cursor.connection)
         return self._line
 

@@ -10,21 +10,21 @@ inherited, which is idle then, before it opens connections of its own.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
 import weakref
 from typing import Any
+
+from qframe import forks
 
 _PATIENCE = 10.0
 """Seconds a fork waits for calls in other threads; what is still busy then is left alone."""
 
 
-class Forks:
+class Sessions:
     """The SQLite sessions of this process (`connection.Session`), and the fork under way."""
 
     def __init__(self) -> None:
-        self.opening = threading.Lock()
+        self.opening = forks.rlock()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._idle: list[Any] = []
         self._held: list[Any] = []
@@ -38,6 +38,7 @@ class Forks:
         """Wait until nobody opens or uses a connection."""
         deadline = time.monotonic() + _PATIENCE
         if not self._hold(self.opening, deadline):
+            self._left_alone += self._sessions
             return
         for session in list(self._sessions):
             idle = self._hold(session.lock, deadline) and not session.in_transaction
@@ -60,7 +61,6 @@ class Forks:
             with contextlib.suppress(Exception):
                 session.close()
         self._release()
-        self.opening = threading.Lock()
         self._sessions = weakref.WeakSet()
 
     def _release(self) -> None:
@@ -70,9 +70,6 @@ class Forks:
         self._idle.clear()
 
 
-forks = Forks()
+sessions = Sessions()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=forks.before, after_in_parent=forks.in_parent, after_in_child=forks.in_child
-    )
+forks.around(sessions.before, sessions.in_parent, sessions.in_child)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 from qframe.contracts.step import APPLIED, Delete, Push, Renew, Reservation, Result, Start, Step
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.errors import ConnectionLost, TryAgain
+from qframe.forks import cached_property
 
 T = TypeVar("T")
 

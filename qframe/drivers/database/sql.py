@@ -6,12 +6,14 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, BindParameter, ColumnElement, Dialect, Table, bindparam
 from sqlalchemy.sql import ClauseElement
+
+from qframe.forks import cached_property
 
 MARK = "base64:"
 """What begins a text that stands for other bytes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect, bisect_left, insort
 from collections import Counter, defaultdict
@@ -13,6 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar, cast
 
+from qframe import forks
 from qframe.contracts import step as op
 from qframe.contracts.backend import (
     Backend,
@@ -127,7 +127,7 @@ class MemoryBackend(Backend):
 
     def __init__(self, *_: object, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
         self._next = count(1).__next__
         self._queues: defaultdict[str, list[Message]] = defaultdict(list)
         """Each in the order of `Message.order`: first the ready messages, last the buried ones."""

@@ -9,6 +9,8 @@ from importlib import resources
 
 from hiredis import pack_command
 
+from qframe import forks
+
 _WITH_FACTS = {"apply", "start"}
 
 Word = str | bytes | int | float
@@ -63,7 +65,8 @@ def _packed(words: tuple[Word, ...]) -> bytes:
 @cache
 def script(name: str) -> Script:
     """Read a script: what is shared, then its own text."""
-    folder = resources.files(__package__) / "lua"
     parts = ("shared", "facts", name) if name in _WITH_FACTS else ("shared", name)
-    texts = [(folder / f"{each}.lua").read_text("utf-8") for each in parts]
+    with forks.undisturbed():  # it imports
+        folder = resources.files(__package__) / "lua"
+        texts = [(folder / f"{each}.lua").read_text("utf-8") for each in parts]
     return Script("\n".join(texts))

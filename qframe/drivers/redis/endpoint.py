@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from qframe import forks
 from qframe.config import RedisSettings
 from qframe.drivers.redis.errors import meaning
 from qframe.drivers.sockets import limited
@@ -71,14 +71,15 @@ class Server:
     def _opened(self, over: dict[str, Any]) -> AbstractConnection:
         waits = ("socket_timeout", "socket_connect_timeout")
         limits = {name: limited(self._options[name]) for name in waits}
-        connection = self._kind(**{**self._options, **limits, **over})
-        connection.connect()
-        try:
-            self._greet(connection)
-        except BaseException:
-            connection.disconnect()
-            raise
-        return connection
+        with forks.undisturbed():
+            connection = self._kind(**{**self._options, **limits, **over})
+            connection.connect()
+            try:
+                self._greet(connection)
+            except BaseException:
+                connection.disconnect()
+                raise
+            return connection
 
     def _greet(self, connection: AbstractConnection) -> None:
         """Find out whether a password is missing: what comes next may be too long to be told."""
@@ -111,10 +112,10 @@ class SentinelServer(Server):
         if settings.is_tls():
             options |= {k: v for k, v in self._options.items() if k.startswith("ssl_")}
         self._sentinel = Sentinel(settings.addresses(), sentinel_kwargs=options)
-        self._asking = threading.Lock()
+        self._asking = forks.lock()
 
     def connect(self, key: str) -> AbstractConnection:
-        with self._asking:
+        with forks.undisturbed(), self._asking:
             host, port = self._sentinel.discover_master(self.settings.service)
         return self._opened({"host": host, "port": port})
 
@@ -132,7 +133,8 @@ class ClusterServer(Server):
         self._nodes = settings.addresses()
         """Who may be asked for the map: the nodes configured, and those of the last map."""
         self._map: RedisCluster | None = None
-        self._learning = threading.Lock()
+        self._learning = forks.lock()
+        forks.in_child_of(self, ClusterServer.moved)  # the map has locks of its own
 
     def connect(self, key: str) -> AbstractConnection:
         node = self._node(key)
@@ -162,7 +164,9 @@ class ClusterServer(Server):
         return node
 
     def _known(self) -> RedisCluster:
-        with self._learning:
+        if (there := self._map) is not None:
+            return there
+        with forks.undisturbed(), self._learning:
             if self._map is None:
                 options = {k: v for k, v in self._options.items() if k not in ("db", "retry")}
                 start = ClusterNode(options.pop("host", "127.0.0.1"), options.pop("port", 6379))

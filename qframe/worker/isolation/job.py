@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from contextlib import suppress
 
+from qframe import forks
 from qframe.contracts.backend import Backend
 from qframe.contracts.step import APPLIED
 from qframe.drivers import process
@@ -27,7 +27,7 @@ class ChildChannel:
         self._socket = sock
         self._inode = os.fstat(sock.fileno()).st_ino
         self._pid = process.pid()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def tell(self, message: Message) -> None:
         """Say something; raises `QframeError` where that is not possible."""

@@ -7,7 +7,6 @@ import contextvars
 import logging
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import ClassVar, TypeVar, cast
 
-from qframe import events
+from qframe import events, forks
 from qframe.connection import Connection
 from qframe.contracts.status import State
 from qframe.dispatch import pusher
@@ -256,7 +255,7 @@ class SlotRunner(SlottedRunner):
         self._blocked_signals = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._for_loop: dict[type[JobDefinition], bool] = {}
         signals.jobs = self._interruptible
-        self._covering = threading.Lock()
+        self._covering = forks.lock()
 
     def _exchange(self) -> SlotExchange:
         return SlotExchange(self.connection, self._ran_twice, self.wake)

@@ -1,0 +1,190 @@
+"""What a fork means for this process: it waits for openings, and the child's locks are new.
+
+A forked child has one thread, the one that forked. A lock that another thread held is never
+released there, a module that it was importing is never ready, a client library that it was
+connecting with may be locked for good. So what takes such things, and does so seldom, is done
+`undisturbed`: a fork waits until it is over. Every other lock of ours is made by `lock` or `rlock`,
+and is free in a child; what else has to begin anew there is named to `in_child`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+log = logging.getLogger("qframe")
+
+_PATIENCE = 3.0
+"""Seconds a fork waits for openings in other threads: a server may not answer."""
+
+T = TypeVar("T")
+_numbers = itertools.count()
+_locks: dict[int, weakref.ref[Any]] = {}
+"""By a number, and no `WeakSet`: that one cannot be read while another thread adds to it."""
+_before: list[Callable[[], object]] = []
+_in_parent: list[Callable[[], object]] = []
+_in_child: dict[int, Callable[[], object]] = {}
+
+
+def lock() -> threading.Lock:
+    """Make a lock that is free in a forked child, whoever held it in the parent."""
+    return _noted(threading.Lock())
+
+
+def rlock() -> threading.RLock:
+    """Make a reentrant one; the thread that forks keeps what it holds."""
+    return _noted(threading.RLock())
+
+
+def _noted(made: T) -> T:
+    number = next(_numbers)
+    _locks[number] = weakref.ref(made, lambda _: _locks.pop(number, None))
+    return made
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801 (as the one it stands for)
+    """That of `functools`, whose lock, which it has in Python 3.11, is free in a child."""
+
+    def __init__(self, func: Callable[[Any], T]) -> None:
+        super().__init__(func)
+        if (held := getattr(self, "lock", None)) is not None:
+            _noted(held)
+
+
+def in_child(act: Callable[[], object]) -> None:
+    """Have this done first in every forked child, in the order in which it was asked for."""
+    _in_child[next(_numbers)] = act
+
+
+def around(
+    before: Callable[[], object], in_parent: Callable[[], object], child: Callable[[], object]
+) -> None:
+    """Have this done around every fork; `before` once nothing is done `undisturbed` any more."""
+    _before.append(before)
+    _in_parent.append(in_parent)
+    in_child(child)
+
+
+def in_child_of(owner: T, act: Callable[[T], object]) -> None:
+    """Have something done with `owner` in every forked child, for as long as there is one.
+
+    `act` must not hold the owner.
+    """
+    number = next(_numbers)
+    there = weakref.ref(owner, lambda _: _in_child.pop(number, None))
+
+    def done() -> None:
+        found = there()
+        if found is not None:
+            act(found)
+
+    _in_child[number] = done
+
+
+class _Openings:
+    """The threads that must not be missing in a child just now, and the fork under way."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._inside: dict[int, int] = {}
+        """How deep each thread is inside."""
+        self._forking = 0
+        """The thread that forks."""
+        self.was_clean = True
+        """Whether nobody was inside at the last fork."""
+
+    def enter(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            if me not in self._inside:
+                self._changed.wait_for(lambda: self._forking in {0, me})
+            self._inside[me] = self._inside.get(me, 0) + 1
+
+    def leave(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            depth = self._inside.pop(me, 1) - 1
+            if depth:
+                self._inside[me] = depth
+            else:
+                self._changed.notify_all()
+
+    def before(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._forking in {0, me}, _PATIENCE)
+            self._forking = me
+            self.was_clean = self._changed.wait_for(lambda: self._inside.keys() <= {me}, _PATIENCE)
+
+    def in_parent(self) -> None:
+        with self._changed:
+            self._forking = 0
+            self._changed.notify_all()
+
+    def in_child(self) -> None:
+        me = threading.get_ident()
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = {me: self._inside[me]} if me in self._inside else {}
+        self._forking = 0
+
+
+_openings = _Openings()
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no fork fall into this. It is for what takes milliseconds, and is done seldom."""
+    _openings.enter()
+    try:
+        yield
+    finally:
+        _openings.leave()
+
+
+def was_clean() -> bool:
+    """Whether nothing that is done `undisturbed` was under way at the last fork."""
+    return _openings.was_clean
+
+
+def _prepare() -> None:
+    _openings.before()
+    _do(_before)
+
+
+def _go_on() -> None:
+    _do(_in_parent)
+    _openings.in_parent()
+
+
+def _renew() -> None:
+    _openings.in_child()
+    for reference in list(_locks.values()):
+        found = reference()
+        if found is not None and not _is_mine(found):
+            found._at_fork_reinit()  # noqa: SLF001 (as the standard library does with its own)
+    _do(list(_in_child.values()))
+
+
+def _do(acts: Iterable[Callable[[], object]]) -> None:
+    for act in acts:
+        try:
+            act()
+        except Exception:
+            log.exception("around a fork")
+
+
+def _is_mine(lock: Any) -> bool:  # noqa: ANN401 (a Lock or an RLock)
+    """Whether the thread that forked holds it, and will release it; only an RLock knows."""
+    is_owned = getattr(lock, "_is_owned", None)
+    return is_owned is not None and bool(is_owned())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_prepare, after_in_parent=_go_on, after_in_child=_renew)
