@@ -12,6 +12,7 @@ from qframe.dispatch.pending import PendingDispatch, dispatch
 from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import made
+from qframe.jobs.hooks import refuse_generator
 from qframe.jobs.options import check_option
 from qframe.payload.text import nearest, one_line
 
@@ -124,6 +125,7 @@ def _job_class(
     function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
 ) -> type[Queueable]:
     name = getattr(function, "__qualname__", repr(function))
+    refuse_generator(name, function)
     for option, value in options.items():
         check_option(name, option, value)
     fields: dict[str, Any] = {}
@@ -143,6 +145,8 @@ def _job_class(
         values = {field: getattr(self, field) for field in fields}
         arguments = [values.pop(field) for field in positional]
         return function(*arguments, **values)
+
+    handle.__wrapped__ = function  # type: ignore[attr-defined] # as `functools.wraps` would
 
     async def handle_on_loop(self: Queueable) -> Any:  # noqa: ANN401 (as above)
         return await handle(self)

@@ -26,6 +26,7 @@ from qframe.exceptions import (
     QframeError,
 )
 from qframe.jobs import project
+from qframe.jobs.hooks import check_hooks
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
 from qframe.jobs.uniqueness import rule_of
@@ -69,6 +70,7 @@ class JobDefinition(Options):
             cls._base = cls
             return
         check_declaration(cls, cls._base)
+        check_hooks(cls)
         _copy_mutable_defaults(cls)
         own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
         cls.__pydantic_config__ = _CONFIG | own  # type: ignore[attr-defined] # pydantic's own name

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
+from qframe.jobs.hooks import GENERATORS, refuse_unrun
 from qframe.jobs.options import check_option
 
 log = logging.getLogger("qframe")
@@ -66,7 +67,11 @@ def _performed(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = Fa
         if kind.set_up is not JobDefinition.set_up:
             _finish(job.set_up())
         result = job.handle()
-        return result if result is None else _finish(result)
+        if result is None:
+            return result
+        if isinstance(result, GENERATORS):
+            refuse_unrun(kind, kind.handle, result)
+        return _finish(result)
     finally:
         if kind.tear_down is not JobDefinition.tear_down:
             _finish(job.tear_down())

@@ -1,0 +1,128 @@
+"""Hooks that could not be called, or would not be run, are refused when the class is made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from qframe import JobDefinitionError, Queueable, dispatch_sync, queueable
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+HOOKS = ["handle", "set_up", "tear_down", "succeeded", "failed"]
+
+
+def _made(hook: str, function: Any) -> type[Queueable]:
+    body = {"handle": lambda _: None, hook: function, "__module__": __name__}
+    return type("Report", (Queueable,), body)
+
+
+def _yields(self: Any, *_: Any) -> Iterator[int]:
+    yield 1
+
+
+async def _yields_on_loop(self: Any, *_: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    "function", [_yields, _yields_on_loop, staticmethod(_yields), functools.partial(_yields, None)]
+)
+def test_a_hook_that_is_a_generator_is_refused(hook: str, function: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook} is a generator: .*`yield`"):
+        _made(hook, function)
+
+
+def test_a_generator_that_is_inherited_is_refused() -> None:
+    class Mixin:
+        def handle(self) -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(JobDefinitionError, match=r"^Inherits\.handle is a generator"):
+
+        class Inherits(Mixin, Queueable):
+            pass
+
+
+def test_a_function_that_is_a_generator_is_refused() -> None:
+    def pages(of: int) -> Iterator[int]:
+        yield of
+
+    async def pages_on_loop(of: int) -> AsyncIterator[int]:
+        yield of
+
+    for function in (pages, pages_on_loop, functools.partial(pages, 1)):
+        with pytest.raises(JobDefinitionError, match="is a generator"):
+            queueable(function)
+        with pytest.raises(JobDefinitionError, match="is a generator"):
+            queueable(queue="pages")(function)
+
+
+def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_a_decorated_generator_fails_where_its_job_would_have_been_done() -> None:
+    job_class = _made("handle", _wrapped(_yields))
+    with pytest.raises(JobDefinitionError, match=r"^Report\.handle is a generator"):
+        dispatch_sync(job_class())
+
+
+def test_a_decorator_may_go_through_a_generator() -> None:
+    seen = list[int]()
+
+    def through(function: Callable[..., Iterator[int]]) -> Callable[..., None]:
+        return functools.wraps(function)(lambda self: seen.extend(function(self)))
+
+    dispatch_sync(_made("handle", through(_yields))())
+    assert seen == [1]
+
+
+def test_what_a_handle_gives_may_be_a_generator_of_another_function() -> None:
+    dispatch_sync(_made("handle", lambda _: (each for each in range(3)))())
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("handle", lambda self, order: None, r"\(self, order\): it is called without arguments"),
+    ("handle", lambda: None, r"\(\): it is called without arguments"),
+    ("handle", lambda self, *, order: None, "missing a required argument: 'order'"),
+    ("handle", staticmethod(lambda order: None), r"\(order\)"),
+    ("handle", classmethod(lambda cls, order: None), r"\(order\)"),
+    ("set_up", lambda self, order: None, "without arguments"),
+    ("tear_down", lambda self, order: None, "without arguments"),
+    ("succeeded", lambda self, result: None, "without arguments"),
+    ("failed", lambda self: None, r"\(self\): it is called with error"),
+    ("failed", lambda self, error, job: None, "missing a required argument: 'job'"),
+]
+
+
+@pytest.mark.parametrize(("hook", "function", "why"), WRONG)
+def test_a_hook_that_takes_what_nobody_gives_is_refused(hook: str, function: Any, why: str) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook}.*{why}"):
+        _made(hook, function)
+
+
+@pytest.mark.parametrize(
+    ("hook", "function"),
+    [
+        ("handle", lambda self, order=1, *rest, more=2, **others: None),
+        ("handle", staticmethod(lambda: None)),
+        ("handle", classmethod(lambda cls: None)),
+        ("handle", functools.partial(lambda self: None, None)),
+        ("handle", _wrapped(lambda self, database: None)),  # which the decorator may give it
+        ("handle", print),
+        ("failed", lambda self, *args: None),
+        ("failed", lambda this, why, /: None),
+        ("failed", staticmethod(lambda why: None)),
+    ],
+)
+def test_a_hook_that_can_be_called_is_taken(hook: str, function: Any) -> None:
+    _made(hook, function)
