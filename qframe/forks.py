@@ -15,14 +15,18 @@ import itertools
 import logging
 import os
 import threading
+import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 log = logging.getLogger("qframe")
 
 _PATIENCE = 3.0
-"""Seconds a fork waits for openings in other threads: a server may not answer."""
+"""Seconds a fork waits for other threads that ask a server, which may not answer."""
+_LONG_PATIENCE = 30.0
+"""Seconds it waits for what ends by itself, such as an import."""
 
 T = TypeVar("T")
 _numbers = itertools.count()
@@ -95,33 +99,49 @@ class _Openings:
         self._changed = threading.Condition(threading.Lock())
         self._inside: dict[int, int] = {}
         """How deep each thread is inside."""
+        self._asking = Counter[int]()
+        """How often each thread that is inside is so asking a server."""
         self._forking = 0
         """The thread that forks."""
         self.was_clean = True
         """Whether nobody was inside at the last fork."""
 
-    def enter(self) -> None:
+    def enter(self, asks: int) -> None:
         me = threading.get_ident()
         with self._changed:
             if me not in self._inside:
                 self._changed.wait_for(lambda: self._forking in {0, me})
             self._inside[me] = self._inside.get(me, 0) + 1
+            self._asking[me] += asks
 
-    def leave(self) -> None:
+    def leave(self, asks: int) -> None:
         me = threading.get_ident()
         with self._changed:
+            self._asking[me] -= asks
             depth = self._inside.pop(me, 1) - 1
             if depth:
                 self._inside[me] = depth
             else:
-                self._changed.notify_all()
+                del self._asking[me]
+            self._changed.notify_all()
 
     def before(self) -> None:
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._forking in {0, me}, _PATIENCE)
             self._forking = me
-            self.was_clean = self._changed.wait_for(lambda: self._inside.keys() <= {me}, _PATIENCE)
+            self.was_clean = self._wait_for_others(me)
+
+    def _wait_for_others(self, me: int) -> bool:
+        """Wait until no other thread is inside; says whether none is."""
+        began = time.monotonic()
+        while others := self._inside.keys() - {me}:
+            patience = _PATIENCE if all(map(self._asking.get, others)) else _LONG_PATIENCE
+            left = began + patience - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(left)
+        return True
 
     def in_parent(self) -> None:
         with self._changed:
@@ -132,6 +152,7 @@ class _Openings:
         me = threading.get_ident()
         self._changed = threading.Condition(threading.Lock())
         self._inside = {me: self._inside[me]} if me in self._inside else {}
+        self._asking = Counter({me: self._asking[me]})
         self._forking = 0
 
 
@@ -139,13 +160,16 @@ _openings = _Openings()
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let no fork fall into this. It is for what takes milliseconds, and is done seldom."""
-    _openings.enter()
+def undisturbed(*, asks: bool = False) -> Iterator[None]:
+    """Let no fork fall into this. It is for what takes milliseconds, and is done seldom.
+
+    `asks`: a server is asked, which may not answer, so no fork waits for it for long.
+    """
+    _openings.enter(asks)
     try:
         yield
     finally:
-        _openings.leave()
+        _openings.leave(asks)
 
 
 def was_clean() -> bool:

@@ -25,7 +25,7 @@ from qframe.exceptions import (
     JobDefinitionError,
     QframeError,
 )
-from qframe.jobs import project
+from qframe.jobs import project, unset
 from qframe.jobs.hooks import check_hooks
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
@@ -54,6 +54,7 @@ class JobDefinition(Options):
     _wire_name: ClassVar[str] = ""
     """Its name on the wire, where that is known with the class."""
     _incomplete: ClassVar[bool] = False
+    _holds_models: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
     _reserved: Job | None = None
     _growths: int = 0
@@ -211,7 +212,8 @@ class JobDefinition(Options):
 
     def to_data(self) -> dict[str, Any]:
         """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
-        if not self.field_names():
+        names = self.field_names()
+        if not names:
             return {}
         name = type(self).__name__
         try:
@@ -222,19 +224,24 @@ class JobDefinition(Options):
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             why = type(error).__name__ if self._hides() else one_line(str(error), 500)
             raise InvalidJob(f"{_unsendable(self)}: {why}") from None
+        if len(data) > len(names):  # a field that is computed is computed there
+            data = {key: value for key, value in data.items() if key in names}
         try:
             back = self._validated(data)
         except (ValidationError, RecursionError) as error:
             raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
-        for key in data:
+        for key in names:
             sent = getattr(self, key)
             if not same(sent, getattr(back, key)):
                 what = "validating it again changes" if plain(sent) else "JSON would change"
+                what = what if key in data else "pydantic is told to leave out"
                 shown = "it" if self._hides() else one_line(repr(sent), 80)
                 raise InvalidJob(
                     f"{name}.{key} would not arrive as it is: {what} {shown}; "
                     "give the field a type that pydantic can restore"
                 )
+        if self._holds_models and (found := unset.found_in(self)):
+            data[unset.KEY] = found
         return data
 
     @classmethod
@@ -295,9 +302,17 @@ class JobDefinition(Options):
             cls._complete()
         fields = cls.field_names()
         if not data.keys() <= fields:
-            for key in data.keys() - fields:
+            for key in data.keys() - fields - {unset.KEY}:
                 _warn_once(cls, key)
-            data = {key: value for key, value in data.items() if key in fields}
+            data, said = {key: data[key] for key in data if key in fields}, data.get(unset.KEY)
+            job = cls._restored(data)
+            unset.put_back(job, said)
+            return job
+        return cls._restored(data)
+
+    @classmethod
+    def _restored(cls, data: dict[str, Any]) -> Self:
+        """Make the job from its fields alone."""
         try:
             return cls._validated(data)
         except ValidationError as error:
@@ -361,6 +376,7 @@ def _find_secrets(cls: type[JobDefinition]) -> None:
     schema = cls._adapter.core_schema
     cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
+    cls._holds_models = not cls._incomplete and unset.holds_models(schema)
     said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
     cls.in_clear = bool(cls.secret_fields) and not said
     config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
@@ -388,9 +404,10 @@ def _hiding_repr(job: JobDefinition) -> str:
 
 def _unsendable(job: JobDefinition) -> str:
     """Name the field that cannot be encoded."""
-    for key, field in type(job).__dataclass_fields__.items():  # type: ignore[attr-defined] # made in __init_subclass__
+    write = type(job)._adapter.serializer.to_python  # noqa: SLF001 (its own)
+    for key in type(job).field_names():
         try:
-            TypeAdapter(field.type).dump_json(getattr(job, key), warnings="error")
+            write(job, mode="json", include={key}, warnings=False, context=secret.TRAVELS)
         except Exception:  # noqa: BLE001 (whichever way it fails, it is this field)
             return f"{type(job).__name__}.{key}"
     return type(job).__name__

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from qframe.payload.secret import Secret
@@ -35,13 +38,50 @@ def same(sent: object, back: object) -> bool:
     if type(sent) in _SCALARS:
         return sent == back
     if isinstance(sent, dict) and isinstance(back, dict):
-        return sent.keys() == back.keys() and all(same(v, back[k]) for k, v in sent.items())
+        return _same_dicts(sent, back)
     if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
         return len(sent) == len(back) and all(map(same, sent, back))
     if isinstance(sent, Secret) and isinstance(back, Secret):
         return same(sent.reveal(), back.reveal())
     finite = not isinstance(sent, float) or math.isfinite(sent)
-    return finite and (sent == back or type(sent).__eq__ is object.__eq__)
+    return finite and (
+        sent == back or type(sent).__eq__ is object.__eq__ or _same_within(sent, back)
+    )
+
+
+def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
+    if sent.keys() == back.keys():
+        return all(same(value, back[key]) for key, value in sent.items())
+    return same([*sent.items()], [*back.items()])  # a key may be a time
+
+
+def _same_within(sent: object, back: object) -> bool:
+    """Whether two of one type that are not equal differ in the zones of times alone."""
+    if isinstance(sent, datetime):
+        return _at_once(sent) == _at_once(back)
+    if isinstance(sent, AbstractSet) and isinstance(back, AbstractSet):
+        return set(map(_at_once, sent)) == set(map(_at_once, back))
+    if isinstance(sent, BaseModel) and isinstance(back, BaseModel):
+        return (
+            type(sent).__eq__ is BaseModel.__eq__
+            and sent.__pydantic_private__ == back.__pydantic_private__
+            and same(sent.__pydantic_extra__, back.__pydantic_extra__)
+            and same(sent.__dict__, back.__dict__)
+        )
+    if dataclasses.is_dataclass(sent):
+        names = [each.name for each in dataclasses.fields(sent) if each.compare]
+        return all(same(getattr(sent, each), getattr(back, each)) for each in names)
+    return False
+
+
+def _at_once(value: object) -> object:
+    """Give a time in UTC, by which two of any zones may be compared.
+
+    Python never finds those of different zones equal that are in the hour of a clock change.
+    """
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return value.astimezone(UTC)
+    return value
 
 
 def first_fault(error: ValidationError | RecursionError) -> str:

@@ -84,7 +84,7 @@ class BeanstalkdConnection:
             self._connect()
 
     def _connect(self) -> socket.socket:
-        with forks.undisturbed():
+        with forks.undisturbed(asks=True):
             return self._connected()
 
     def _connected(self) -> socket.socket:

@@ -169,7 +169,7 @@ class Database:
 
     def open(self, session: Session) -> Connection:
         """Open a connection; the first one to SQLite makes the tables."""
-        with forks.undisturbed(), self._opening():
+        with forks.undisturbed(asks=True), self._opening():
             is_new = self.is_sqlite and self.file() is None
             connection = self.engine.connect()
             try:
@@ -211,7 +211,7 @@ class Database:
 
     def _look(self, act: Callable[[Connection], list[Change]]) -> list[Change]:
         """Act on a connection that is closed afterwards."""
-        with guarded(), forks.undisturbed(), self._opening():
+        with guarded(), forks.undisturbed(asks=True), self._opening():
             try:
                 with self.engine.connect() as connection:
                     check_version(self.engine)

@@ -71,7 +71,7 @@ class Server:
     def _opened(self, over: dict[str, Any]) -> AbstractConnection:
         waits = ("socket_timeout", "socket_connect_timeout")
         limits = {name: limited(self._options[name]) for name in waits}
-        with forks.undisturbed():
+        with forks.undisturbed(asks=True):
             connection = self._kind(**{**self._options, **limits, **over})
             connection.connect()
             try:
@@ -115,7 +115,7 @@ class SentinelServer(Server):
         self._asking = forks.lock()
 
     def connect(self, key: str) -> AbstractConnection:
-        with forks.undisturbed(), self._asking:
+        with forks.undisturbed(asks=True), self._asking:
             host, port = self._sentinel.discover_master(self.settings.service)
         return self._opened({"host": host, "port": port})
 
@@ -166,7 +166,7 @@ class ClusterServer(Server):
     def _known(self) -> RedisCluster:
         if (there := self._map) is not None:
             return there
-        with forks.undisturbed(), self._learning:
+        with forks.undisturbed(asks=True), self._learning:
             if self._map is None:
                 options = {k: v for k, v in self._options.items() if k not in ("db", "retry")}
                 start = ClusterNode(options.pop("host", "127.0.0.1"), options.pop("port", 6379))

@@ -1,0 +1,96 @@
+"""Which fields of the models within a job were not set: JSON carries values, and not that.
+
+`model_dump(exclude_unset=True)` in a job must give what it would have given where the job was made.
+So data has, besides, for each model with such fields the way to it and their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from qframe.payload.secret import Secret
+
+KEY = "~unset"
+"""The key of data that is no field's: it is no name in Python."""
+
+_Way = tuple[str | int, ...]
+"""The names of fields, and places in lists and in the values of dicts."""
+
+
+def holds_models(schema: object) -> bool:
+    """Whether there are models in what this core schema of pydantic describes."""
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict | list | tuple) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            if part.get("type") == "model":
+                return True
+            waiting.extend(part.values())
+        else:
+            waiting.extend(part)
+    return False
+
+
+def found_in(job: object) -> list[list[Any]]:
+    """Give what `put_back` takes of a job."""
+    return [[list(way), names] for way, names in _found(job, ())]
+
+
+def _found(value: object, way: _Way) -> Iterator[tuple[_Way, list[str]]]:
+    if isinstance(value, BaseModel):
+        names = type(value).model_fields.keys() - value.model_fields_set
+        if names:
+            yield way, sorted(names)
+    for step, part in _parts(value):
+        yield from _found(part, way if step is None else (*way, step))
+
+
+def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
+    """Give what is in a value, each with the step to it."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield name, getattr(value, name, None)
+    elif isinstance(value, Mapping):
+        yield from enumerate(value.values())
+    elif isinstance(value, list | tuple | deque):
+        yield from enumerate(value)
+    elif isinstance(value, Secret):
+        yield None, value.reveal()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield field.name, getattr(value, field.name, None)
+
+
+def put_back(job: object, said: object) -> None:
+    """Let fields of the models within a job be unset; what makes no sense is left out."""
+    for each in said if isinstance(said, list) else ():
+        with contextlib.suppress(TypeError, ValueError, LookupError):
+            way, names = each
+            value = job
+            for step in way:
+                value = _part(value, step)
+            value = _plain(value)
+            if isinstance(value, BaseModel):
+                unset = type(value).model_fields.keys() & set(names)
+                value.model_fields_set.difference_update(unset)
+
+
+def _part(value: object, step: object) -> object:
+    for there, part in _parts(_plain(value)):
+        if there == step:
+            return part
+    raise LookupError(step)
+
+
+def _plain(value: object) -> object:
+    return value.reveal() if isinstance(value, Secret) else value

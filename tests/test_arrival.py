@@ -1,0 +1,299 @@
+"""What a job is given is what it gets, or is refused, naming class and field."""
+
+# ruff: noqa: RUF012 (each job gets a default of its own)
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import (
+    BaseModel,
+    Field,
+    PrivateAttr,
+    RootModel,
+    computed_field,
+    field_serializer,
+)
+
+from qframe import InvalidJob, Queueable, Secret, dispatch
+from qframe.payload import envelope
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def arrived(job: Queueable) -> Any:
+    """Give the job as a worker makes it from the bytes."""
+    message = envelope.parse(envelope.encode(envelope.create(job)))
+    return type(job).from_data(message["data"])
+
+
+# -- what is left out -----------------------------------------------------------------------------
+
+
+class Mail(Queueable):
+    to: str = ""
+    bcc: str = Field(default="", exclude=True)
+    note: str | None = Field(default=None, exclude_if=lambda note: note in {None, "no"})
+
+    def handle(self) -> None: ...
+
+
+def test_a_field_that_is_excluded_is_refused_where_its_value_would_be_lost() -> None:
+    assert arrived(Mail(to="a")) == Mail(to="a")
+    assert arrived(Mail(note="yes")).note == "yes"
+    with pytest.raises(InvalidJob, match=r"^Mail\.bcc would not arrive.*leave out 'boss'"):
+        dispatch(Mail(bcc="boss"))
+    with pytest.raises(InvalidJob, match=r"^Mail\.note would not arrive.*leave out 'no'"):
+        dispatch(Mail(note="no"))
+
+
+class Needs(Queueable):
+    token: str = Field(exclude=True)
+
+    def handle(self) -> None: ...
+
+
+def test_a_field_that_is_excluded_and_needed_is_refused_by_name() -> None:
+    with pytest.raises(InvalidJob, match=r"^Needs: token: Field required"):
+        dispatch(Needs(token="t"))
+
+
+class Inside(BaseModel):
+    shown: int = 1
+    hidden: int = Field(1, exclude=True)
+
+
+class Holds(Queueable):
+    inside: Inside
+
+    def handle(self) -> None: ...
+
+
+def test_a_field_of_a_model_that_is_excluded_is_refused_where_its_value_would_be_lost() -> None:
+    assert arrived(Holds(inside=Inside(shown=2))).inside == Inside(shown=2)
+    with pytest.raises(InvalidJob, match=r"^Holds\.inside would not arrive"):
+        dispatch(Holds(inside=Inside(hidden=2)))
+
+
+class Computes(Queueable):
+    width: int
+
+    @computed_field  # type: ignore[prop-decorator] # as pydantic has it
+    @property
+    def area(self) -> int:
+        return self.width**2
+
+    def handle(self) -> None: ...
+
+
+def test_a_computed_field_is_computed_where_the_job_arrives() -> None:
+    job = arrived(Computes(width=3))
+    assert (job.width, job.area) == (3, 9)
+    assert Computes(width=3).to_data() == {"width": 3}
+
+
+# -- what was set ---------------------------------------------------------------------------------
+
+
+class Place(BaseModel):
+    street: str | None = None
+    town: str = "Vienna"
+
+
+class Person(BaseModel):
+    name: str | None = None
+    place: Place = Place()
+    number: int = Field(default_factory=lambda: 7)
+
+
+class Pets(RootModel[list[Place]]):
+    pass
+
+
+@dataclasses.dataclass
+class Pair:
+    first: Place
+    second: Place = dataclasses.field(default_factory=Place)
+
+
+class Update(Queueable):
+    person: Person | None = None
+    people: list[Person] = []
+    by_name: dict[str, Place] = {}
+    by_day: dict[datetime, tuple[Place, ...]] = {}
+    queue_of: deque[Place] = deque()
+    pets: Pets = Pets([])
+    pair: Pair | None = None
+    secret: Secret[Place] | None = None
+
+    def handle(self) -> None: ...
+
+
+def _dumped(job: Update) -> dict[str, Any]:
+    """Give everything that was set in it."""
+    pair = job.pair and [
+        each.model_dump(exclude_unset=True) for each in (job.pair.first, job.pair.second)
+    ]
+    return {
+        "person": job.person and job.person.model_dump(exclude_unset=True),
+        "people": [each.model_dump(exclude_unset=True) for each in job.people],
+        "by_name": {key: each.model_dump(exclude_unset=True) for key, each in job.by_name.items()},
+        "by_day": [
+            [p.model_dump(exclude_unset=True) for p in each] for each in job.by_day.values()
+        ],
+        "queue_of": [each.model_dump(exclude_unset=True) for each in job.queue_of],
+        "pets": job.pets.model_dump(exclude_unset=True),
+        "pair": pair,
+        "secret": job.secret and job.secret.reveal().model_dump(exclude_unset=True),
+    }
+
+
+UPDATES = [
+    Update(person=Person()),
+    Update(person=Person(name=None)),
+    Update(person=Person(name="A", place=Place(street=None))),
+    Update(people=[Person(name="A"), Person(), Person(place=Place(town="Graz"))]),
+    Update(by_name={"b.c": Place(street="S"), "a": Place(), "": Place(town="T", street=None)}),
+    Update(by_day={datetime(2026, 1, 1, tzinfo=UTC): (Place(), Place(town="T"))}),
+    Update(queue_of=deque([Place(), Place(town="T")])),
+    Update(pets=Pets([Place(), Place(town="T")])),
+    Update(pair=Pair(Place(street="S"), Place(town="T"))),
+    Update(secret=Secret(Place(town="T"))),
+]
+
+
+@pytest.mark.parametrize("job", UPDATES)
+def test_what_was_not_set_in_a_model_is_not_set_where_it_arrives(job: Update) -> None:
+    back = arrived(job)
+    assert back == job
+    assert _dumped(back) == _dumped(job)
+
+
+def test_models_of_which_all_is_set_and_plain_fields_add_nothing_to_the_payload() -> None:
+    whole = Person(name="A", place=Place(street="S", town="T"), number=1)
+    assert Update(person=whole).to_data().keys() == Update().to_data().keys()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 7, "x", [7], [[]], [[["person"], 7]], [[["person", 3], ["name"]]], [[[[]], [[]]]],
+     [[["nobody"], ["name"]]], [[["person"], ["model_fields", {}]]], [[[], ["person"]]]],
+)  # fmt: skip
+def test_what_a_payload_says_of_it_that_makes_no_sense_is_left_out(said: object) -> None:
+    data = {"person": {"name": "A"}, "~unset": said}
+    back = Update.from_data(data)
+    assert back.person is not None
+    assert back.person.model_fields_set == {"name"}
+
+
+# -- times, and other values ----------------------------------------------------------------------
+
+
+class At(Queueable):
+    moment: datetime
+    others: dict[datetime, list[datetime]] = {}
+    some: set[datetime] = set()
+
+    def handle(self) -> None: ...
+
+
+VIENNA = ZoneInfo("Europe/Vienna")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2026, 10, 25, 2, 30, tzinfo=VIENNA),
+        datetime(2026, 10, 25, 2, 30, tzinfo=VIENNA, fold=1),
+        datetime(2026, 3, 29, 2, 30, tzinfo=VIENNA),
+        datetime(2026, 3, 29, 2, 30, tzinfo=VIENNA, fold=1),
+        datetime(2026, 7, 1, 12, tzinfo=VIENNA),
+        datetime(2026, 4, 5, 1, 45, tzinfo=ZoneInfo("Australia/Lord_Howe"), fold=1),
+    ],
+)
+def test_an_instant_in_the_hour_of_a_clock_change_arrives(moment: datetime) -> None:
+    back = arrived(At(moment=moment, others={moment: [moment]}, some={moment}))
+    for each in (back.moment, *back.others, *back.others.popitem()[1], *back.some):
+        assert each.astimezone(UTC) == moment.astimezone(UTC)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    ALSO_RED = "RED"
+
+
+class Animal(BaseModel):
+    name: str
+
+
+class Dog(Animal):
+    barks: bool = True
+
+
+class Rounds(BaseModel):
+    price: Decimal = Decimal(0)
+    _seen: int = PrivateAttr(0)
+
+    @field_serializer("price")
+    def rounded(self, price: Decimal) -> str:
+        return f"{price:.2f}"
+
+
+class Values(Queueable):
+    number: float = 0.0
+    decimal: Decimal = Decimal(0)
+    raw: bytes = b""
+    colour: Colour = Colour.RED
+    either: int | str | float | bool | None = None
+    animal: Animal | None = None
+    animals: list[Animal] = []
+    rounds: Rounds = Rounds()
+    after: timedelta = timedelta()
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"number": -0.0}, {"number": 5e-324}, {"decimal": Decimal("1.10")},
+        {"decimal": Decimal("1E+400")}, {"raw": b"caf\xc3\xa9\x00"}, {"colour": Colour.ALSO_RED},
+        {"either": True}, {"either": "1"}, {"either": 1.5}, {"either": 2**70},
+        {"animal": Animal(name="a")}, {"rounds": Rounds(price=Decimal("1.25"))},
+        {"after": timedelta(microseconds=1)},
+    ],
+)  # fmt: skip
+def test_odd_values_arrive(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    sent, back = fields[name], getattr(arrived(Values(**fields)), name)
+    assert (type(back), repr(back)) == (type(sent), repr(sent))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"decimal": Decimal("NaN")}, {"number": float("inf")}, {"raw": b"\xff"},
+        {"animal": Dog(name="rex")}, {"animals": [Animal(name="a"), Dog(name="rex")]},
+        {"rounds": Rounds(price=Decimal("1.255"))},
+    ],
+)  # fmt: skip
+def test_what_would_not_arrive_is_refused_naming_the_field(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    job = Values()
+    setattr(job, name, fields[name])
+    with pytest.raises(InvalidJob, match=rf"^Values.*{name}"):
+        dispatch(job)
+
+
+def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
+    job = Values()
+    job.rounds._seen = 3
+    with pytest.raises(InvalidJob, match=r"^Values\.rounds would not arrive"):
+        dispatch(job)
