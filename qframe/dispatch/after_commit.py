@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from qframe.connection import Connection
+from qframe.dispatch import outermost
 from qframe.exceptions import InvalidJob
 
 
@@ -29,8 +30,13 @@ def open_for(connection: Connection) -> OpenTransaction | None:
     return None if find_open is None else find_open(connection)
 
 
-def when_committed(place: object, act: Callable[[], None]) -> None:
+def when_committed(
+    place: object, act: Callable[[], None], is_faked: Callable[[], bool] = lambda: False
+) -> None:
     """Call `act` once the transaction that is open now has been committed, and never if it is not.
+
+    That is the outermost one: of a connection that a session was bound to when it had one open, as
+    in a test that rolls all back. What `is_faked` then goes by the session's own commit.
 
     `place` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a function
     that is given `act` and sees to it, as Django's `transaction.on_commit`. Without an open
@@ -38,7 +44,7 @@ def when_committed(place: object, act: Callable[[], None]) -> None:
     """
     session = _session(place)
     if session is not None:
-        _when_session_commits(session, act)
+        _when_session_commits(session, act, is_faked)
     elif callable(place):
         place(act)
     else:
@@ -59,17 +65,21 @@ def _session(place: object) -> Any:  # noqa: ANN401 (a Session, if SQLAlchemy is
     return place if isinstance(place, orm.Session) else None
 
 
-def _when_session_commits(session: Any, act: Callable[[], None]) -> None:  # noqa: ANN401
+def _when_session_commits(
+    session: Any,  # noqa: ANN401 (SQLAlchemy's)
+    act: Callable[[], None],
+    is_faked: Callable[[], bool],
+) -> None:
     from sqlalchemy import event  # noqa: PLC0415 (the session is of this library)
 
     within = session.get_nested_transaction() or session.get_transaction()
     if within is None:
-        act()
+        _when_outermost_commits(outermost.joined_by(session), act, is_faked)
         return
     if _KEY not in session.info:
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
-    session.info.setdefault(_KEY, []).append((within, act))
+    session.info.setdefault(_KEY, []).append((within, act, is_faked))
 
 
 _KEY = "qframe: when it is committed"
@@ -80,7 +90,17 @@ def _committed(session: Any) -> None:  # noqa: ANN401
     if session.in_nested_transaction():
         return  # a savepoint: what is around it may still be rolled back
     waiting, session.info[_KEY] = session.info[_KEY], []
-    for _, act in waiting:
+    joined = outermost.joined_by(session) if waiting else []
+    for _, act, is_faked in waiting:
+        _when_outermost_commits(joined, act, is_faked)
+
+
+def _when_outermost_commits(
+    joined: Sequence[Any], act: Callable[[], None], is_faked: Callable[[], bool]
+) -> None:
+    if joined and not is_faked():
+        outermost.when_committed(joined, act)
+    else:
         act()
 
 

@@ -143,8 +143,9 @@ class PendingDispatch:
         """Push the job when the transaction that is open now has been committed, else never.
 
         `transaction` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a
-        function that takes a function to call then, as Django's `transaction.on_commit`. Without
-        an open transaction it is pushed at once. Nothing can be raised after a commit: a push that
+        function that takes a function to call then, as Django's `transaction.on_commit`. Where a
+        session has joined a transaction of its connection, that one counts. Without an open
+        transaction it is pushed at once. Nothing can be raised after a commit: a push that
         fails is tried again and then reported, as that of a dropped dispatch; what dies between the
         commit and the push loses it. `send()` and `.id` give the id and push nothing.
         """
@@ -155,7 +156,7 @@ class PendingDispatch:
             draft.waits = True
             _unsent.pop(draft, None)
             try:
-                when_committed(transaction, lambda: _send_committed(draft))
+                when_committed(transaction, lambda: _send_committed(draft), draft.is_faked)
             except BaseException:
                 draft.waits = False  # for nothing: a later `send` pushes
                 raise
@@ -335,6 +336,10 @@ class _Draft:
             handed = self._under_way()
             return self._push(self.connection) if handed is None else handed.result()
         return self.id
+
+    def is_faked(self) -> bool:
+        """Whether a fake takes it."""
+        return substitute(self.connection, self.job) is not None
 
     def sending(self) -> Coroutine[Any, Any, str]:
         """Push without blocking the loop, with what others await just now."""
