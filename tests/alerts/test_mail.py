@@ -198,4 +198,4 @@ def test_one_that_is_slow_in_each_part_is_left_in_time(tls: str, tmp_path: Path)
         took = time.monotonic() - began
         over.set()
         thread.join()
-    assert took < 2
+    assert took < 10

@@ -68,7 +68,7 @@ def test_a_timeout_is_told(tmp_path: Path, options: tuple[str, ...]) -> None:
     shop.done("migrate", "--verbosity", "0")
     task = shop.run(
         "from qframe.django.compat import task_backends\n"
-        "task_backends['default'].options.update(timeout=0.5, tries=2)\n"
+        "task_backends['default'].options.update(timeout=1.5, tries=2)\n"
         "print(slow.enqueue(60).id)"
     )
     found: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def test_a_timeout_is_told(tmp_path: Path, options: tuple[str, ...]) -> None:
     ):  # a pool begins again what a timeout ends
         wait_until(ended, "it to fail", 40)
     assert [path for path, _ in found["errors"]] == ["qframe.exceptions.JobTimedOut"] * 2, found
-    assert all("0.5" in text for _, text in found["errors"])
+    assert all("1.5" in text for _, text in found["errors"])
     host, _, pid = found["workers"][0].rpartition(":")
     assert host
     assert pid.isdigit()

@@ -138,7 +138,7 @@ class TestOne:
             process.join()
         died = time.monotonic()
         wait_for(mine.take, "the lock to be free")
-        assert time.monotonic() - died < 2
+        assert time.monotonic() - died < 10
         mine.release()
 
     def test_a_forked_child_neither_renews_nor_releases_it(self, store: Store) -> None:

@@ -33,11 +33,11 @@ from tests.support import forking
 ZOO = Path(__file__).with_name("zoo.py")
 """Jobs of every kind; a project has them as the module `jobs`."""
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a condition that does not come true fails its test; generous for a busy machine."""
 
 _SHOWN = 3000
-_ARRIVAL = 2.0
+_ARRIVAL = 10.0
 """Characters of a process's output that are shown where its test fails."""
 
 _LIMITED = """

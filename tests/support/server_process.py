@@ -15,7 +15,7 @@ from typing import Self
 
 import pytest
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a server that does not come up fails its test; generous for a busy machine."""
 
 # Below the ports that outgoing connections are given: while a server is down nobody else gets its

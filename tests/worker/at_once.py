@@ -131,7 +131,7 @@ class Computes(Queueable):
 class Sleeps(Queueable):
     """Sleeps in the system, where no exception reaches a thread."""
 
-    timeout: ClassVar[float | None] = 1
+    timeout: ClassVar[float | None] = 2
 
     def handle(self) -> None:
         note("start", "sleeps", self.attempts)

@@ -30,7 +30,7 @@ from qframe.worker.exchange import Exchange
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 _MOST = 200
 """So many calls no settle needs."""
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 _doom = SimpleNamespace(calls=0, left=None, of="")
 """Before which call this process dies, 0 for none; how many are left; of which job, once armed."""
 

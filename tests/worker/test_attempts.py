@@ -45,7 +45,7 @@ def test_three_tries_killed_twice_then_done(project: Project) -> None:
         assert project.work().wait() == -signal.SIGKILL
     killed = time.monotonic()
     assert project.work("--max-jobs", 1).wait() == 0
-    assert time.monotonic() - killed < 6
+    assert time.monotonic() - killed < 20
     assert [line[2] for line in project.notes("start")] == ["1", "2", "3"]
     assert project.notes("end") == [["end", "kill", "3"]]
     assert project.failed() == []

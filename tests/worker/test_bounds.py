@@ -102,7 +102,7 @@ def test_a_full_queue_without_jobs_is_empty(crowd: Project) -> None:
     push(crowd, 1, seconds=30)
     other = crowd.work("--queue", "mail")
     crowd.wait_for_note("start")
-    assert crowd.work("--queue", "mail", "--stop-when-empty").wait(10) == 0
+    assert crowd.work("--queue", "mail", "--stop-when-empty").wait() == 0
     other.end()
 
 
@@ -216,8 +216,8 @@ def test_a_job_that_does_not_end_keeps_its_permit_as_long_as_it_runs(crowd: Proj
     wait_for(lambda: "did not end" in worker.err, "the worker to give it up")
     time.sleep(2.5)  # what is left is given back once a second
     assert len(permits(crowd)) == 3, "of the one that stays two, of its neighbour one"
-    assert worker.wait(30) == 1
-    wait_for(lambda: not permits(crowd), "all permits to be given back", 10)
+    assert worker.wait() == 1
+    wait_for(lambda: not permits(crowd), "all permits to be given back")
 
 
 # -- leases of permits ----------------------------------------------------------------------------

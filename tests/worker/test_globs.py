@@ -263,7 +263,7 @@ def test_names_that_were_used_once_cost_an_idle_worker_nothing(
     time.sleep(5)
     asked, seconds = (after - least for after, least in zip(spent(), before, strict=True))
     assert asked <= 2 * 5 + 3, "with what this asked"
-    assert seconds < 0.25
+    assert seconds < 1
     push(project, "tenant-new")
     project.wait_for_note("note", "tenant-new")
     assert worker.stop() == 0

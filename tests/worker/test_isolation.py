@@ -277,26 +277,26 @@ def test_a_job_may_say_more_than_is_kept(project: Project) -> None:
 
 
 def test_after_a_timeout_the_worker_goes_on(project: Project) -> None:
-    project.push("Sleep", {"seconds": 60}, timeout=0.4)
+    project.push("Sleep", {"seconds": 60}, timeout=1.5)
     project.push("Note")
     worker = work_preloaded(project)
     project.wait_for_note("note")
     assert project.notes("finally") == [["finally", "sleep"]]
-    assert "FAIL  JobTimedOut: ran longer than its timeout of 0.4 s" in worker.out
+    assert "FAIL  JobTimedOut: ran longer than its timeout of 1.5 s" in worker.out
     assert "in handle" in project.failure().exception, "where it was"
     stop(worker)
 
 
 @pytest.mark.parametrize("job", ["StuckInC", "iso.Deaf"])
 def test_a_job_that_does_not_end_is_killed_and_fails_at_once(project: Project, job: str) -> None:
-    project.push(job, timeout=0.5, maxTries=2)
+    project.push(job, timeout=1.5, maxTries=2)
     project.push("Note")
     worker = work_preloaded(project, "--grace", 0.5)
     wait_for(project.failed, "the failure")
     project.wait_for_note("note")
     record = project.failure()
     assert [each.ended for each in record.history.attempts] == ["timed out", "error"]
-    assert "JobTimedOut: ran longer than its timeout of 0.5 s, did not end" in record.exception
+    assert "JobTimedOut: ran longer than its timeout of 1.5 s, did not end" in record.exception
     pids = [line[-1] for line in project.notes("start")]
     assert all(map(is_gone, pids))
     assert "in handle" in worker.err, "its stack is on stderr"
@@ -387,7 +387,7 @@ def test_usr1_interrupts_the_job_and_not_the_worker(project: Project) -> None:
     project.push("Sleep", {"seconds": 60}, maxTries=1)
     project.push("iso.Deaf", maxTries=1)
     project.push("Note")
-    worker = project.work("--isolate", "--grace", 0.3)
+    worker = project.work("--isolate", "--grace", 2)
     project.wait_for_note("start", "sleep")
     worker.signal(signal.SIGUSR1)
     project.wait_for_note("start", "deaf")

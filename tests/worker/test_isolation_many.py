@@ -131,13 +131,13 @@ def test_nobody_waits_for_what_a_job_does_when_it_has_failed(project: Project, d
 
 @pytest.mark.parametrize("late", ["StuckInC", "iso.Deaf"])
 def test_a_late_job_is_killed_and_no_worker_ends_for_it(project: Project, late: str) -> None:
-    sleep(project, 4)
-    project.push(late, timeout=0.7, maxTries=2)
+    sleep(project, 8)
+    project.push(late, timeout=1.5, maxTries=2)
     worker = work(project, "--grace", 0.5)
     wait_for(project.failed, "the failure")
     record = project.failure()
     assert [each.ended for each in record.history.attempts] == ["timed out", "error"]
-    assert "JobTimedOut: ran longer than its timeout of 0.7 s, did not end" in record.exception
+    assert "JobTimedOut: ran longer than its timeout of 1.5 s, did not end" in record.exception
     assert ended(project) == [], "all that was while its neighbour ran"
     project.push("Note")
     project.wait_for_note("note")
@@ -283,7 +283,7 @@ def test_the_second_stop_signal_gives_all_back_uncounted(project: Project) -> No
     for _ in range(3):
         sleep(project, 60, maxTries=1)
     project.push("iso.Deaf", maxTries=1)
-    worker = work(project, "--grace", 0.5)
+    worker = work(project, "--grace", 2)
     pids = started(project, 4)
     worker.signal(signal.SIGTERM)
     time.sleep(0.3)
@@ -302,7 +302,7 @@ def test_usr1_interrupts_all_and_not_the_worker(project: Project) -> None:
     for _ in range(3):
         sleep(project, 60, maxTries=1)
     project.push("iso.Deaf", maxTries=1)
-    worker = work(project, "--grace", 0.5)
+    worker = work(project, "--grace", 2)
     started(project, 4)
     worker.signal(signal.SIGUSR1)
     wait_for(lambda: len(project.failed()) == 4, "all to have failed")
@@ -427,7 +427,7 @@ def test_a_pool_settles_all_that_a_dead_worker_ran(project: Project) -> None:
 
 def test_a_late_job_ends_no_worker_of_a_pool(project: Project) -> None:
     sleep(project, 8)
-    project.push("StuckInC", timeout=0.5, maxTries=1)
+    project.push("StuckInC", timeout=1.5, maxTries=1)
     pool = work(project, "--workers", 1, "--grace", 0.5, "--json")
     wait_for(lambda: ended(project) == ["sleep"], "its neighbour")
     empty(project)

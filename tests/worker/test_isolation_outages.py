@@ -50,10 +50,10 @@ def test_what_ends_while_the_backend_is_gone_is_settled_when_it_is_back(
     project: Project, redis_server: RedisServer, line: Proxy
 ) -> None:
     sleep(project, 2, "ends", maxTries=1)
-    sleep(project, 60, "is late", timeout=3, maxTries=1)
+    sleep(project, 60, "is late", timeout=5, maxTries=1)
     sleep(project, 9, "goes on", maxTries=1)
     sleep(project, 9, "goes on", maxTries=1)
-    project.push("iso.Deaf", timeout=2, maxTries=1)
+    project.push("iso.Deaf", timeout=4, maxTries=1)
     worker = work(project, redis_server, line, "--grace", 0.5)
     project.wait_for_note("start", count=5)
     line.switch(Mode.CUT)
@@ -113,7 +113,7 @@ def test_a_backend_that_says_nothing_holds_up_neither_timeouts_nor_signals(
     worker.signal(signal.SIGTERM)
     wait_for(lambda: len(project.notes("finally")) == 4, "the others", 12)
     line.switch(Mode.PASS)
-    assert worker.wait(30) == 0
+    assert worker.wait() == 0
     project.configure('jobs = ["jobs", "iso"]\n', url=redis_server.url)
     assert re.search("JobTimedOut", project.failure().exception)
     assert worker.out.count("GIVEN BACK") == 4

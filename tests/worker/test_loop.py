@@ -181,8 +181,8 @@ def test_an_idle_one_is_stopped_at_once_and_heard_of(place: Place) -> None:
     assert (entry.connection, entry.state, entry.jobs) == ("here", "idle", ())
     began = time.monotonic()
     worker.stop()
-    thread.join(5)
-    assert time.monotonic() - began < 0.5
+    thread.join(20)
+    assert time.monotonic() - began < 2.5
     assert worker.stop_reason is StopReason.INTERRUPTED
     assert roster.listed(place.connection.store) == []
 

@@ -88,11 +88,11 @@ def test_force_works_although_all_is_paused(project: Project) -> None:
 def test_a_paused_worker_still_stops_by_time_and_restart(project: Project) -> None:
     assert project.qframe("pause").code == 0
     worker = project.work("--max-time", 1.5)
-    assert worker.wait(6) == 0
+    assert worker.wait() == 0
     worker = project.work()
     wait_for(lambda: "paused" in worker.out, "the pause")
     assert project.qframe("restart").code == 0
-    assert worker.wait(10) == 0
+    assert worker.wait() == 0
     assert "stopped (restart)" in worker.out
 
 

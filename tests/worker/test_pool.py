@@ -219,7 +219,7 @@ class TestDeadWorkers:
 class TestTimeouts:
     def test_a_worker_that_ends_itself_in_a_stuck_job(self, project: Project) -> None:
         project.push("StuckInC", {"always": False}, backoff="1")
-        running = pool(project, "--timeout", 0.5, "--grace", 0.2, "--tries", 2)
+        running = pool(project, "--timeout", 1.5, "--grace", 0.2, "--tries", 2)
         project.wait_for_note("start", "stuck", 1)
         row = wait_for_row(running, "recovered")
         project.wait_for_note("end", "stuck", 2)
@@ -230,8 +230,8 @@ class TestTimeouts:
     def test_a_worker_that_is_stopped_is_killed_and_its_job_tried_again(
         self, project: Project
     ) -> None:
-        project.push("Sleep", {"seconds": 2})
-        running = pool(project, "--timeout", 1, "--grace", 0.2, "--tries", 1)
+        project.push("Sleep", {"seconds": 4})
+        running = pool(project, "--timeout", 3, "--grace", 0.2, "--tries", 1)
         worker = project.wait_for_note("start", "sleep", 1)[3]
         os.kill(int(worker), signal.SIGSTOP)
         wait_for_row(running, "exited", pid=int(worker), signal=9)
@@ -244,7 +244,7 @@ class TestTimeouts:
             "stuck.py",
             "import itertools\nfrom jobs import note\nfrom qframe import Queueable\n"
             "class Stuck(Queueable):\n"
-            "    tries = 5\n    timeout = 0.3\n    fail_on_timeout = True\n    backoff = 30\n"
+            "    tries = 5\n    timeout = 1.5\n    fail_on_timeout = True\n    backoff = 30\n"
             "    def handle(self):\n"
             "        note('start', self.attempts)\n        all(itertools.repeat(1))\n"
             "    def failed(self, error):\n        note('failed', type(error).__name__)\n",

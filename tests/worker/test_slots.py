@@ -156,7 +156,7 @@ def test_a_job_that_does_not_end_is_settled_without_its_handler(crowd: Project, 
     worker = work(crowd, "--grace", 1, slots=3)
     crowd.wait_for_note("start", how)
     push(crowd, "Waits", word="next")
-    assert worker.wait(30) == 1
+    assert worker.wait() == 1
     assert "JobTimedOut" in crowd.failure().exception
     assert f"{'Sleeps' if how == 'sleeps' else 'Late'}" in worker.err
     assert "most recent call first" in worker.err, "the stacks of all threads"
@@ -174,7 +174,7 @@ def test_a_job_that_keeps_the_interpreter_to_itself_ends_the_process(crowd: Proj
     crowd.configure('jobs = ["at_once"]')
     push(crowd, "Hogs")
     worker = work(crowd, "--grace", 1)
-    assert worker.wait(40) == 1
+    assert worker.wait() == 1
     assert "in handle" in worker.err
 
 

@@ -132,7 +132,7 @@ def test_skipped(project: Project) -> None:
 
 @pytest.mark.slow
 def test_timed_out(project: Project) -> None:
-    uuid = push(project, "Sleep", {"seconds": 30}, timeout=0.5, maxTries=1)
+    uuid = push(project, "Sleep", {"seconds": 30}, timeout=1.5, maxTries=1)
     assert project.work().wait() == 1
     found = read(project, uuid)
     assert found.state is State.FAILED

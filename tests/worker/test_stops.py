@@ -16,7 +16,7 @@ def test_restart_ends_an_idle_worker(project: Project) -> None:
     worker = project.idle()
     told = project.qframe("restart")
     assert (told.code, told.err) == (0, "")
-    assert worker.wait(10) == 0
+    assert worker.wait() == 0
     assert "stopped (restart)" in worker.out
 
 
@@ -27,7 +27,7 @@ def test_restart_ends_a_busy_worker_after_its_job(project: Project) -> None:
     worker = project.work()
     project.wait_for_note("start")
     project.manager.connection().store.set("restart", "a new token")
-    assert worker.wait(6) == 0
+    assert worker.wait() == 0
     assert "stopped (restart): 1 done" in worker.out
     assert len(project.notes("end")) == 1
     assert (project.sizes().ready, project.sizes().reserved) == (1, 0)
@@ -64,9 +64,9 @@ def test_max_jobs(project: Project) -> None:
 
 def test_max_time_ends_an_idle_worker(project: Project) -> None:
     worker = project.idle("--max-time", 1.5)
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
     assert "stopped (max time)" in worker.out
-    assert 1.4 < time.monotonic() - worker.began < 4
+    assert 1.4 < time.monotonic() - worker.began < 15
 
 
 @pytest.mark.slow
@@ -83,21 +83,21 @@ def test_max_time_lets_the_job_finish(project: Project) -> None:
 def test_once_without_a_job_waits_at_most_sleep(project: Project) -> None:
     worker = project.work("--once", "--sleep", 0.7)
     assert worker.wait() == 0
-    assert 0.6 < time.monotonic() - worker.began < 4
+    assert 0.6 < time.monotonic() - worker.began < 15
     assert "stopped (once): no jobs" in worker.out
     assert worker.err == ""
 
 
 def test_once_takes_a_job_that_comes_while_it_waits(project: Project) -> None:
-    worker = project.idle("--once", "--sleep", 20)
+    worker = project.idle("--once", "--sleep", 60)
     project.push("Note")
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
     assert len(project.notes("note")) == 1
 
 
 def test_stop_when_empty_leaves_delayed_and_leased_jobs(project: Project) -> None:
     project.push("Note", {"word": "later"}, delay=60)
-    project.push("Sleep", {"seconds": 6})
+    project.push("Sleep", {"seconds": 60})
     other = project.work()
     project.wait_for_note("start")
     project.push("Note", {"word": "ready"})
@@ -131,14 +131,14 @@ def test_rest_is_a_pause_between_jobs_that_a_stop_ends(project: Project) -> None
     project.wait_for_note("note", count=3)
     told = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - told < 2
+    assert time.monotonic() - told < 15
     assert project.empty()
 
 
 def test_a_thread_that_a_job_left_behind_does_not_keep_the_worker(project: Project) -> None:
     project.push("LeavesThread")
     worker = project.work("--stop-when-empty", "--grace", 1)
-    assert worker.wait(8) == 0
+    assert worker.wait() == 0
     assert "did not end: leaving without it" in worker.err
 
 
@@ -181,10 +181,10 @@ def test_an_idle_worker_costs_next_to_nothing(project: Project) -> None:
     project.push("Note")
     woken = time.time()
     line = project.wait_for_note("note")
-    assert float(line[4]) - woken < 1
+    assert float(line[4]) - woken < 2.5
     told = time.monotonic()
     worker.stop()
-    assert time.monotonic() - told < 1
+    assert time.monotonic() - told < 2.5
 
 
 def test_a_delayed_job_starts_when_it_is_due(project: Project) -> None:

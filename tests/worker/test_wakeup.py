@@ -36,7 +36,7 @@ def test_descriptors_may_be_large() -> None:
         wakeup.tell(7)
         began = time.monotonic()
         assert wakeup.wait(5) == b"\7"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4
 
 
 def test_what_is_told_is_heard_once_and_in_order() -> None:

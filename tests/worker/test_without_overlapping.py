@@ -192,7 +192,7 @@ def test_a_killed_holder_frees_it_in_seconds(project: Project, apart: tuple[str,
     killed = time.monotonic()
     holder.end()
     project.wait_for_note("D", 2)
-    assert time.monotonic() - killed < 8
+    assert time.monotonic() - killed < 30
     assert other.stop() == 0
     assert [run.number for run in _alone(project, {pid: killed})][:2] == ["1", "2"]
 

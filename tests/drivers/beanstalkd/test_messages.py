@@ -460,7 +460,7 @@ class TestWait:
             wait_for(lambda: server.counts() == (0, 0, 1, 0), "the message to be taken")
         began = time.monotonic()
         backend.close()
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5
         assert server.counts() == (comes, 0, 0, 0)
         assert server.stats()["current-jobs-ready"] == comes, "nothing of ours is left"
         if comes:

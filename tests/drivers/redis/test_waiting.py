@@ -39,7 +39,7 @@ QUEUE = "q"
 READY = f"queues:{QUEUE}"
 NOTIFY = f"{READY}:notify"
 LONG = 60.0
-SOON = 2.0
+SOON = 4.0
 """Seconds within which a wait has ended that was told to; generous for a busy machine."""
 
 
