@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from faults.backends import SqliteBackend
 from faults.site import Site
 from tests.support.ledger import Account
 
@@ -71,6 +72,8 @@ def judge(site: Site, verdict: Verdict) -> None:
     again = {str(number) for number in site.at_least_once} if site.faults else set()
     verdict.doubles = account.settled_twice(site.faults) - again
     faults = [*site.faults, *account.starved]
+    if isinstance(site.backend, SqliteBackend):
+        faults += account.halts(site.faults, site.lease / 2)
     causes, unexplained = account.duplicates(faults)
     verdict.duplicates = causes, unexplained - again
     causes, unexplained = account.overlaps(faults)

@@ -95,6 +95,17 @@ def test_a_worker_without_a_processor_may_lose_its_lease(tmp_path: Path) -> None
     assert account.duplicates(account.starved[1:])[1] == {"1"}, "another one, and too late"
 
 
+def test_one_that_is_stopped_with_the_lock_holds_up_all_others(tmp_path: Path) -> None:
+    settled = ("A 2 deleted 1 8 10.2", "A 1 lost 1 7 20.2", "A 3 deleted 1 8 30.0")
+    account = _account(tmp_path, *TWICE, *settled)
+    assert account.halts([Fault("stopped", 10.05, 11.5, 8)], 1.0) == [
+        Fault("stopped with the lock", 10.2, 11.5)
+    ]
+    assert account.duplicates(account.halts([Fault("stopped", 10.05, 11.5, 8)], 1.0))[1] == set()
+    assert account.halts([Fault("stopped", 10.05, 11.0, 8)], 1.0) == [], "others went on meanwhile"
+    assert account.halts([Fault("killed", 10.3, 15.0, 8)], 1.0) == [], "its lock ended with it"
+
+
 def test_two_attempts_that_settle_one_job_are_told(tmp_path: Path) -> None:
     settled = ("A 1 deleted 1 7 10.2", "A 1 failed 2 8 20.2")
     account = _account(tmp_path, *TWICE, *settled)

@@ -11,6 +11,7 @@ seconds` after a process has had no processor for so long.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -158,6 +159,21 @@ class Account:
         for name, runs in self.runs.items():
             runs.sort()
             self.attempts[name] = [run.attempt for run in runs]
+
+    def halts(self, faults: Iterable[Fault], seconds: float) -> list[Fault]:
+        """Give the pauses of so many seconds in which nobody settled a job while one was stopped.
+
+        A worker that is stopped within a transaction keeps SQLite's lock: all others wait for it.
+        """
+        moments = sorted(each.moment for many in self.settled.values() for each in many)
+        pauses = list(pairwise([-math.inf, *moments, math.inf]))
+        return [
+            Fault("stopped with the lock", max(begin, stop.begin), min(end, stop.end))
+            for stop in faults
+            if stop.kind == "stopped"
+            for begin, end in pauses
+            if min(end, stop.end) - max(begin, stop.begin) >= seconds
+        ]
 
     def lost(self, left: set[str]) -> set[str]:
         """Give the accepted jobs that were neither done nor are left in the queue."""
