@@ -165,7 +165,7 @@ def test_it_may_be_dispatched_with_every_word_of_the_fluent_call(app: RedisAppli
     program = app.python(
         "from qframe import dispatch, foreign\n"
         'job = foreign("App\\\\Handlers\\\\Import@handle", {"id": 7})\n'
-        'print(dispatch(job).on_connection("redis").on_queue("php").delay(1).send())\n'
+        'print(dispatch(job).on_connection("redis").on_queue("php").delay(5).send())\n'
     )
     assert app.queue.sizes("php") == Sizes(delayed=1)
     (due,) = app.scores("php", "delayed")
