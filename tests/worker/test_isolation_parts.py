@@ -16,7 +16,13 @@ import pytest
 
 from qframe import exceptions
 from qframe.contracts.status import State
-from qframe.exceptions import JobTimedOut, LeaseLost, MaxAttemptsExceeded, QframeError
+from qframe.exceptions import (
+    JobInterrupted,
+    JobTimedOut,
+    LeaseLost,
+    MaxAttemptsExceeded,
+    QframeError,
+)
 from qframe.features import status
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
@@ -272,6 +278,21 @@ def test_a_process_that_not_even_a_kill_ends_is_waited_for_no_longer(
     ends.append(ChildExit(0, signal.SIGKILL))
     assert list(rest) == []
     assert len(sent) == 3
+    theirs.close()
+
+
+def test_one_that_was_told_to_end_gets_no_more_time_by_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its class, and so its timeout, may be known only then."""
+    monkeypatch.setattr(process_tree, "send", lambda *_: None)
+    theirs, _, worker = channels()
+    began = time.monotonic()
+    worker.end_by(JobInterrupted("the worker got SIGUSR1"), 30)
+    for timeout in (600, 0):
+        worker.allow(timeout)
+        assert began + 30 <= worker.deadline() < began + 90
+    dismiss(worker)
     theirs.close()
 
 

@@ -73,12 +73,15 @@ class SupervisedChild:
         self._hears = True
         self._begun = bytearray()
         self._ends_at = math.inf
+        self._ordered_end = math.inf
+        """When a job that was told to end is killed, whatever its timeout is."""
         self._is_killed = False
 
     def allow(self, seconds: float) -> None:
-        """Give it so many seconds from now; 0 is no limit."""
+        """Give it so many seconds from now, but no longer than `end_by` did; 0 is no limit."""
         if not self._is_killed:
-            self._ends_at = time.monotonic() + seconds if seconds else math.inf
+            limit = time.monotonic() + seconds if seconds else math.inf
+            self._ends_at = min(limit, self._ordered_end)
 
     def waiting(
         self, hear: Callable[[Message], bool], look: Callable[[], object] = lambda: None
@@ -99,6 +102,7 @@ class SupervisedChild:
     def ending(self, seconds: float) -> Steps[None]:
         """Tell and hear it no more, and wait for its end; it has so many seconds, 0: no limit."""
         self.close()
+        self._ordered_end = math.inf
         self.allow(seconds)
         while (found := self.exit or self._ended(self.pid)) is None:
             yield math.inf if self.is_stuck else self.deadline()
@@ -178,7 +182,8 @@ class SupervisedChild:
     def end_by(self, error: Interruption, grace: float) -> None:
         """Tell it what its job is to end by; it has so many seconds for that."""
         process_tree.send(self.pid, _ENDINGS.get(type(error), child.INTERRUPT))
-        self._ends_at = min(self._ends_at, time.monotonic() + grace)
+        self._ordered_end = time.monotonic() + grace
+        self._ends_at = min(self._ends_at, self._ordered_end)
 
     def kill(self) -> None:
         """End it at once."""
