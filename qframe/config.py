@@ -19,7 +19,6 @@ from pydantic import (
     ConfigDict,
     Field,
     FilePath,
-    PositiveInt,
     PrivateAttr,
     SecretStr,
     ValidationError,
@@ -38,6 +37,10 @@ from qframe.payload import encryption
 from qframe.payload.text import nearest, one_line, queue_name, queue_pattern
 from qframe.rules import OF_OUTBOX, Rule, check_connections, parse
 
+_YEAR = 365 * 86400
+_LARGEST_PAYLOAD = 1 << 29
+"""Bytes; Redis keeps no larger value."""
+_Seconds = Annotated[float, Field(ge=0, le=_YEAR)]
 QueueName = Annotated[str, AfterValidator(queue_name)]
 QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
 
@@ -64,10 +67,10 @@ class ConnectionSettings(BaseModel):
 
     driver: str
     queue: QueueName = "default"
-    retry_after: Annotated[float, Field(ge=1)] = 60
-    max_payload: PositiveInt = 1_000_000
-    push_retries: Annotated[int, Field(ge=0)] = 3
-    give_up_after: Annotated[float, Field(ge=0)] = 300
+    retry_after: Annotated[float, Field(ge=1, le=_YEAR)] = 60
+    max_payload: Annotated[int, Field(gt=0, le=_LARGEST_PAYLOAD)] = 1_000_000
+    push_retries: Annotated[int, Field(ge=0, le=1000)] = 3
+    give_up_after: Annotated[float, Field(ge=0, le=_YEAR)] = 300
 
 
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")]
@@ -169,7 +172,7 @@ class RedisSettings(ConnectionSettings):
     sentinel_password: str | None = None
     cluster: bool = False
     nodes: list[Annotated[str, AfterValidator(_address)]] = []
-    min_replicas: Annotated[int, Field(ge=0)] = 0
+    min_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     replica_timeout: _Wait = 1
 
     @model_validator(mode="after")
@@ -219,7 +222,6 @@ class BeanstalkdSettings(ConnectionSettings):
     driver: Literal["beanstalkd"] = "beanstalkd"
     host: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 11300
-    retry_after: Annotated[float, Field(ge=1, le=2**32 - 1)] = 60
     priority: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1024
     on_lost_connection: Literal["finish", "interrupt"] = "finish"
     block_for: _Wait = 5
@@ -349,17 +351,17 @@ class SupervisorSettings(BaseModel):
     order: Literal["weighted", "strict"] = "weighted"
     weights: dict[QueueName, Annotated[float, Field(gt=0, le=1000)]] = {}
     clear_within: Annotated[float, Field(ge=1, le=86400)] = 10
-    timeout: float = 60
-    tries: int = 1
-    backoff: float | list[float] = 0
-    grace: float = 5
-    sleep: float = 3
-    rest: float = 0
-    memory: float = 256
-    max_jobs: int = 0
-    max_time: float = 0
+    timeout: _Seconds = 60
+    tries: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    backoff: _Seconds | list[_Seconds] = 0
+    grace: _Seconds = 5
+    sleep: _Seconds = 3
+    rest: _Seconds = 0
+    memory: Annotated[float, Field(ge=0, le=2**24)] = 256
+    max_jobs: Annotated[int, Field(ge=0, le=10**9)] = 0
+    max_time: _Seconds = 0
     force: bool = False
-    concurrency: int = 1
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 1
     isolate: bool = False
     preload: bool = False
     schedule: bool = True
@@ -499,7 +501,7 @@ class AlertSettings(BaseModel):
     rules: list[Annotated[str, AfterValidator(_rule)]] = []
     every: Annotated[float, Field(ge=1, le=3600)] = 10
     calm: Annotated[float, Field(ge=0, le=86400)] = 60
-    remind: Annotated[float, Field(ge=0)] = 0
+    remind: Annotated[float, Field(ge=0, le=_YEAR)] = 0
     resolved: bool = True
     connection: str | None = None
     webhook: WebhookSettings | None = None
@@ -586,7 +588,7 @@ class Settings(BaseSettings):
     jobs: list[str] = []
     listeners: dict[str, list[str]] = {}
     middleware: list[str] = []
-    unknown_job_delays: list[Annotated[float, Field(ge=0)]] = [5, 15, 40]
+    unknown_job_delays: list[_Seconds] = [5, 15, 40]
     encryption_keys: Annotated[list[EncryptionKey], NoDecode, BeforeValidator(_listed)] = []
     signing_key: SigningKey | None = None
     signing_keys: Annotated[list[SigningKey], NoDecode, BeforeValidator(_listed)] = []

@@ -13,6 +13,10 @@ class ConfigurationError(QframeError):
     """The configuration, or an option, is wrong; the command line exits 2 with this message."""
 
 
+class AmbiguousId(ConfigurationError):
+    """What was given is the beginning or end of several ids."""
+
+
 class InvalidQueueName(ConfigurationError, ValueError):
     """A queue name holds something else than 1 to 128 of `A-Z a-z 0-9 _ . : -`."""
 

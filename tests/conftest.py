@@ -34,9 +34,9 @@ settings.register_profile(
 )
 settings.load_profile("qframe")
 
-# Processes under test, wherever the tests are started: what they print is read while they run, and
-# they write no byte code.
-os.environ.setdefault("PYTHONUNBUFFERED", "1")
+# Processes under test, wherever the tests are started: Python buffers their output as it does for
+# users, and they write no byte code.
+os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 # The tests themselves are kept as pytest rewrites them: half a minute of each of its processes.
 sys.dont_write_bytecode = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +32,7 @@ from qframe.console import (
     workers,
 )
 from qframe.console.place import say_hint
+from qframe.console.stream import fill_standard_descriptors, leave_streams
 from qframe.console.text import say_error
 from qframe.exceptions import (
     BackendUnavailable,
@@ -42,6 +43,11 @@ from qframe.exceptions import (
 )
 from qframe.worker.options import USAGE, StopReason
 
+_READER_GONE = 141
+"""What a shell makes of SIGPIPE."""
+_UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN}
+_WORKING = {"work", "supervise", "relay"}
+"""The commands, and `schedule work`, whose exit code is about their work and not their output."""
 _COMMANDS = {
     work: ("work",),
     supervise: ("supervise",),
@@ -98,14 +104,11 @@ def main() -> None:
 
     Exit codes: 2 wrong usage or configuration, 69 the backend does not answer, 1 otherwise.
     """
+    fill_standard_descriptors()
+    streams = sys.stdout, sys.stderr
     words = sys.argv[1:]
     try:
-        if not words and sys.stdout.isatty() and top.has_project():
-            code = top.state()
-        else:
-            _check_words(words)
-            alone = words in ([], ["schedule"])
-            code = _helped(words) if alone else app(words, standalone_mode=False)
+        code = _called(words)
     except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = say_error(str(error), USAGE)
     except BackendUnavailable as error:
@@ -117,15 +120,39 @@ def main() -> None:
         code = say_error(f"{error.object!r} is not UTF-8", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         code = say_error("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone: say nothing more, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        code = _unwritten(error)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
         code = say_error(error.format_message(), USAGE)
-    sys.exit(code)
+    sys.stdout, sys.stderr = streams  # a job's own may raise anything
+    sys.exit(_left(words, code))
+
+
+def _called(words: Sequence[str]) -> int:
+    if not words and sys.stdout.isatty() and top.has_project():
+        return top.state()
+    _check_words(words)
+    alone = words in ([], ["schedule"])
+    return _helped(words) if alone else app(words, standalone_mode=False) or 0
+
+
+def _left(words: Sequence[str], code: int) -> int:
+    """Give the exit code after the last is written; the output of jobs is nothing to a worker's."""
+    error = leave_streams()
+    if error is None or code or not _WORKING.isdisjoint(words[:2]):
+        return code
+    return _unwritten(error)
+
+
+def _unwritten(error: OSError) -> int:
+    """Say why something could not be written, but where stdout's reader has gone."""
+    if isinstance(error, BrokenPipeError):
+        return _READER_GONE
+    return say_error(f"cannot write: {error.strerror}", 1)
 
 
 def _helped(words: Sequence[str]) -> int:

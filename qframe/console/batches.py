@@ -12,13 +12,14 @@ import typer
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, find_failed
 from qframe.console.follow import Standing, followed
+from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first, hours_ago
 from qframe.console.text import say, say_error, say_facts, say_json, say_rows
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
 from qframe.exceptions import ConfigurationError
 from qframe.features.batches import Batches
-from qframe.operations import lists
+from qframe.operations import ids, lists
 from qframe.operations.batches import BatchState, state_of
 from qframe.payload.text import one_line
 
@@ -128,14 +129,22 @@ def retry_batch(
 
 def prune_batches(
     *,
-    hours: Annotated[float, typer.Option(help="How long finished ones are kept.")] = 24,
+    hours: Annotated[float, seconds(most=MOST_HOURS, help="How long finished ones are kept.")] = 24,
     unfinished: Annotated[
         float | None,
-        typer.Option(help="Also unfinished or untold ones made longer ago.", show_default=False),
+        seconds(
+            most=MOST_HOURS,
+            help="Also unfinished or untold ones made longer ago.",
+            show_default=False,
+        ),
     ] = None,
     cancelled: Annotated[
         float | None,
-        typer.Option(help="Also cancelled ones, cancelled longer ago.", show_default=False),
+        seconds(
+            most=MOST_HOURS,
+            help="Also cancelled ones, cancelled longer ago.",
+            show_default=False,
+        ),
     ] = None,
     connection: ConnectionOption = None,
     config: Config = None,
@@ -167,12 +176,19 @@ def _kept(queue: Connection) -> Batches:
 
 def _found(connections: Connections, identity: str) -> tuple[Connection, Batch]:
     """Give a batch and its connection: the one it was dispatched on where several know it."""
-    done = connections.each(lambda queue: _kept(queue).read(identity))
-    found = [(queue, record) for queue, record in done if record is not None]
+    found = _read(connections, identity)
+    if not found and ids.may_be_part(identity):
+        whole = ids.whole(identity, (record.id for record in _everything(connections)))
+        found = _read(connections, whole) if whole is not None else []
     if not found:
         raise ConfigurationError(f"no batch {identity[:100]!r}; qframe batches lists them")
     queue, record = next((each for each in found if each[0].name == each[1].connection), found[0])
     return queue, Batch(queue, record)
+
+
+def _read(connections: Connections, identity: str) -> list[tuple[Connection, BatchRecord]]:
+    done = connections.each(lambda queue: _kept(queue).read(identity))
+    return [(queue, record) for queue, record in done if record is not None]
 
 
 def _everything(connections: Connections) -> Iterator[BatchRecord]:

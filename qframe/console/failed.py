@@ -11,6 +11,7 @@ import typer
 
 from qframe import manager
 from qframe.console.connections import Connections, configured, find_failed
+from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import (
     Config,
     ConnectionOption,
@@ -27,7 +28,7 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed.causes import Failures, by_cause
 from qframe.failed.filters import Filter, tags_of
-from qframe.operations import failures
+from qframe.operations import failures, ids
 from qframe.operations.board import Board
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import printable
@@ -83,7 +84,10 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
 
 
 def retry(
-    ids: Annotated[list[str] | None, typer.Argument(help="uuids, or all.")] = None,
+    uuids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IDS]...", help="uuids, or what begins or ends one; or all."),
+    ] = None,
     *,
     queue: QueueOption = None,
     where: Where = "",
@@ -102,14 +106,14 @@ def retry(
     chosen = _Chosen(queue, where, cause)
     connections = Connections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
-    if not ids and chosen.are_all:
+    if not uuids and chosen.are_all:
         raise ConfigurationError(
             "say which: uuids, all, --queue NAME, --cause KEY or --where FILTER"
         )
-    if ids and ids != ["all"]:
+    if uuids and uuids != ["all"]:
         if not chosen.are_all:
             raise ConfigurationError("--queue, --cause and --where go with all, not with uuids")
-        records = [_found(stores, uuid) for uuid in ids]
+        records = [_found(stores, uuid) for uuid in uuids]
         count, code = connections.queue_again(records)
     else:
         count, code = connections.queue_again(chosen.kept_in(stores))
@@ -118,7 +122,10 @@ def retry(
 
 
 def forget(
-    ids: Annotated[list[str] | None, typer.Argument(help="uuids.")] = None,
+    uuids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IDS]...", help="uuids, or what begins or ends one."),
+    ] = None,
     *,
     where: Where = "",
     cause: CauseOption = "",
@@ -132,14 +139,14 @@ def forget(
     qframe forget --where 'class:app.Newsletter older:2d'
     """
     chosen = _Chosen(None, where, cause)
-    if bool(ids) is not chosen.are_all:
+    if bool(uuids) is not chosen.are_all:
         raise ConfigurationError("say which: uuids, or --cause KEY or --where FILTER")
     stores = Connections(configured(config), connection).failed_stores(answering=True)
-    for uuid in ids or ():
-        store, _ = _found(stores, uuid)
-        store.forget(uuid)
-        say(f"forgot {uuid}")
-    if not ids:
+    for uuid in uuids or ():
+        store, record = _found(stores, uuid)
+        store.forget(record.uuid)
+        say(f"forgot {record.uuid}")
+    if not uuids:
         removed = sum(store.forget(record.uuid) for store, record in chosen.kept_in(stores))
         say(f"forgot {removed} failed jobs")
 
@@ -170,7 +177,9 @@ def silence(
 
 def flush(
     *,
-    hours: Annotated[float, typer.Option(help="Only those that failed longer ago.")] = 0,
+    hours: Annotated[
+        float, seconds(most=MOST_HOURS, help="Only those that failed longer ago.")
+    ] = 0,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
@@ -186,7 +195,7 @@ def flush(
 
 def prune(
     *,
-    hours: Annotated[float, typer.Option(help="How long they are kept.")] = 24,
+    hours: Annotated[float, seconds(most=MOST_HOURS, help="How long they are kept.")] = 24,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
@@ -226,8 +235,10 @@ class _Chosen:
 
 def _found(stores: list[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob]:
     found = find_failed(stores, uuid)
+    if found is None and (known := ids.whole(uuid, ids.failed(stores))) is not None:
+        found = find_failed(stores, known)
     if found is None:
-        raise ConfigurationError(f"no failed job {uuid!r}; qframe failed lists them")
+        raise ConfigurationError(f"no failed job {uuid[:100]!r}; qframe failed lists them")
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from qframe.console.connections import configured
+from qframe.console.numbers import CENTURY, seconds
 from qframe.console.options import Config, ConnectionOption, QueueOption
 from qframe.console.place import say_hint
 from qframe.console.text import say
@@ -21,7 +22,7 @@ def dispatch(
     data: Annotated[str, typer.Argument(help="Its fields as a JSON object.")] = "{}",
     *,
     queue: QueueOption = None,
-    delay: Annotated[float, typer.Option(help="Seconds before it is ready.")] = 0,
+    delay: Annotated[float, seconds(most=CENTURY, help="Seconds before it is ready.")] = 0,
     track: Annotated[bool, typer.Option("--track", help="Keep its status.")] = False,
     connection: ConnectionOption = None,
     config: Config = None,

@@ -12,6 +12,7 @@ from qframe import events
 from qframe.alerts.life import Seen
 from qframe.console import outbox
 from qframe.console.connections import Connections, configured
+from qframe.console.numbers import CENTURY, MANY, seconds, whole
 from qframe.console.options import (
     Config,
     ConnectionOption,
@@ -46,11 +47,15 @@ def monitor(
     ] = False,
     queue: QueueOption = None,
     limit: Annotated[
-        int | None, typer.Option("--max", help=f"Jobs a queue may hold. [default: {_LIMIT}]")
+        int | None, whole(MANY, "--max", help=f"Jobs a queue may hold. [default: {_LIMIT}]")
     ] = None,
     max_lag: Annotated[
         float | None,
-        typer.Option("--max-lag", help=f"Seconds the outbox may be behind. [default: {_LAG:g}]"),
+        seconds(
+            "--max-lag",
+            most=CENTURY,
+            help=f"Seconds the outbox may be behind. [default: {_LAG:g}]",
+        ),
     ] = None,
     connection: ConnectionOption = None,
     as_json: Json = False,

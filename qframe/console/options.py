@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from qframe.console.numbers import MANY, whole
 from qframe.exceptions import ConfigurationError
 from qframe.payload.timing import seconds_until
 
@@ -35,7 +36,7 @@ Where = Annotated[
         show_default=False,
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", help="Rows at most; 0: all.")]
+Limit = Annotated[int, whole(MANY, "--limit", help="Rows at most; 0: all.")]
 
 T = TypeVar("T")
 

@@ -11,17 +11,19 @@ from datetime import UTC, datetime
 
 import typer
 
-from qframe import events, forks
+from qframe import events
 from qframe.console.place import Place
-from qframe.console.text import as_json, encodable
+from qframe.console.stream import Stream
+from qframe.console.text import as_json, clock
 from qframe.contracts import Job
 from qframe.exceptions import InvalidPayload
 from qframe.payload import envelope, tags, tracebacks
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 from qframe.worker import WorkerOptions, memory
 from qframe.worker.queues import shown
 
 _WIDEST = 150
+_SHORT = 8
 _JOBS: dict[type[events.JobEvent], tuple[str, str]] = {
     events.JobProcessing: ("RUNNING", "yellow"),
     events.JobProcessed: ("DONE", "green"),
@@ -48,8 +50,8 @@ class Output:
         self.verbose = verbose
         self.as_json = as_json
         self.overlapping = overlapping
-        self.coloured = sys.stdout.isatty()
-        self._lock = forks.lock()
+        self._stream = Stream(sys.stdout, self._left_out)
+        self.coloured = self._stream.isatty()
         self.began = time.monotonic()
         # Where jobs overlap, a line that says which one starts is of use, and only that.
         starts = as_json or (verbose if overlapping else self.coloured)
@@ -139,7 +141,7 @@ class Output:
                 message=words or None,
             )
             return
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        stamp = clock()
         name = job.name
         if self.verbose:
             uuid = short(job.uuid) if self.overlapping else one_line(job.uuid, 80)
@@ -161,26 +163,34 @@ class Output:
         if self.as_json:
             self._write_json(status, message=text, **fields)
         else:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            stamp = clock()
             self._write(f"  {stamp} {typer.style(text, fg=colour) if self.coloured else text}")
 
-    def _write_json(self, status: str, **fields: object) -> None:
+    def finish(self) -> None:
+        """Write what could not be written yet, as far as that is possible now."""
+        self._stream.finish()
+
+    def _left_out(self, count: int, why: str) -> str:
+        """Give the line for those that could not be written."""
+        lines = count_of(count, "line", "lines")
+        if self.as_json:
+            return f"{self._json('left out', message=f'{lines} left out: {why}', lines=count)}\n"
+        return f"  {clock()} {lines} left out: {why}\n"
+
+    def _json(self, status: str, **fields: object) -> str:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._write(as_json({"time": now, "status": status, **fields}))
+        return as_json({"time": now, "status": status, **fields}, encoding=self._stream.encoding)
+
+    def _write_json(self, status: str, **fields: object) -> None:
+        self._write(self._json(status, **fields))
 
     def _write(self, text: str) -> None:
-        with self._lock:  # or the lines of two threads may break into each other
-            try:
-                sys.stdout.write(encodable(text) + "\n")
-                sys.stdout.flush()
-            except (OSError, ValueError):
-                # Whoever read this has gone, or the disk of the log is full: the jobs matter more.
-                self.quiet = True
+        self._stream.write(f"{text}\n")
 
 
 def short(uuid: str) -> str:
-    """Give as much of a uuid as tells the jobs that run at once from each other."""
-    return one_line(uuid[:8], 8)
+    """Give the end of a uuid: those of jobs dispatched in one minute begin alike."""
+    return one_line(uuid[-_SHORT:], _SHORT)
 
 
 def _words(event: events.JobEvent) -> str:

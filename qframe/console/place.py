@@ -100,11 +100,17 @@ def hint(root: Path, command: str) -> str:
     return ""
 
 
-def say_configuration(queues: QueueManager, command: str) -> None:
-    """Write which configuration was read, and what is likely not meant."""
-    say(f"config  {queues.settings.origin.described()}")
+def configuration_lines(queues: QueueManager, command: str) -> Iterator[str]:
+    """Say which configuration was read, and what is likely not meant."""
+    yield f"config  {queues.settings.origin.described()}"
     if found := hint(queues.settings.root, command):
-        say(f"note    {found}")
+        yield f"note    {found}"
+
+
+def say_configuration(queues: QueueManager, command: str) -> None:
+    """Write the same."""
+    for line in configuration_lines(queues, command):
+        say(line)
 
 
 def say_hint(root: Path, command: str) -> None:

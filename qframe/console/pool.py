@@ -6,12 +6,13 @@ import sys
 from typing import NamedTuple
 
 from qframe.console import place, title
+from qframe.console.numbers import FOR_THIS_MACHINE
 from qframe.console.output import Output, duration
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
-from qframe.worker import StopReason, WorkerOptions, roster
+from qframe.worker import StopReason, WorkerOptions, machine, roster
 from qframe.worker.options import USAGE
 from qframe.worker.pool import reload
 from qframe.worker.pool.balancing import Change
@@ -30,8 +31,8 @@ class Size(NamedTuple):
     most: int | None
 
 
-def check(size: Size, stop_timeout: float, *, watch: bool) -> None:
-    """Raise `ConfigurationError` where the options of the pool are wrong."""
+def check(size: Size, stop_timeout: float, isolated: int, *, watch: bool) -> None:
+    """Raise `ConfigurationError` where its options are wrong; `isolated`: processes of jobs."""
     workers, least, most = size
     if workers is None and (least is not None or most is not None):
         raise ConfigurationError("--min and --max are for a pool: give --workers as well")
@@ -41,6 +42,10 @@ def check(size: Size, stop_timeout: float, *, watch: bool) -> None:
     if workers is not None and not (least or 1) <= workers <= (most or workers):
         between = f"--min {least or 1}" + (f" and --max {most}" if most else "")
         raise ConfigurationError(f"--workers {workers} is not within {between}")
+    if isolated > (bound := machine.most_processes(forked=True)):
+        raise ConfigurationError(
+            f"{isolated} isolated jobs at once are more than {bound:,}: {FOR_THIS_MACHINE}"
+        )
     if not 0 <= stop_timeout < float("inf"):
         raise ConfigurationError(f"--stop-timeout must be 0 or more, not {stop_timeout:g}")
     if stop_timeout and workers is None and not watch:
@@ -81,6 +86,7 @@ def run(
     if code != USAGE:  # else a worker has said it, and that is enough
         reason = StopReason.INTERRUPTED if made.was_stopped else "all have ended"
         output.closing(reason, made.totals)
+    output.finish()
     return code
 
 

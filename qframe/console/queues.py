@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console import outbox
+from qframe.console import numbers, outbox
 from qframe.console.connections import Connections, configured, names
+from qframe.console.numbers import CENTURY
 from qframe.console.options import (
     Config,
     ConnectionOption,
@@ -36,7 +37,9 @@ ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
 def pause(
     queue: Queue = "",
     *,
-    seconds: Annotated[float, typer.Option("--for", help="Seconds; 0: until resumed.")] = 0,
+    seconds: Annotated[
+        float, numbers.seconds("--for", most=CENTURY, help="Seconds; 0: until resumed.")
+    ] = 0,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,8 +13,9 @@ import typer
 from qframe.console.connections import configured
 from qframe.console.options import Config
 from qframe.console.output import duration
-from qframe.console.place import origin_fields, say_configuration
-from qframe.console.text import as_json, say
+from qframe.console.place import configuration_lines, origin_fields
+from qframe.console.stream import Stream, log_to_stderr
+from qframe.console.text import as_json
 from qframe.contracts.outbox import Outbox
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
@@ -51,29 +54,31 @@ def relay(
     outbox = queues.outbox()
     if outbox is None:
         raise ConfigurationError(_NONE)
-    logging.basicConfig(level=logging.WARNING, format="  %(asctime)s %(levelname)s %(message)s")
+    log_to_stderr(logging.WARNING)
+    said = _Said(as_lines=json)
     if retry:
         count = outbox.retry()
-        _say(f"{count} that were set aside wait again", "retry", as_lines=json, count=count)
-    return _run(queues, outbox, until_empty=stop_when_empty, as_lines=json)
+        said(f"{count} that were set aside wait again", "retry", count=count)
+    code = _run(queues, outbox, said, until_empty=stop_when_empty)
+    said.stream.finish()
+    return code
 
 
-def _run(queues: QueueManager, outbox: Outbox, *, until_empty: bool, as_lines: bool) -> int:
+def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool) -> int:
     def lost(name: str, error: BackendUnavailable) -> None:
-        said = one_line(str(error))
-        _say(f"{name} gone: {said}", "gone", as_lines=as_lines, name=name, error=said)
+        why = one_line(str(error))
+        say(f"{name} gone: {why}", "gone", name=name, error=why)
 
     def back(name: str, seconds: float) -> None:
         told = {"name": name, "seconds": round(seconds, 3)}
-        _say(f"{name} back after {duration(seconds)}", "back", as_lines=as_lines, **told)
+        say(f"{name} back after {duration(seconds)}", "back", **told)
 
     began = time.monotonic()
     made = Relay(queues, outbox, lost, back)
     where = outbox.described()
     more = origin_fields(queues.settings.origin)
-    _say(f"relaying {where}", "starting", as_lines=as_lines, outbox=where, **more)
-    if not as_lines:
-        say_configuration(queues, "relay")
+    say(f"relaying {where}", "starting", outbox=where, **more)
+    say.lines(configuration_lines(queues, "relay"))
     with WakeUp() as wake:
         stops: list[int] = []
         wake.hear(STOPS, lambda number, _: stops.append(number))
@@ -82,10 +87,9 @@ def _run(queues: QueueManager, outbox: Outbox, *, until_empty: bool, as_lines: b
     words = [f"{totals.handed_on} handed on"]
     words += [f"{totals.duplicates} duplicates"] if totals.duplicates else []
     words += [f"{totals.set_aside} set aside"] if totals.set_aside else []
-    _say(
+    say(
         f"stopped: {', '.join(words)} in {duration(seconds)}",
         "stopped",
-        as_lines=as_lines,
         handed_on=totals.handed_on,
         duplicates=totals.duplicates,
         set_aside=totals.set_aside,
@@ -94,9 +98,19 @@ def _run(queues: QueueManager, outbox: Outbox, *, until_empty: bool, as_lines: b
     return StopReason.LOST_BACKEND.exit_code if until_empty and made.unanswered else 0
 
 
-def _say(line: str, event: str, *, as_lines: bool, **fields: object) -> None:
-    """Write what happened: a line, or one of JSON."""
-    if as_lines:
-        typer.echo(as_json({"event": event, **fields}))
-    else:
-        say(line)
+class _Said:
+    """Writes what happens: a line, or one of JSON."""
+
+    def __init__(self, *, as_lines: bool) -> None:
+        self.stream = Stream(sys.stdout)
+        self._as_lines = as_lines
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write lines that are for people only."""
+        for line in lines if not self._as_lines else ():
+            self.stream.write(f"{one_line(line, 1000)}\n")
+
+    def __call__(self, line: str, event: str, **fields: object) -> None:
+        if self._as_lines:
+            line = as_json({"event": event, **fields}, encoding=self.stream.encoding)
+        self.stream.write(f"{line if self._as_lines else one_line(line, 1000)}\n")

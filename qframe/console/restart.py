@@ -10,6 +10,7 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, names
+from qframe.console.numbers import CENTURY, Number
 from qframe.console.options import Config, ConnectionOption, seconds_of
 from qframe.console.text import say
 from qframe.console.workers import called, lasting
@@ -26,7 +27,13 @@ _PATIENCE = 75.0
 
 def restart(
     seconds: Annotated[
-        float | None, typer.Argument(help="With --wait: how long at most.", show_default=False)
+        float | None,
+        typer.Argument(
+            parser=Number(CENTURY, is_whole=False),
+            metavar="seconds",
+            help="With --wait: how long at most.",
+            show_default=False,
+        ),
     ] = None,
     *,
     wait: Annotated[

@@ -13,6 +13,7 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured
+from qframe.console.numbers import MANY, Number, whole
 from qframe.console.options import Config, ConnectionOption
 from qframe.console.text import say, say_error
 from qframe.console.workers import called
@@ -21,7 +22,7 @@ from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.payload.text import one_line
 from qframe.worker import roster
 from qframe.worker.control import size_key, slots_key
-from qframe.worker.options import check_concurrency
+from qframe.worker.options import MOST_AT_ONCE, check_concurrency
 from qframe.worker.roster import Entry, PoolEntry
 
 _LOOK = 0.2
@@ -34,11 +35,17 @@ _KEPT = 3600.0
 def scale(
     name: Annotated[str, typer.Argument(help="A --name, a pattern of it, or HOST:PID.")],
     concurrency: Annotated[
-        int | None, typer.Argument(help="Jobs at once in each worker.", show_default=False)
+        int | None,
+        typer.Argument(
+            parser=Number(MOST_AT_ONCE),
+            metavar="concurrency",
+            help="Jobs at once in each worker.",
+            show_default=False,
+        ),
     ] = None,
     *,
     workers: Annotated[
-        int | None, typer.Option(help="Workers that a pool keeps.", show_default=False)
+        int | None, whole(MANY, help="Workers that a pool keeps.", show_default=False)
     ] = None,
     connection: ConnectionOption = None,
     config: Config = None,

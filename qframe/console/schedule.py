@@ -13,6 +13,7 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console.connections import Connections, configured, names
+from qframe.console.numbers import YEAR, Number, whole
 from qframe.console.options import Config, ConnectionOption, Json, QueueOption, Where, not_negative
 from qframe.console.scheduling import work
 from qframe.console.text import say, say_error, say_json, say_rows
@@ -106,7 +107,9 @@ def try_(name: Name, *, config: Config = None) -> int:
 
 
 def next_(
-    count: Annotated[int, typer.Argument(help="So many planned times.")] = 10,
+    count: Annotated[
+        int, typer.Argument(parser=Number(_MOST), metavar="count", help="So many planned times.")
+    ] = 10,
     name: Optional = "",
     *,
     as_json: Json = False,
@@ -118,8 +121,6 @@ def next_(
     qframe schedule next 5 nightly
     """
     not_negative("the number", count)
-    if count > _MOST:
-        raise ConfigurationError(f"the number must be at most {_MOST:,}, got {count:,}")
     planned = PlannedSchedules(configured(config))
     rows = [
         {
@@ -177,14 +178,14 @@ def add(  # noqa: PLR0913 (one for each option of the command)
     timezone: Annotated[str, typer.Option(help="Like Europe/Vienna.")] = "",
     queue: QueueOption = None,
     missed: Annotated[str, typer.Option(help="Missed runs: none, last, all.")] = "last",
-    grace: Annotated[int, typer.Option(help="Make up for none older, in seconds.")] = 3600,
+    grace: Annotated[int, whole(YEAR, help="Make up for none older, in seconds.")] = 3600,
     overlap: Annotated[
         bool, typer.Option("--without-overlapping", help="Skip while the one before runs.")
     ] = False,
     overlap_expires: Annotated[
-        int | None, typer.Option(help="For at most so many seconds (a day).")
+        int | None, whole(YEAR, help="For at most so many seconds (a day).")
     ] = None,
-    spread: Annotated[int, typer.Option(help="Delay each run by up to so many seconds.")] = 0,
+    spread: Annotated[int, whole(YEAR, help="Delay each run by up to so many seconds.")] = 0,
     maintenance: Annotated[
         bool, typer.Option("--even-in-maintenance-mode", help="Also while all is paused.")
     ] = False,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from datetime import datetime
 
-from qframe import events, forks
+from qframe import events
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
+from qframe.console.stream import Stream, log_to_stderr
 from qframe.console.text import as_json as json_of
-from qframe.console.text import encodable, say
+from qframe.console.text import clock
 from qframe.payload.text import one_line
 from qframe.schedules.schedulers import Schedulers, able
 from qframe.worker.wakeup import STOPS, WakeUp
@@ -25,20 +27,20 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
 
       qframe schedule work
     """
-    logging.basicConfig(level=logging.WARNING, format="  %(asctime)s %(levelname)s %(message)s")
+    log_to_stderr(logging.WARNING)
+    stream = Stream(sys.stdout)
     queues = configured(config)
     schedulers = Schedulers(queues, able(queues))
-    lock = forks.lock()
 
     def tell(event: events.Event) -> None:
         if isinstance(event, events.ScheduleEvent):
-            with lock:
-                _print(event, as_json=as_json)
+            stream.write(_line(event, stream.encoding, as_json=as_json))
 
     events.listen(events.ScheduleEvent)(tell)
     names = ", ".join(each.name for each in schedulers.connections)
     if not as_json:
-        say(f"{len(schedulers.schedules)} schedules of the code, and rows, for {names}")
+        count = len(schedulers.schedules)
+        stream.write(one_line(f"{count} schedules of the code, and rows, for {names}", 1000) + "\n")
     stopped = False
 
     def stop(*_: object) -> None:
@@ -51,10 +53,11 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
         while not stopped:
             wake.wait(_FOREVER)
         schedulers.stop()
+    stream.finish()
     return 0
 
 
-def _print(event: events.ScheduleEvent, *, as_json: bool) -> None:
+def _line(event: events.ScheduleEvent, encoding: str, *, as_json: bool) -> str:
     """Say in a line what was dispatched, or why not."""
     status, more = {
         events.ScheduledJobDispatched: ("DISPATCHED", getattr(event, "id", "")),
@@ -72,15 +75,5 @@ def _print(event: events.ScheduleEvent, *, as_json: bool) -> None:
             "scheduled_for": at.isoformat(),
             "message": one_line(more, 300),
         }
-        say_line(json_of(told))
-    else:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        say_line(f"  {stamp} {status} {one_line(event.schedule)} for {at} {one_line(more, 300)}")
-
-
-def say_line(text: str) -> None:
-    """Write a line at once; who does not read any more changes nothing."""
-    try:
-        print(encodable(text), flush=True)  # noqa: T201 (what it is for)
-    except OSError:
-        return
+        return json_of(told, encoding=encoding) + "\n"
+    return f"  {clock()} {status} {one_line(event.schedule)} for {at} {one_line(more, 300)}\n"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from qframe.dispatch import status as statuses
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
-from qframe.operations import jobs
+from qframe.operations import ids, jobs
 from qframe.operations.board import Board
 from qframe.operations.running import listed
 from qframe.payload import tracebacks
@@ -37,7 +38,11 @@ _LOOK = 1.0
 _PATIENCE = 10.0
 """Seconds the worker of a running job is given to end it; it looks about once a second."""
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="uuid of the job, as `send()` gave it.")]
+_WHICH = "uuid of the job, as `send()` gave it, or its beginning or end."
+Id = Annotated[
+    str,
+    typer.Argument(metavar="ID", help=_WHICH),
+]
 
 
 def status(
@@ -57,6 +62,8 @@ def status(
     """
     connections = Connections(configured(config), connection)
     found = _read(connections, uuid)
+    if found is None and (known := _whole(connections, uuid)) is not None:
+        uuid, found = known, _read(connections, known)
     if found is None:
         _show(_untracked(connections, uuid), as_json=as_json)
         return int(follow)
@@ -68,7 +75,8 @@ def status(
 
 def cancel(
     uuid: Annotated[
-        str, typer.Argument(metavar="[ID]", help="uuid of the job, as `send()` gave it.")
+        str,
+        typer.Argument(metavar="[ID]", help=_WHICH),
     ] = "",
     *,
     where: Where = "",
@@ -101,8 +109,7 @@ def cancel(
         if running:
             _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
         return 0
-    done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
-    outcomes = [(queue, outcome) for queue, outcome in done if outcome is not None]
+    uuid, outcomes = _cancelled(connections, uuid, running=running)
     if not outcomes:
         raise ConfigurationError(_nothing_to_cancel(connections, uuid))
     queue, outcome = outcomes[0]
@@ -115,6 +122,30 @@ def cancel(
         say(f"cancelled {uuid}, which was running")
         return 0
     return say_error(f"{uuid} has not been ended in {_PATIENCE:g} s by the worker that runs it", 1)
+
+
+def _cancelled(
+    connections: Connections, given: str, *, running: bool
+) -> tuple[str, list[tuple[Connection, Cancelling]]]:
+    """Cancel a job, and give its whole id, and what came of it where it is."""
+
+    def act(uuid: str) -> list[tuple[Connection, Cancelling]]:
+        done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
+        return [(queue, outcome) for queue, outcome in done if outcome is not None]
+
+    outcomes = act(given)
+    if outcomes or not ids.may_be_part(given):
+        return given, outcomes
+    there = connections.each(lambda queue: [*_cancellable(queue, given)])
+    whole = ids.whole(given, itertools.chain(*(each for _, each in there)))
+    return (given, []) if whole is None else (whole, act(whole))
+
+
+def _cancellable(queue: Connection, given: str) -> Iterator[str]:
+    """Give the ids of jobs that may be cancelled; where they cannot be found, of those tracked."""
+    if Capability.SEARCH in queue.capabilities:
+        return ids.queued(queue, given)
+    return ids.tracked(queue.backend)
 
 
 def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
@@ -143,6 +174,15 @@ def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
 def _read(connections: Connections, uuid: str) -> JobStatus | None:
     done = connections.each(lambda queue: facts.read(queue.backend, uuid))
     return next((status for _, status in done if status is not None), None)
+
+
+def _whole(connections: Connections, given: str) -> str | None:
+    """Give the id of a job that is tracked, or has failed, from its beginning or end."""
+    if not ids.may_be_part(given):
+        return None
+    there = connections.each(lambda queue: [*ids.tracked(queue.backend)])
+    failed = ids.failed(connections.failed_stores())
+    return ids.whole(given, itertools.chain(*(each for _, each in there), failed))
 
 
 def _untracked(connections: Connections, uuid: str) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from qframe.config import SupervisorSettings
 from qframe.connection import Connection
 from qframe.console import place, title
 from qframe.console.connections import configured
+from qframe.console.numbers import FOR_THIS_MACHINE
 from qframe.console.options import Config
 from qframe.console.output import Output
 from qframe.console.pool import PoolReport
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.text import nearest, one_line
-from qframe.worker import StopReason, WorkerOptions, balance, roster
+from qframe.worker import StopReason, WorkerOptions, balance, machine, roster
 from qframe.worker import queues as queues_told
 from qframe.worker.options import USAGE
 from qframe.worker.pool.balancing import Balancing, Change
@@ -91,6 +92,12 @@ def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.P
                 f"supervisors.{name}: queues: {given!r} has a bound: name {bare!r}, "
                 f"and say per_worker = {most} in [queues.{bare}]"
             )
+    told_of = told.max_processes * (told.concurrency if told.isolate else 1)
+    if told_of > (bound := machine.most_processes(forked=told.isolate)):
+        raise ConfigurationError(
+            f"supervisors.{name}: max_processes: {told_of:,} processes are more than {bound:,}: "
+            f"{FOR_THIS_MACHINE}"
+        )
     worked = tuple(told.queues) or (queues.connection(connection).default_queue,)
     plan = balance.Plan(
         queues=(",".join(worked),) if told.balance == "off" else worked,
@@ -185,6 +192,7 @@ def _ended(pool: Supervisor, output: Output, member: PoolMember | None) -> int:
         member.scoreboard.farewell(reason, pool.totals)
     if code != USAGE:  # else a worker has said it, and that is enough
         output.closing(reason, pool.totals)
+    output.finish()
     return code
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,18 @@ if TYPE_CHECKING:
 
 def say_error(message: str, code: int) -> int:
     """Write one line to stderr and give the exit code back."""
-    sys.stderr.write(f"qframe: {one_line(message, 1000)}\n")
+    line = f"qframe: {one_line(message, 1000)}\n"
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or a job has closed it
+        print(line, end="", file=sys.stderr, flush=True)  # noqa: T201 (nothing where there is none)
     return code
+
+
+def clock() -> str:
+    """Give the time as lines begin with it.
+
+    Of `time.time()`: left to itself, `strftime` reads a clock that is some milliseconds behind.
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time()))
 
 
 def say(message: str) -> None:
@@ -32,19 +44,19 @@ def say_json(value: object) -> None:
     typer.echo(as_json(value, indent=2))
 
 
-def as_json(value: object, *, indent: int | None = None) -> str:
-    """Give JSON; what is unprintable or not in stdout's encoding is escaped as JSON does."""
+def as_json(value: object, *, indent: int | None = None, encoding: str | None = None) -> str:
+    """Give JSON; what is unprintable or not in the encoding, stdout's, is escaped as JSON does."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if encodable(text) != text:
+    if encodable(text, encoding) != text:
         return json.dumps(value, indent=indent)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def encodable(text: str) -> str:
-    """Give text as stdout can carry it: what is not in its encoding is escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
+def encodable(text: str, encoding: str | None = None) -> str:
+    """Give text as its encoding, stdout's, can carry it: what is not in it is escaped."""
+    encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

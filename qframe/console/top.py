@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from qframe import config as configuration
 from qframe.console import place
 from qframe.console.connections import configured
+from qframe.console.numbers import seconds
 from qframe.console.options import Config
 from qframe.console.text import encodable, say, screen, table
 from qframe.exceptions import ConfigurationError
@@ -52,7 +51,7 @@ Rows = Sequence[dict[str, Any]]
 
 def top(
     *,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.")] = _EVERY,
+    every: Annotated[float, seconds("--every", help="Seconds between two looks.")] = _EVERY,
     config: Config = None,
 ) -> None:
     """Show what is wrong, queues, failures and workers, live; as `qframe web`, in a terminal.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qframe.console.connections import configured
+from qframe.console.numbers import whole
 from qframe.console.options import Config
 from qframe.console.place import say_configuration
 from qframe.console.text import say
@@ -28,7 +29,7 @@ _PATIENCE = 2
 def web(
     *,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port; 0: any free one.")] = 8470,
+    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free one.")] = 8470,
     read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody act.")] = False,
     config: Config = None,
 ) -> None:
@@ -58,7 +59,7 @@ def web(
 def metrics(
     *,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port; 0: any free one.")] = 9470,
+    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free one.")] = 9470,
     config: Config = None,
 ) -> None:
     """Serve the page that Prometheus reads, /metrics, and nothing else.

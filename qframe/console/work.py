@@ -13,14 +13,18 @@ from typing import Annotated
 
 import typer
 
-from qframe.console import place, pool, title
+from qframe.console import numbers, place, pool, title
 from qframe.console.connections import configured
+from qframe.console.numbers import MANY, seconds, whole
 from qframe.console.options import Config
 from qframe.console.output import Output, short
 from qframe.console.place import Place
+from qframe.console.stream import log_to_stderr
+from qframe.console.text import say_error
 from qframe.exceptions import ConfigurationError
 from qframe.jobs.current import JobLogFilter
 from qframe.worker import Worker, WorkerOptions, handlers
+from qframe.worker.options import MOST_AT_ONCE, MOST_MEMORY, MOST_TRIES
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import bounded
 
@@ -35,20 +39,24 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     connection: Annotated[str | None, typer.Argument(hidden=True)] = None,
     *,
     queue: Annotated[str, typer.Option(help="Queues or patterns in order, by commas.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds a job may take; 0: no limit.")] = 60,
-    tries: Annotated[int, typer.Option(help="Starts of a job; 0: no limit.")] = 1,
+    timeout: Annotated[float, seconds(help="Seconds a job may take; 0: no limit.")] = 60,
+    tries: Annotated[int, whole(MOST_TRIES, help="Starts of a job; 0: no limit.")] = 1,
     backoff: Annotated[str, typer.Option(help="Seconds before retries: 1,5,10.")] = "0",
-    sleep: Annotated[float, typer.Option(help="Seconds an idle worker waits.")] = 3,
-    rest: Annotated[float, typer.Option(help="Seconds between two jobs.")] = 0,
-    memory: Annotated[float, typer.Option(help="MB after which it stops; 0: none.")] = 256,
-    max_jobs: Annotated[int, typer.Option(help="Jobs after which it stops.")] = 0,
-    max_time: Annotated[float, typer.Option(help="Seconds after which it stops.")] = 0,
+    sleep: Annotated[float, seconds(help="Seconds an idle worker waits.")] = 3,
+    rest: Annotated[float, seconds(help="Seconds between two jobs.")] = 0,
+    memory: Annotated[
+        float, seconds(most=MOST_MEMORY, help="MB after which it stops; 0: none.")
+    ] = 256,
+    max_jobs: Annotated[int, whole(MANY, help="Jobs after which it stops.")] = 0,
+    max_time: Annotated[float, seconds(help="Seconds after which it stops.")] = 0,
     once: Annotated[bool, typer.Option("--once", help="Run one job, then stop.")] = False,
     stop_when_empty: Annotated[
         bool, typer.Option("--stop-when-empty", help="Stop when nothing is ready.")
     ] = False,
-    grace: Annotated[float, typer.Option(help="Seconds a timed-out job has to end.")] = 5,
-    concurrency: Annotated[int, typer.Option(help="Jobs that run at once in one worker.")] = 1,
+    grace: Annotated[float, seconds(help="Seconds a timed-out job has to end.")] = 5,
+    concurrency: Annotated[
+        int, whole(MOST_AT_ONCE, help="Jobs that run at once in one worker.")
+    ] = 1,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run each job in a process of its own.")
     ] = False,
@@ -66,16 +74,16 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
+        numbers.workers(
             help="So many; each takes two connections of SQL servers.",
             show_default=False,
         ),
     ] = None,
     least: Annotated[
-        int | None, typer.Option("--min", help="Fewest workers `qframe scale` may set.")
+        int | None, numbers.workers("--min", help="Fewest workers `qframe scale` may set.")
     ] = None,
-    most: Annotated[int | None, typer.Option("--max", help="Most of them.")] = None,
-    stop_timeout: Annotated[float, typer.Option(help="Seconds jobs have when --workers ends.")] = 0,
+    most: Annotated[int | None, numbers.workers("--max", help="Most of them.")] = None,
+    stop_timeout: Annotated[float, seconds(help="Seconds jobs have when --workers ends.")] = 0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Replace workers when source files change.")
     ] = False,
@@ -120,7 +128,8 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     overlapping = options.concurrency > 1
     _log(logging.INFO if verbose else logging.WARNING, naming_jobs=overlapping or verbose)
     size = pool.Size(workers, least, most)
-    pool.check(size, stop_timeout, watch=watch)
+    isolated = options.concurrency * max(workers or 1, most or 1) if isolate else 0
+    pool.check(size, stop_timeout, isolated, watch=watch)
     if member is None and (workers is not None or watch):
         output = Output(as_json=as_json, quiet=quiet)
         return pool.run(size, stop_timeout, options, configured(config), output, watch=watch)
@@ -135,11 +144,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
 def _log(level: int, *, naming_jobs: bool) -> None:
     """Write log records to stderr, each a line, which names its job where they may be several's."""
     named = "%(qframe_job)s" if naming_jobs else ""
-    logging.basicConfig(
-        level=level,
-        format=f"  %(asctime)s %(levelname)s {named}%(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
+    log_to_stderr(level, f"  %(asctime)s %(levelname)s {named}%(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(JobLogFilter())
         handler.addFilter(_name_job)
@@ -169,6 +174,7 @@ def _run(worker: Worker, output: Output, where: Place | None) -> int:
             output.closing(worker.stop_reason, worker.outcomes)
         else:
             worker.member.scoreboard.farewell(worker.stop_reason, worker.outcomes)
+    output.finish()
     _leave_in_time(code, options.grace)
     return code
 
@@ -193,8 +199,7 @@ def _leave_in_time(code: int, grace: float) -> None:
 
     def leave() -> None:
         what = "a thread left by a job, or what a library does at exit,"
-        sys.stderr.write(f"qframe: {what} did not end: leaving without it\n")
-        sys.stderr.flush()
+        say_error(f"{what} did not end: leaving without it", code)
         os._exit(code)
 
     timer = threading.Timer(max(grace, 1), leave)

@@ -114,7 +114,7 @@ def _flag(value: object) -> bool:
 
 
 def _duration(value: Any) -> bool:  # noqa: ANN401 (as above)
-    return _is(value, int, float) and math.isfinite(value) and value >= 0
+    return _is(value, int, float) and math.isfinite(value) and 0 <= value <= timing.LONGEST
 
 
 def _durations(value: object) -> bool:
@@ -149,6 +149,9 @@ def _middleware(value: object) -> bool:
     )
 
 
+_MOST = 1_000_000
+"""Tries of a job: more than anybody waits for, and what every backend counts."""
+
 OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "connection": (_text, "the name of a connection"),
     "queue": (_queue, "the name of a queue"),
@@ -157,10 +160,13 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: _count(v) and v < 2**32,
         "a whole number from 0, the first, to 4294967295",
     ),
-    "tries": (_count, "a whole number, 0 or more"),
-    "max_exceptions": (lambda v: _count(v) and bool(v), "a whole number, 1 or more"),
+    "tries": (lambda v: _count(v) and v <= _MOST, f"a whole number from 0 to {_MOST:,}"),
+    "max_exceptions": (
+        lambda v: _count(v) and 1 <= v <= _MOST,
+        f"a whole number from 1 to {_MOST:,}",
+    ),
     "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
-    "timeout": (_duration, "seconds, 0 or more"),
+    "timeout": (_duration, "seconds, from 0 to 100 years"),
     "concurrency": (
         lambda v: _count(v) and 1 <= v <= LARGEST_BOUND,
         f"a whole number from 1 to {LARGEST_BOUND}",

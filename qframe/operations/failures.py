@@ -158,6 +158,10 @@ class FailureIndex:
         """How many of them are counted by cause."""
         return len(self._shown.jobs)
 
+    def uuids(self) -> list[str]:
+        """Give the ids of those that were read so far."""
+        return [*self._shown.jobs]
+
     @property
     def is_complete(self) -> bool:
         """Whether all are, or as many as are kept."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,6 +19,7 @@ from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
 from qframe.features import status as statuses
+from qframe.operations import ids
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState
@@ -27,6 +30,8 @@ from qframe.payload.timing import iso
 
 LONGEST = 200_000
 """Characters of an error that are shown."""
+_LISTED = 10_000
+"""Statuses that are looked at for the beginning or end of an id."""
 _SEARCH = 0.1
 """Seconds a job that waits is looked for, where its uuid does not tell its place."""
 
@@ -130,6 +135,7 @@ def find(
 ) -> tuple[OneJob | None, bool]:
     """Find a job among those that failed, run, wait or are tracked; which queue, is a hint.
 
+    Of one that does not wait, a beginning or end of its uuid is enough. Raises `AmbiguousId`.
     Says as well whether it is nowhere for sure, where it is not found.
     """
     if not uuid:
@@ -139,7 +145,8 @@ def find(
     place, is_sure = (None, True) if record else _waiting(board, uuid, connection, queue)
     home, waiting = place or (None, None)
     if not (status or record or running or waiting):
-        return None, is_sure
+        whole = ids.whole(uuid, _ids(board)) if ids.may_be_part(uuid) else None
+        return (None, is_sure) if whole is None else find(board, whole, connection, queue)
     payload = record.payload if record else waiting.payload if waiting else None
     message = {} if payload is None else _message(payload)
     where = record or waiting or running or status
@@ -164,6 +171,24 @@ def find(
         exception=record.exception[:LONGEST] if record else "",
         payload=None if payload is None else shown_payload(payload),
     ), True
+
+
+def failed_ids(board: Board) -> Iterator[str]:
+    """Give the ids of jobs that failed, as far as they are known soon."""
+    for index in board.indexes():
+        with suppress(BackendUnavailable):
+            board.ask_failed(index, index.refresh)
+        yield from index.uuids()
+
+
+def _ids(board: Board) -> Iterator[str]:
+    """Give the ids of jobs that failed, run or are tracked, as far as they are known soon."""
+    yield from failed_ids(board)
+    yield from (each.uuid for each in seen(board))
+    for connection in board.connections():
+        with suppress(BackendUnavailable):
+            look = partial(lambda each: [*islice(ids.tracked(each), _LISTED)], connection.backend)
+            yield from board.ask(connection, look)
 
 
 def _status(board: Board, uuid: str) -> JobStatus | None:

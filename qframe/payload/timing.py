@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 When = float | int | timedelta | datetime
 
 _DAY = 86400
-_LONGEST = 100 * 365 * _DAY
+LONGEST = 100 * 365 * _DAY
 
 
 def seconds_until(value: When, what: str = "delay") -> float:
@@ -42,7 +42,7 @@ def _seconds(value: object, what: str) -> float:
         )
     if value < 0 or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(f"{what} must not be negative or infinite, got {value}")
-    if value > _LONGEST:
+    if value > LONGEST:
         raise ValueError(f"{what} must not be longer than 100 years, got {value} s")
     return float(value)
 
@@ -53,7 +53,7 @@ def _epoch(value: datetime, what: str) -> float:
             f"{what} is a datetime without a time zone; say which, e.g. datetime.now(UTC)"
         )
     epoch = value.timestamp()
-    if epoch - time.time() > _LONGEST:
+    if epoch - time.time() > LONGEST:
         raise ValueError(f"{what} must not be further away than 100 years, got {value}")
     return epoch
 

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
-from qframe.operations import failures, finished, jobs, lists, one_job, waiting
+from qframe.operations import failures, finished, ids, jobs, lists, one_job, waiting
 from qframe.operations.actions import ACTIONS, Done, Wanted
 from qframe.operations.activity import ClassState, Trend
 from qframe.operations.batches import BatchState
@@ -252,6 +252,9 @@ def _failed(board: Board, asked: FailedOf) -> FailedPage:
 
 def _one_failed(board: Board, asked: Named) -> FailedWhole:
     found = board.find_failed(asked.id)
+    if found is None:
+        whole = ids.whole(asked.id, one_job.failed_ids(board))
+        found = None if whole is None else board.find_failed(whole)
     if found is None:
         raise NotThere(f"no failed job {one_line(asked.id, 80)}")
     record = found[1]

@@ -37,8 +37,12 @@ USAGE = 2
 """Exit code for wrong usage or configuration."""
 MOST_AT_ONCE = 10_000
 """Jobs that one worker may run at once."""
-LONGEST = 100 * 365 * 86400
-"""Seconds; no clock of the system takes many more."""
+LONGEST = 365 * 86400
+"""Seconds; nothing a worker does waits longer."""
+MOST_MEMORY = 2**24
+"""Megabytes."""
+MOST_TRIES = 1_000_000
+MOST_JOBS = 10**9
 
 _EXIT_CODES = {
     StopReason.TIMED_OUT: 1,
@@ -109,6 +113,8 @@ class WorkerOptions:
                 raise ConfigurationError(
                     f"{option} must be a whole number, 0 or more, not {value!r}"
                 )
+            if value > (most := MOST_TRIES if option == "tries" else MOST_JOBS):
+                raise ConfigurationError(f"{option} must be at most {most:,}, not {value!r}")
         check_concurrency(self.concurrency)
         if self.concurrency > 1 and self.rest:
             raise ConfigurationError("rest is for one job at a time: leave out concurrency")
@@ -141,5 +147,7 @@ def _not_negative(option: str, value: object) -> None:
         or value < 0
     ):
         raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")
-    if value > LONGEST and option not in {"memory", "max_time"}:  # they are only compared with
-        raise ConfigurationError(f"{option} must not be longer than 100 years, not {value!r}")
+    if option == "memory" and value > MOST_MEMORY:
+        raise ConfigurationError(f"memory must not be more than {MOST_MEMORY} MB, not {value!r}")
+    if option != "memory" and value > LONGEST:
+        raise ConfigurationError(f"{option} must not be longer than a year, not {value!r}")

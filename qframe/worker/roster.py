@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qframe.drivers import process
 from qframe.drivers.store import Store
+from qframe.worker import machine
 from qframe.worker.options import WorkerOptions
 
 BEAT = 10.0
@@ -149,7 +150,8 @@ def introduced_pool(
 ) -> PoolEntry:
     """Give the first entry of a pool that is this process."""
     about = _here(options, connection, options.queues)
-    return PoolEntry(**about, size=size, least=least, most=most)
+    bound = machine.most_processes() if most is None else most
+    return PoolEntry(**about, size=size, least=least, most=bound)
 
 
 def _here(options: WorkerOptions, connection: str, queues: tuple[str, ...]) -> dict[str, Any]:

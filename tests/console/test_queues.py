@@ -199,7 +199,7 @@ def test_a_pause_may_end_by_itself(shop: Shop) -> None:
 def test_a_pause_of_no_time_is_refused(shop: Shop, seconds: str) -> None:
     said = shop.run("pause", "--for", seconds)
     assert said.code == 2
-    assert "--for must not be negative or infinite" in said.only()
+    assert "--for" in said.only()
     assert not paused(shop)
 
 

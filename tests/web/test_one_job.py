@@ -105,6 +105,20 @@ def test_a_delayed_job_is_made_ready_without_an_attempt(site: Site) -> None:
     assert start(site).attempts() == 1
 
 
+def test_one_that_failed_or_is_tracked_is_found_by_its_end(site: Site) -> None:
+    site.keep("0199c8f0-cafe")
+    site.keep("0199c8f0-beef")
+    site.queue.store.set("status:0199c8f0-0001", '{"state": "RUNNING"}', 600)
+    assert asked(site, "cafe")["uuid"] == "0199c8f0-cafe"
+    assert site.client().get("/api/v1/failed/BEEF").json()["uuid"] == "0199c8f0-beef"
+    assert asked(site, "0001")["uuid"] == "0199c8f0-0001"
+    several = site.client().get("/api/v1/jobs/0199c8f0")
+    assert several.status_code == 422
+    assert "0199c8f0-cafe" in several.text
+    assert "0199c8f0-beef" in several.text
+    assert "0199c8f0-cafe" in site.client().get("/jobs/cafe").text
+
+
 @pytest.mark.parametrize("uuid", ["a/b", "/a//b/", "a?b=c#d", "a b&c", "\u00e9/<b>", "a/../b"])
 def test_any_uuid_can_be_opened(small: Site, uuid: str) -> None:
     small.queue.push_raw(json.dumps({"uuid": uuid, "job": "app.Odd", "data": {}}), "default", 600)

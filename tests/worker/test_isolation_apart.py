@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -196,8 +195,7 @@ def test_output_of_jobs_comes_once_and_before_the_workers_line(project: Project)
         "        logging.getLogger('app').warning('logged')\n",
     )
     project.push("talks.Talk")
-    environment: Mapping[str, str] = {"PYTHONUNBUFFERED": ""}
-    worker = project.work("--isolate", "--stop-when-empty", environment=environment)
+    worker = project.work("--isolate", "--stop-when-empty")
     assert worker.wait() == 0
     assert worker.out.count("said") == 1
     assert worker.out.index("said") < worker.out.index("DONE")

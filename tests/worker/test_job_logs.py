@@ -56,7 +56,7 @@ def test_the_workers_own_lines_name_the_job_where_there_may_be_several(telling: 
     wait_for(lambda: len(telling.notes("idle")) >= 1, "an idle worker")
     assert worker.stop() == 0
     for attempt in (1, 2):
-        assert f"WARNING {uuid[:8]}#{attempt} told task\n" in worker.err
+        assert f"WARNING {uuid[-8:]}#{attempt} told task\n" in worker.err
     assert "WARNING told idle\n" in worker.err
     assert re.search(r"^  \d{4}-\d\d-\d\d [\d:]{8} WARNING ", worker.err)
 
@@ -65,7 +65,7 @@ def test_those_of_a_worker_of_one_job_are_as_ever(telling: Project) -> None:
     telling.push("held_jobs.tell")
     assert "WARNING told function\n" in telling.drain().err
     uuid = telling.push("held_jobs.tell")
-    assert f"WARNING {uuid[:8]}#1 told function\n" in telling.drain("-v").err
+    assert f"WARNING {uuid[-8:]}#1 told function\n" in telling.drain("-v").err
 
 
 @pytest.mark.parametrize("options", [[], ["-v"]], ids=str)
@@ -82,11 +82,11 @@ def test_the_lines_of_jobs_that_overlap(telling: Project, options: list[str]) ->
     wait_for(lambda: telling.empty("qa"), "nothing to be left")
     assert worker.stop() == 0
     lines = [line.split()[2:] for line in worker.out.splitlines() if "held_jobs.Held" in line]
-    first, second = ([uuid[:8], f"q{word}", "#1"] for uuid, word in zip(uuids, "ab", strict=True))
+    first, second = ([uuid[-8:], f"q{word}", "#1"] for uuid, word in zip(uuids, "ab", strict=True))
     if options:
         told = [[*line[1:4], line[-1]] for line in lines]
         assert sorted(told[:2]) == sorted([[*first, "RUNNING"], [*second, "RUNNING"]])
         assert told[2:] == [[*second, "DONE"], [*first, "DONE"]]
     else:
         assert [line[-1] for line in lines] == ["DONE", "DONE"], "a line for each job"
-        assert not any(uuid[:8] in worker.out for uuid in uuids)
+        assert not any(uuid[-8:] in worker.out for uuid in uuids)

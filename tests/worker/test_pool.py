@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from qframe.contracts.backend import Capability
+from qframe.worker import machine
 from tests.support.pool import (
     IDLE,
     STARTED_AGAIN,
@@ -317,6 +318,22 @@ class TestBeingTold:
         running.signal(signal.SIGUSR2)
         wait_for_row(running, "paused", 2)
         assert running.stop() == 0
+
+    def test_many_workers_begin_a_few_at_a_time_and_it_hears_signals_meanwhile(
+        self, project: Project
+    ) -> None:
+        project.write(
+            "slow.py",
+            "import os, time\nfrom jobs import note\nnote('imports', os.getpid())\n"
+            "try:\n    os.mkdir('first')\nexcept OSError:\n    time.sleep(60)\n",
+        )
+        running = pool(project, workers=60, toml='jobs = ["slow", "jobs"]')
+        at_once = 1 + 2 * machine.cores()
+        project.wait_for_note("imports", count=at_once, seconds=60)
+        assert running.stop() == 0
+        assert len(rows(running, "started")) == at_once
+        (closing,) = rows(running, "stopped")
+        assert closing["reason"] == "interrupted"
 
     def test_it_stops_at_once_while_a_worker_starts(self, project: Project) -> None:
         project.write("slow.py", "import time\ntime.sleep(60)\n")

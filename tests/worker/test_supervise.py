@@ -72,7 +72,10 @@ def there(process: Process) -> list[psutil.Process]:
         ("[supervisors.a]\nmax_proceses = 3", "unknown key 'supervisors.a.max_proceses' (did"),
         ("[supervisors.a]\nmin_processes = 3", "max_processes 1 is fewer than min_processes 3"),
         ('[supervisors.a]\nqueues = ["x", "x"]', "queues: each comes once"),
-        ("[supervisors.a]\ntimeout = -1", "supervisors.a: timeout must be a number, 0 or more"),
+        (
+            "[supervisors.a]\ntimeout = -1",
+            "supervisors.a.timeout: Input should be greater",
+        ),
         ('[supervisors.a]\nconnection = "nowhere"', "supervisors.a: unknown connection 'nowhere'"),
         ('[supervisors.a]\nqueues = ["x:5"]', "name 'x', and say per_worker = 5 in [queues.x]"),
         (

@@ -176,5 +176,5 @@ def _be_ended_first() -> None:
 def flush() -> None:
     """Write out what is buffered: in two processes, it would be written twice."""
     for each in (sys.stdout, sys.stderr, *logging.getLogger().handlers):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(Exception):  # a job's own may raise anything
             each.flush()

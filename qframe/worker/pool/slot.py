@@ -17,6 +17,8 @@ _AT_ONCE = 5.0
 """Seconds a worker must have lived, or else a job have been done, to be replaced without delay."""
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 30.0
+_STARTING = 10.0
+"""Seconds a worker has to show that it can work, before others are started regardless."""
 _ALMOST = 0.1
 """Seconds before its hard timeout at which a job's watchdog may be a little early."""
 
@@ -80,6 +82,10 @@ class PoolWorker:
         """Whether that was because of its job's hard timeout."""
         self.leaves = False
         """Whether it was told to leave, to be replaced."""
+
+    def is_starting(self, now: float) -> bool:
+        """Whether it imports the application: others wait for that, but not for ever."""
+        return not self.score.is_ready and now - self.began <= _STARTING
 
     def signal(self, number: int) -> None:
         """Send the worker a signal."""

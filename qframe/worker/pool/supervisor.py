@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from qframe.worker import process_tree
+from qframe.worker import machine, process_tree
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.pool.presence import Scaled
@@ -27,8 +27,8 @@ from qframe.worker.wakeup import STOPS, WakeUp
 _LOOK = 1.0
 """Seconds between two looks at the deadlines of the jobs."""
 _START_LOOK = 0.02
-_FIRST_ALONE = 10.0
-"""Seconds the first worker has to show that it can work, before the others are started."""
+_STARTING_OF_CORE = 2
+"""Workers that import the application at once."""
 _MARGIN = 2.0
 """Seconds after its hard timeout in which a worker ends itself, writing its stacks."""
 _WORST = (USAGE, StopReason.LOST_BACKEND.exit_code, StopReason.MEMORY.exit_code, 1)
@@ -122,6 +122,7 @@ class Supervisor:
         groups = [group for group, size in sizes.items() for _ in range(size)]
         self._slots = [WorkerSlot(n, group) for n, group in enumerate(groups, 1)]
         self._proven = False
+        self._most_starting = _STARTING_OF_CORE * machine.cores()
         self.paused = member is not None and member.scoreboard.paused
         self._codes: list[int] = []
         self._stopping = 0
@@ -193,10 +194,12 @@ class Supervisor:
     def _seconds_to_wait(self) -> float:
         now = time.monotonic()
         moments = [now + _LOOK]
-        if not self._proven and self._slots[0].worker is not None:
+        starting = sum(worker.is_starting(now) for worker in self._workers)
+        if starting and any(slot.waits for slot in self._slots):
             moments.append(now + _START_LOOK)
         if not self._stopping:
-            moments += [slot.due for slot in self._slots if slot.waits and not self._is_full]
+            due = [slot.due for slot in self._slots if slot.waits and not self._is_full]
+            moments += due if starting < self._most_starting else ()
         elif self._next_step:
             moments.append(self._next_step)
         return max(0.0, min(moments) - now)
@@ -335,18 +338,23 @@ class Supervisor:
         if not self._proven:
             worker = first.worker
             self._proven = worker is not None and worker.score.is_ready
-            if not self._proven and (worker is None or now - worker.began <= _FIRST_ALONE):
+            if not self._proven and (worker is None or worker.is_starting(now)):
                 return
         if self._proven:
             self._rescuer.begin()
             self._presence.begin(self)
             if self._member is not None:
                 self._member.scoreboard.ready()
+        room = self._most_starting - sum(worker.is_starting(now) for worker in self._workers)
         for slot in others:
-            self._start(slot, now)
+            if room <= 0:
+                break  # to hear what it is told, and not to have all of them import at once
+            room -= self._start(slot, now)
 
-    def _start(self, slot: WorkerSlot, now: float) -> None:
-        if slot.waits and now >= slot.due and not self._is_full:
+    def _start(self, slot: WorkerSlot, now: float) -> bool:
+        """Start a worker where one is due; says whether it was."""
+        is_due = slot.waits and now >= slot.due and not self._is_full
+        if is_due:
             try:
                 slot.worker = PoolWorker(
                     self._commands[slot.group],
@@ -360,3 +368,4 @@ class Supervisor:
                 self._report.not_started(slot.number, error, delay)
             else:
                 self._report.started(slot.number, slot.worker.pid)
+        return is_due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -352,7 +353,9 @@ class Feed(SlotLoop):
         name, reason = self.connection.name, self._reason
         events.fire(events.WorkerStopping, name, self._given, reason, reason.exit_code, self.jobs)
         self._beats.end(self._presence.leave, presence.PARTING)
-        sys.stderr.write(f"qframe: {why}: leaving\n")
+        with contextlib.suppress(OSError):
+            os.write(2, f"qframe: {why}: leaving\n".encode())  # jobs may have taken `sys.stderr`
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(Exception):
+                stream.flush()
         os._exit(reason.exit_code or 1)

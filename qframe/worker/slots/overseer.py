@@ -6,18 +6,21 @@ So nothing holds it up but code that keeps the interpreter to itself, which the 
 from __future__ import annotations
 
 import faulthandler
+import io
 import logging
 import os
-import sys
 import threading
 import time
 
 from qframe import events
 from qframe.drivers.heartbeat import start_thread
+from qframe.payload.text import one_line
 from qframe.worker.slots.runner import SlotAttempt, SlotRunner
 
 log = logging.getLogger("qframe")
 
+_STDERR = 2
+"""Jobs may have taken `sys.stderr`."""
 _LOOK = 0.25
 _SLOW = 1.0
 """Seconds for which the event loop may be blocked before that is told."""
@@ -62,12 +65,14 @@ class Overseer:
 
     def _write_stacks(self) -> None:
         """Write what every thread, and every task on the loop, is doing."""
-        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+        faulthandler.dump_traceback(_STDERR, all_threads=True)
         for attempt in self._runner.attempts:
             task = attempt.interrupts.task
             if task is not None:
-                os.write(2, f"Task of {attempt.job.name} {attempt.job.uuid}:\n".encode())
-                task.print_stack(file=sys.stderr)
+                told = io.StringIO()
+                task.print_stack(file=told)
+                name = one_line(f"{attempt.job.name} {attempt.job.uuid}")
+                os.write(_STDERR, f"Task of {name}:\n{told.getvalue()}".encode(errors="replace"))
 
     def _look_at_loop(self) -> None:
         """Tell where the loop has been blocked for long, and longer, and by which job."""

@@ -1,0 +1,60 @@
+"""The numbers of the command line: each has a largest sensible value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from qframe.worker import machine
+
+YEAR = 365 * 86400
+"""Seconds; no worker waits longer."""
+CENTURY = 100 * YEAR
+"""Seconds; no job does."""
+MOST_HOURS = CENTURY // 3600
+MANY = 10**9
+"""More jobs, or rows, than anything here holds."""
+FOR_THIS_MACHINE = "the cores, memory and limits of this machine bear no more"
+
+
+class Number:
+    """Reads a whole number, or one of seconds, up to `most`: asked each time where it is called."""
+
+    def __init__(self, most: int | Callable[[], int], *, is_whole: bool = True) -> None:
+        self.__name__ = "integer" if is_whole else "float"
+        self._is_whole = is_whole
+        self._most = most
+
+    @property
+    def most(self) -> int:
+        """The largest value."""
+        return self._most() if callable(self._most) else self._most
+
+    def __call__(self, given: str | float) -> float:
+        """Read it; raises `typer.BadParameter` for what is no number, or too large."""
+        try:
+            number = int(given) if self._is_whole else float(given)
+        except ValueError:
+            raise typer.BadParameter(f"{given!r} is not a valid {self.__name__}.") from None
+        if math.isnan(number) or abs(number) > self.most:
+            why = f": {FOR_THIS_MACHINE}" if callable(self._most) else ""
+            raise typer.BadParameter(f"{given} is not within {self.most:,}{why}.")
+        return number
+
+
+def whole(most: int | Callable[[], int], *names: str, **more: Any) -> Any:  # noqa: ANN401 (as typer's own)
+    """Give an option that is a whole number."""
+    return typer.Option(*names, parser=Number(most), metavar="<int>", **more)
+
+
+def seconds(*names: str, most: int = YEAR, **more: Any) -> Any:  # noqa: ANN401 (as above)
+    """Give an option that is a number of seconds, or of what else is no whole one."""
+    return typer.Option(*names, parser=Number(most, is_whole=False), metavar="<float>", **more)
+
+
+def workers(*names: str, **more: Any) -> Any:  # noqa: ANN401 (as above)
+    """Give an option that is a number of workers on this machine."""
+    return whole(machine.most_processes, *names, **more)

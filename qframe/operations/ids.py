@@ -1,0 +1,70 @@
+"""Ids as people type them: any beginning or end that only one job, or batch, has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Backend, Capability
+from qframe.drivers.failed_store import FailedStore
+from qframe.exceptions import AmbiguousId
+from qframe.payload import envelope
+from qframe.payload.text import one_line
+
+SHORTEST = 4
+"""Characters that are taken for a part of an id."""
+_WHOLE = 36
+"""Characters of a uuid, which is no part of another."""
+_NAMED = 5
+_MOST_FOUND = 1000
+_STATUS = "status:"
+
+
+def may_be_part(given: str) -> bool:
+    """Whether this may be the beginning or end of an id."""
+    return SHORTEST <= len(given) < _WHOLE
+
+
+def whole(given: str, known: Iterable[str]) -> str | None:
+    """Give the one id that begins or ends so; None for none. Raises `AmbiguousId`."""
+    if not may_be_part(given):
+        return None
+    part, found = given.casefold(), dict[str, None]()
+    for identity in known:
+        folded = identity.casefold()
+        if folded.startswith(part) or folded.endswith(part):
+            found[identity] = None
+            if len(found) > _NAMED:
+                break
+    if len(found) > 1:
+        named = [one_line(each, 60) for each in [*found][:_NAMED]]
+        more = ", and others" if len(found) > _NAMED else ""
+        shown = one_line(given, 60)
+        raise AmbiguousId(f"{shown!r} begins or ends several ids: {', '.join(named)}{more}")
+    return next(iter(found), None)
+
+
+def failed(stores: Iterable[FailedStore]) -> Iterator[str]:
+    """Give the ids of failed jobs."""
+    return (record.uuid for store in stores for record in store.all())
+
+
+def tracked(backend: Backend) -> Iterator[str]:
+    """Give the ids of jobs that have a status."""
+    if Capability.FACTS not in backend.capabilities:
+        return
+    after = ""
+    while page := backend.scan(_STATUS, after=after):
+        yield from (key.removeprefix(_STATUS) for key, _ in page)
+        after = page[-1][0]
+
+
+def queued(connection: Connection, given: str) -> Iterator[str]:
+    """Give the ids of jobs that wait or run, those that may begin or end so."""
+    if Capability.SEARCH not in connection.capabilities or not may_be_part(given):
+        return
+    for text in dict.fromkeys((given, given.lower())):
+        for queue in connection.queues():
+            raw = text.encode("utf-8", "surrogatepass")
+            for each in connection.backend.search(queue, raw, _MOST_FOUND):
+                yield envelope.uuid_of(each.raw_body)

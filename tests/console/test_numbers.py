@@ -1,0 +1,174 @@
+"""Every number of the command line and of the configuration has a largest value."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import annotated_types
+import pytest
+import typer
+from pydantic import BaseModel
+from typer.models import ArgumentInfo, OptionInfo
+
+from qframe import QueueManager, config
+from qframe.config import Settings, SupervisorSettings
+from qframe.console.app import app
+from qframe.console.numbers import FOR_THIS_MACHINE, Number
+from qframe.console.supervise import described
+from qframe.exceptions import ConfigurationError
+from qframe.worker import WorkerOptions, machine
+from tests.console.conftest import Shop
+
+
+class Parameter(NamedTuple):
+    """An option or argument: its command, how it is given, its types, and what reads it."""
+
+    words: tuple[str, ...]
+    option: str
+    kinds: list[Any]
+    parser: Any
+
+
+def _parameters(group: typer.Typer, words: tuple[str, ...] = ()) -> Iterator[Parameter]:
+    for sub in group.registered_groups:
+        assert sub.typer_instance is not None
+        yield from _parameters(sub.typer_instance, (*words, str(sub.name)))
+    for command in group.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__.replace("_", "-")
+        for each in inspect.signature(command.callback, eval_str=True).parameters.values():
+            kind, *more = get_args(each.annotation)
+            (info,) = [m for m in more if isinstance(m, OptionInfo | ArgumentInfo)]
+            is_option = isinstance(info, OptionInfo)
+            declared = [info.default, *(info.param_decls or ())]
+            plain = f"--{each.name.replace('_', '-')}" if is_option else ""
+            option = next((str(d) for d in declared if str(d).startswith("--")), plain)
+            kinds = [leaf for leaf, _ in _leaves(kind)]
+            yield Parameter((*words, name), option, kinds, info.parser)
+
+
+def _leaves(annotation: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Give the types that an annotation is made of, with what bounds each."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _leaves(inner, (*bounds, *more))
+    elif origin in {Union, types.UnionType}:
+        for each in get_args(annotation):
+            yield from _leaves(each, bounds)
+    elif origin in {list, dict, tuple}:
+        for each in get_args(annotation):
+            yield from _leaves(each)
+    else:
+        yield annotation, bounds
+
+
+PARAMETERS = list(_parameters(app))
+NUMBERS = [
+    pytest.param(each, id=" ".join((*each.words, each.option)))
+    for each in PARAMETERS
+    if isinstance(each.parser, Number)
+]
+
+
+def test_every_number_of_the_command_line_is_bounded() -> None:
+    numeric = [each for each in PARAMETERS if {int, float} & {*each.kinds}]
+    assert [each[:2] for each in numeric if not isinstance(each.parser, Number)] == []
+    assert len(numeric) > 25
+    assert all(each.parser.most < 10**11 for each in numeric)
+
+
+@pytest.mark.parametrize("parameter", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "9" * 30, "-" + "9" * 30])
+def test_a_number_without_sense_is_one_line(shop: Shop, parameter: Parameter, value: str) -> None:
+    words, option = parameter.words, parameter.option
+    before = ["x"] * (words == ("scale",))  # its name
+    given = [option, value] if option else ["--", value]
+    said = shop.run(*words, *before, *given)
+    assert said.code == 2
+    (line,) = said.err.splitlines()
+    assert line.startswith("qframe: Invalid value for ")
+
+
+def _has_most(bounds: tuple[Any, ...]) -> bool:
+    """Whether one of them is an upper bound, or a `Field` that has one."""
+    every = [more for each in bounds for more in (each, *getattr(each, "metadata", ()))]
+    return any(isinstance(each, annotated_types.Le | annotated_types.Lt) for each in every)
+
+
+def _unbounded(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+    if model in seen:
+        return
+    seen.add(model)
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        if name not in model.model_fields:
+            continue
+        for leaf, bounds in _leaves(hint):
+            if leaf in {int, float} and not _has_most(bounds):
+                yield f"{model.__name__}.{name}"
+            elif isinstance(leaf, type) and issubclass(leaf, BaseModel):
+                yield from _unbounded(leaf, seen)
+
+
+def test_every_number_of_the_configuration_is_bounded() -> None:
+    seen: set[type[BaseModel]] = set()
+    models: list[type[BaseModel]] = [Settings, *config.BUILT_IN.values()]
+    found = [each for model in models for each in _unbounded(model, seen)]
+    assert found == []
+    assert {"AlertSettings", "RedisSettings", "SupervisorSettings", "WebhookSettings"} <= {
+        each.__name__ for each in seen
+    }
+
+
+class _Careless(BaseModel):
+    many: int
+    listed: list[float] = []
+    fine: Annotated[int | None, config.Field(le=5)] = None
+
+
+def test_a_number_without_a_bound_would_be_found() -> None:
+    assert list(_unbounded(_Careless, set())) == ["_Careless.many", "_Careless.listed"]
+
+
+@pytest.mark.parametrize(
+    "option", [
+        "timeout", "grace", "sleep", "rest", "memory", "max_time", "tries", "max_jobs",
+        "concurrency",
+    ],
+)  # fmt: skip
+def test_a_worker_of_a_program_is_bounded_as_well(option: str) -> None:
+    values: dict[str, Any] = {option: 10**12}
+    with pytest.raises(ConfigurationError, match=option):
+        WorkerOptions(**values)
+
+
+def test_more_workers_than_the_machine_bears_are_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "most_processes", lambda *, forked=False: 9 if forked else 6)
+    for words in (["--workers", "7"], ["--workers", "2", "--max", "7"]):
+        said = shop.run("work", *words)
+        assert said.code == 2
+    said = shop.run("work", "--workers", "5", "--isolate", "--concurrency", "2")
+    assert (said.code, said.err) == (
+        2,
+        f"qframe: 10 isolated jobs at once are more than 9: {FOR_THIS_MACHINE}\n",
+    )
+    queues = QueueManager(
+        {"supervisors": {"mail": SupervisorSettings(max_processes=7), "few": {"max_processes": 6}}}
+    )
+    described("few", queues)
+    with pytest.raises(ConfigurationError, match=r"supervisors.mail: max_processes: 7 processes"):
+        described("mail", queues)
+
+
+def test_what_a_machine_bears_follows_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = machine.most_processes.__wrapped__
+    assert 4 <= asked() <= asked(forked=True) <= 100 * machine.cores()
+    monkeypatch.setattr(machine, "_of_limits", lambda: [12])
+    assert asked() == 12
+    monkeypatch.setattr(machine, "_of_limits", lambda: [0])
+    assert asked() == 4
