@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import time
 from collections import deque
@@ -125,7 +126,8 @@ class SyncConnection(Connection):
             job = _OneAttempt(self.context, waiting.popleft(), after)
             before = current.running.set(job)
             try:
-                gave.append(self._run(job, first if not gave else None))
+                context = contextvars.copy_context()  # the caller's is the caller's
+                gave.append(context.run(self._run, job, first if not gave else None))
             except Exception as error:  # noqa: BLE001 (raised below)
                 gave.append(None)
                 if job.refusal is None and CAUSE in job.payload:  # that failure is the one to raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
 import time
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def run(
         before = current.running.set(reserved)
         try:
             with execution.run_in_caller():
-                attempt.outcome = attempt.run()
+                attempt.outcome = contextvars.copy_context().run(attempt.run)
         finally:
             current.running.reset(before)
         runner.exchange.flush()

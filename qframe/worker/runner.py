@@ -5,6 +5,7 @@ An attempt knows its job and no other; the runner is what all attempts of a work
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import logging
 import os
@@ -159,7 +160,8 @@ class Runner:
         attempt = self.attempt(self, job)
         before = current.running.set(job)
         try:
-            attempt.outcome = attempt.run()
+            # What a job, or a listener, sets in a context variable is of this attempt alone.
+            attempt.outcome = contextvars.copy_context().run(attempt.run)
         finally:
             self.leases.drop(job)
             self.let_go(job)

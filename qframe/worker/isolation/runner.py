@@ -6,6 +6,7 @@ for one of the processes to speak, to end, or to be late, and keeps their jobs' 
 
 from __future__ import annotations
 
+import contextvars
 import importlib
 import math
 import os
@@ -71,7 +72,8 @@ class IsolatingRunner(Forking):
         super().__init__(*arguments, **more)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.signals, selectors.EVENT_READ)
-        self._going: dict[IsolatedAttempt, None] = {}
+        self._going: dict[IsolatedAttempt, contextvars.Context] = {}
+        """Those that have not come to their ends, and the context that each has to itself."""
         self._children: list[SupervisedChild] = []
         self._look_at = 0.0
         """When all are let go on again, whether or not something is known to have come."""
@@ -97,10 +99,11 @@ class IsolatingRunner(Forking):
 
     def _go_on(self, attempt: IsolatedAttempt) -> None:
         """Let an attempt do what it can do now."""
-        self._going[attempt] = None
-        before = current.running.set(attempt.job)
+        if attempt not in self._going:
+            self._going[attempt] = contextvars.copy_context()
+            self._going[attempt].run(current.running.set, attempt.job)
         try:
-            attempt.until = next(attempt.life)
+            attempt.until = self._going[attempt].run(next, attempt.life)
             self.signals.arm(attempt.until)
         except StopIteration:
             del self._going[attempt]
@@ -108,8 +111,6 @@ class IsolatingRunner(Forking):
             self.let_go(attempt.job)
             attempt.seconds = time.monotonic() - attempt.began
             self.ended.append(attempt)
-        finally:
-            current.running.reset(before)
 
     def _end(self, job: ReservedJob, error: Interruption) -> None:
         attempt = self.running.get(job)
