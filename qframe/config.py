@@ -84,6 +84,8 @@ class DatabaseSettings(ConnectionSettings):
     power loss as well. On PostgreSQL a start or an end of a job waits for the disk where it is
     `full`; a dispatch does as the server is set.
     `busy_timeout` is how many seconds a call waits for SQLite's write lock.
+    `pool_size` is how many connections to a server the threads of one process share, besides those
+    of a worker itself; `pool_timeout` is how many seconds a call waits for one of them.
     `schema` is PostgreSQL's schema that the tables are in, or another database of MariaDB's server;
     without it they are where the connection's own search finds them.
     `listen` is how idle workers are woken on PostgreSQL: by LISTEN and NOTIFY, where no pooler is
@@ -102,6 +104,8 @@ class DatabaseSettings(ConnectionSettings):
     outbox_table: _TableName = "qframe_outbox"
     synchronous: Literal["normal", "full", "extra"] = "normal"
     busy_timeout: _Wait = 10
+    pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
+    pool_timeout: _Wait = 30
     listen: Literal["auto"] | bool = "auto"
 
     @model_validator(mode="after")

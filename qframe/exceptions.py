@@ -80,6 +80,10 @@ class BackendUnusable(BackendUnavailable, ConfigurationError):
     """The backend cannot be used as it is configured; trying again is of no use."""
 
 
+class TransactionUndone(BackendUnavailable):
+    """The database undid the transaction for the sake of another; it may be begun again."""
+
+
 class Unsupported(QframeError):
     """The backend cannot do this; its `capabilities` say so."""
 

@@ -396,7 +396,11 @@ class Backend(ABC):
         return []
 
     def close(self) -> None:  # noqa: B027 (there may be nothing to close)
-        """Close this thread's connections; the next call opens others."""
+        """Close this thread's connections, and those nobody uses; the next call opens others."""
+
+    def leave(self) -> None:
+        """Close what this thread alone has, which is about to end."""
+        self.close()
 
 
 def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:

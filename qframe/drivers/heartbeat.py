@@ -131,6 +131,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         sockets.limit_waits(self.longest)
+        # What renews leases waits for no job's thread; what only counts pushes may.
+        sockets.keep_connections(keeps=not self.ends_without_beats)
         while not self._over:
             self.beat()
             if self._is_needless():

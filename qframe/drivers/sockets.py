@@ -19,9 +19,20 @@ class _Thread(threading.local):
     """What holds for the connections that one thread opens."""
 
     longest = math.inf
+    keeps = False
 
 
 _thread = _Thread()
+
+
+def keep_connections(*, keeps: bool = True) -> None:
+    """Let this thread keep a connection of its own where others share some: it is a worker's."""
+    _thread.keeps = keeps
+
+
+def keeps_connections() -> bool:
+    """Whether this thread keeps its connections between two calls."""
+    return _thread.keeps
 
 
 def limit_waits(seconds: float) -> None:

@@ -121,7 +121,7 @@ class Pushes:
                 return
         heart.drop(beat)
         if heart.ends_without_beats:
-            self._metrics.store.backend.close()
+            self._metrics.store.backend.leave()
 
 
 def write_all() -> None:

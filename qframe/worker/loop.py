@@ -13,7 +13,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Result, Step
-from qframe.drivers import heartbeat
+from qframe.drivers import heartbeat, sockets
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
     BackendUnavailable,
@@ -140,6 +140,7 @@ class Loop:
 
     def run(self) -> StopReason:
         """Work, and say why it stopped."""
+        sockets.keep_connections()
         self._beats.add(presence.EVERY, self._presence.beat, first=0)
         events.fire(events.WorkerStarting, self.connection.name, self._given)
         while True:
@@ -165,6 +166,7 @@ class Loop:
         self._let_go()
         self.runner.close()
         heartbeat.use(None)
+        sockets.keep_connections(keeps=False)
         self._beats.end(self._presence.leave, presence.PARTING)
 
     def _let_go(self) -> None:

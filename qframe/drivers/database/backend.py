@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import select
 
@@ -30,7 +31,7 @@ from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.database import direct
 from qframe.drivers.database.apply import Tables
 from qframe.drivers.database.checks import health
-from qframe.drivers.database.connection import Database
+from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.errors import ConnectionLost
 from qframe.drivers.database.listen import Notifier
@@ -41,6 +42,8 @@ from qframe.drivers.database.told import ToldStart, can_be_told
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 from qframe.exceptions import BackendUnavailable
+
+T = TypeVar("T")
 
 
 class DatabaseBackend(Backend):
@@ -80,11 +83,13 @@ class DatabaseBackend(Backend):
     def standing(self, reservation: Reservation) -> Standing:
         if not isinstance(reservation, DatabaseJob):
             raise TypeError(f"{reservation!r} is not of this backend")
-        with self.database.session() as session:
-            if not session.begin_at_once():
-                return Standing.LOCKED
-            found = self._tables.messages.standing(session, reservation)
-            session.commit()
+        return self._ask(lambda session: self._standing(session, reservation))
+
+    def _standing(self, session: Session, reservation: DatabaseJob) -> Standing:
+        if not session.begin_at_once():
+            return Standing.LOCKED
+        found = self._tables.messages.standing(session, reservation)
+        session.commit()
         return found
 
     def outbox(self) -> Outbox:
@@ -110,6 +115,8 @@ class DatabaseBackend(Backend):
             return heard(self.apply(*steps))
         try:
             with self.database.session() as session:
+                if not session.is_whole:
+                    raise ConnectionLost("the connection is another one")
                 session.lazy = True
                 starting = self._tables.messages.starting
                 session.tell(told, *starting(session, told.job, told.start, told.done))
@@ -161,18 +168,27 @@ class DatabaseBackend(Backend):
 
     def adopt(self, fence: bytes) -> Reservation | None:
         row, token = fence.decode().split(" ", 1)
-        with self.database.session() as session:
-            return self._tables.messages.adopt(session, int(row), token)
+        return self._ask(lambda session: self._tables.messages.adopt(session, int(row), token))
+
+    def _ask(self, question: Callable[[Session], T]) -> T:
+        """Ask what changes nothing: once more, where the connection had ended."""
+        if not self.database.commits:
+            with self.database.session() as session:
+                return question(session)
+        try:
+            with self.database.session() as session:
+                return question(session)
+        except ConnectionLost:
+            with self.database.session() as session:
+                return question(session)
 
     # -- messages that wait -----------------------------------------------------------------------
 
     def sizes(self, queue: str) -> Sizes:
-        with self.database.session() as session:
-            return self._tables.messages.sizes(session, queue)
+        return self._ask(lambda session: self._tables.messages.sizes(session, queue))
 
     def queues(self) -> list[str]:
-        with self.database.session() as session:
-            return self._tables.messages.queues(session)
+        return self._ask(self._tables.messages.queues)
 
     def purge(self, queue: str) -> int:
         return insisting(lambda: self._purge(queue))
@@ -196,24 +212,23 @@ class DatabaseBackend(Backend):
     def search(
         self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
     ) -> list[Found]:
-        with self.database.session() as session:
-            return self._tables.messages.search(session, queue, text, limit, within)
+        return self._ask(
+            lambda session: self._tables.messages.search(session, queue, text, limit, within)
+        )
 
     def spans(self, queue: str) -> list[Span]:
-        with self.database.session() as session:
-            return self._tables.messages.spans(session)
+        return self._ask(self._tables.messages.spans)
 
     def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        with self.database.session() as session:
-            return self._tables.messages.peek(session, within, limit)
+        return self._ask(lambda session: self._tables.messages.peek(session, within, limit))
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
-        with self.database.session() as session:
-            return self._tables.messages.browse(session, queue, place, limit, after)
+        return self._ask(
+            lambda session: self._tables.messages.browse(session, queue, place, limit, after)
+        )
 
     def notes_of(self, found: Found) -> bytes:
-        with self.database.session() as session:
-            return self._tables.messages.notes(session, found.handle)
+        return self._ask(lambda session: self._tables.messages.notes(session, found.handle))
 
     def take(self, found: Found) -> Reservation | None:
         return insisting(lambda: self._take(found))
@@ -229,32 +244,30 @@ class DatabaseBackend(Backend):
     # -- facts ------------------------------------------------------------------------------------
 
     def read(self, *keys: str) -> list[str | None]:
-        with self.database.session() as session:
-            return self._tables.facts.values(session, keys)
+        return self._ask(lambda session: self._tables.facts.values(session, keys))
 
     def scan(
         self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
     ) -> list[tuple[str, str]]:
-        with self.database.session() as session:
-            return self._tables.facts.scan(session, prefix, limit, after, last_first=last_first)
+        return self._ask(
+            lambda session: self._tables.facts.scan(
+                session, prefix, limit, after, last_first=last_first
+            )
+        )
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
-        with self.database.session() as session:
-            return self._tables.latches.read(session, key, labels)
+        return self._ask(lambda session: self._tables.latches.read(session, key, labels))
 
     def find_failed(self, uuid: str) -> FailedJob | None:
-        with self.database.session() as session:
-            return self._tables.failed.find(session, uuid)
+        return self._ask(lambda session: self._tables.failed.find(session, uuid))
 
     def list_failed(
         self, limit: int = 100, after: str | None = None, queue: str | None = None
     ) -> list[FailedJob]:
-        with self.database.session() as session:
-            return self._tables.failed.page(session, limit, after, queue)
+        return self._ask(lambda session: self._tables.failed.page(session, limit, after, queue))
 
     def count_failed(self) -> int:
-        with self.database.session() as session:
-            return self._tables.failed.count(session)
+        return self._ask(self._tables.failed.count)
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -283,9 +296,13 @@ class DatabaseBackend(Backend):
     def tables(self) -> list[str]:
         return [table.name for table in self.database.schema.tables]
 
-    def close(self) -> None:
+    def leave(self) -> None:
         session = self.database.session()
         if session.is_open:
             with suppress(BackendUnavailable), session:
                 pass  # so that the last answer is heard
             session.close()
+
+    def close(self) -> None:
+        self.leave()
+        self.database.pool.close()

@@ -1,13 +1,11 @@
-"""The database, and its sessions: a connection per thread, entered for each call."""
+"""The database, and its sessions: one per thread, with a connection for each call."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -36,10 +34,13 @@ from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.engine import check_version, database_url, make_engine, shown
 from qframe.drivers.database.errors import translated
 from qframe.drivers.database.fork import sessions
+from qframe.drivers.database.link import Link, inherited
 from qframe.drivers.database.migrate import migrate
+from qframe.drivers.database.pool import Pool
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
 from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import keeps_connections
 from qframe.jobs import project
 
 log = logging.getLogger("qframe")
@@ -50,14 +51,12 @@ _LAZY = "SET LOCAL synchronous_commit = off"
 _sessions = itertools.count()
 _LONG = 500_000
 """Characters after which a statement of many rows ends; a packet may have 16 MB by default."""
-_PREPARED_AFTER = 5
-"""So often psycopg has a statement planned before it is prepared; its own default."""
 _STEP_BACK = 1_000_000
 """Microseconds the clock may seem to go back; more, and it was set."""
 
 
 if TYPE_CHECKING:
-    from qframe.drivers.database.line import Line, Told
+    from qframe.drivers.database.line import Told
 
 
 class Database:
@@ -83,6 +82,7 @@ class Database:
         self.is_given = Path(make_url(settings.url).database or "").is_absolute()
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        self.pool = Pool(self._connect, settings.pool_size, settings.pool_timeout, shown(self.url))
         self._thread = _Thread(self)
         self._own_opening = forks.lock()
         self._ready = False
@@ -167,13 +167,29 @@ class Database:
 
     # -- opening and closing ----------------------------------------------------------------------
 
-    def open(self, session: Session) -> Connection:
-        """Open a connection; the first one to SQLite makes the tables."""
-        with forks.undisturbed(asks=True), self._opening():
-            is_new = self.is_sqlite and self.file() is None
+    def _connect(self) -> Link:
+        """Open a connection to a server."""
+        try:
+            with forks.undisturbed(asks=True), self._opening():
+                connection = self.engine.connect()
+            try:
+                link = Link(connection)
+                if self.is_psycopg:
+                    link.find_pooler(trusted=self.pools_sessions)
+            except BaseException:
+                connection.close()
+                raise
+        except self.errors as error:
+            raise translated(error, shown(self.url)) from error
+        return link
+
+    def open_file(self, session: Session) -> Link:
+        """Open the SQLite file; the first time it makes the tables."""
+        with forks.undisturbed(asks=True), sessions.opening:
+            is_new = self.file() is None
             connection = self.engine.connect()
             try:
-                if self.is_sqlite and not self._ready:
+                if not self._ready:
                     check_version(self.engine)
                     migrate(connection, self.schema)
                     self._ready = True
@@ -182,9 +198,8 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            if self.is_sqlite:
-                sessions.add(session)
-        return connection
+            sessions.add(session)
+        return Link(connection)
 
     def _tell_of_new_file(self) -> None:
         """Say where a new database is: loudly where nothing but the working directory says so."""
@@ -248,9 +263,11 @@ class Mark:
 
 
 class Session:
-    """One thread's connection, a context for each call. What a call does not commit is undone.
+    """What one thread says to the database, a context for each call.
 
-    What goes wrong between the connection and the database leaves it translated.
+    What a call does not commit is undone. What goes wrong between the connection and the database
+    leaves it translated. On a server it has a connection of the pool for the length of a call, or
+    one it keeps: a worker's own threads, who listens, and who has told what was not answered.
     """
 
     lazy = False
@@ -261,16 +278,17 @@ class Session:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._guard = guarded()
-        self._connection: Connection | None = None
-        self._line: Line | None = None
+        self._link: Link | None = None
         self._told: Told | None = None
-        self._uses: Counter[Statement] = Counter()
         self.mark = Mark()
         self.is_whole = False
-        """Whether it is one session of PostgreSQL, with what is prepared or listened to in it.
-
-        Known for psycopg alone, which is what prepares and listens.
-        """
+        """Whether its connection, or else its last one, is `Link.is_whole`."""
+        self.listens = False
+        """Whether it keeps its connection, to be told of messages."""
+        self._keeps = False
+        self._is_worn = False
+        """Whether its connection has settings that are not for others."""
+        self._depth = 0
         self._pid = 0
         self._now = 0
         self._pinned: int | None = None
@@ -280,10 +298,15 @@ class Session:
         # Held in every call: a fork waits for it.
         self.lock = forks.rlock()
 
+    def __del__(self) -> None:
+        """Close what a thread that has ended has kept."""
+        if self._link is not None and self._pid == process.pid():
+            self.close()
+
     @property
     def is_open(self) -> bool:
         """Whether it has a connection, of this process."""
-        return self._pid == process.pid()
+        return self._link is not None and self._pid == process.pid()
 
     # -- calls and transactions -------------------------------------------------------------------
 
@@ -291,13 +314,20 @@ class Session:
         self._guard.__enter__()
         try:
             if self._pid != process.pid():
-                self._open()
+                self._begin_in_process()
             if self._told is not None:
                 self._hear(self._told)
+            link = self._link
+            if link is None:
+                self._open()
+            elif link.is_stale and not self._depth and link.is_gone():
+                self.close()
+                self._open()
             self.lock.acquire()
         except BaseException as error:
             self._leave(error)
             raise
+        self._depth += 1
         self._now, self._pinned = 0, None
         self.lazy = False
         return self
@@ -305,20 +335,38 @@ class Session:
     def __exit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        link = self._link
         try:
             if error is not None and self.in_transaction:
                 self._roll_back()
         finally:
+            self._depth -= 1
             self.lock.release()
-            self._leave(error)
+            self._leave(error, link)
 
-    def _leave(self, error: BaseException | None) -> None:
-        known = error if isinstance(error, self._database.errors) else None
-        if known is not None and not self._database.is_sqlite:
-            self.close()
+    def _leave(self, error: BaseException | None, used: Link | None = None) -> None:
+        """End a call; it has `used` this connection, which may be closed by now."""
+        if error is not None and isinstance(error, self._database.errors):
+            raised = self._translated(error, used)
+            self._guard.__exit__()
+            raise raised from error
+        link = self._link
+        if link is not None and not (self._depth or self._database.is_sqlite):
+            if self._is_worn or not (error is None or isinstance(error, Exception)):
+                self.close()
+            elif self._keeps or self.listens or self._told is not None:
+                link.spoke = time.monotonic()
+            else:
+                self._link = None
+                self._database.pool.give(link)
         self._guard.__exit__()
-        if known is not None:
-            raise translated(known, shown(self._database.url)) from known
+
+    def _translated(self, error: BaseException, used: Link | None) -> Exception:
+        ended_by = None if used is None else used.ended_by
+        raised = translated(error, shown(self._database.url), ended_by)
+        if not self._database.is_sqlite:
+            self.close()
+        return raised
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -352,6 +400,7 @@ class Session:
             self.cursor.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
         else:
             self.cursor.execute(f"SET innodb_lock_wait_timeout = {seconds}")
+            self._is_worn = True
 
     def spoil(self) -> None:
         """See to it that the transaction cannot be committed, where that is possible."""
@@ -380,17 +429,13 @@ class Session:
 
         It is for those that are run again and again.
         """
-        if not (self.is_whole and self._is_usual(statement)):
+        link = self._link
+        if link is None or not (link.is_whole and link.is_usual(statement)):
             self.cursor.execute(statement.sql, values)
             return int(self.cursor.rowcount)
-        line = self._prepared_line()
+        line = link.line()
         line.send(statement, values)
         return line.changed()
-
-    def _is_usual(self, statement: Statement) -> bool:
-        """Whether this connection has run it often enough to have it prepared."""
-        self._uses[statement] += 1
-        return self._uses[statement] > _PREPARED_AFTER
 
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
         """Run a statement once per row; on MariaDB many rows are inserted by one.
@@ -448,24 +493,17 @@ class Session:
     # -- what nobody waits for --------------------------------------------------------------------
 
     def tell(self, told: Told, statement: Statement, values: Mapping[str, Any]) -> None:
-        """Send what is heard before the next use; PostgreSQL only."""
-        self._prepared_line().send(statement, values)
+        """Send what is heard before the next use; where the connection is whole."""
+        assert self._link is not None  # noqa: S101 (in a call)
+        self._link.line().send(statement, values)
         self._told = told
-
-    def _prepared_line(self) -> Line:
-        if self._line is None:
-            with forks.undisturbed():
-                from qframe.drivers.database.line import Line  # noqa: PLC0415 (imports PostgreSQL's client)
-
-            self._line = Line(self.cursor.connection)
-        return self._line
 
     def _hear(self, told: Told) -> None:
         """Hear the answer, or say it again on another connection."""
         self._told = None
-        if self._line is not None:
+        if self._link is not None:
             try:
-                answer = self._line.answer()
+                answer = self._link.line().answer()
             except self._database.errors:
                 self.close()
             else:
@@ -480,41 +518,37 @@ class Session:
     # -- its connection ---------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._connection is not None:
-            # Forked: the connection is the parent's, and closing it here would end it there.
-            _inherited.append(self._connection)
-            self._connection = self._line = self._told = None
-        if not self.mark.key.startswith(process.token()):
-            self.mark = Mark()  # the other is the parent's
-        self._uses.clear()
-        self._connection = self._database.open(self)
-        driver: Any = self._connection.connection.driver_connection
-        self.cursor = driver.cursor()
-        self.file = self._database.file()
-        self.is_whole = False
-        if self._database.is_psycopg:
-            self._find_pooler(driver)
+        """Have a connection: one to keep, or one of the pool."""
+        database = self._database
+        self._keeps = database.is_sqlite or keeps_connections()
+        if database.is_sqlite:
+            link = database.open_file(self)
+            self.file = database.file()
+        else:
+            link = database.pool.keep() if self._keeps else database.pool.take()
+        self._link, self._pid = link, process.pid()
+        self.cursor, self.is_whole = link.cursor, link.is_whole
+
+    def _begin_in_process(self) -> None:
+        """Leave what is the parent's: a connection closed here would end there."""
+        if self._link is not None:
+            inherited.append(self._link)
+        self._link = self._told = None
+        self.listens = False
         self._pid = process.pid()
-
-    def _find_pooler(self, driver: Any) -> None:  # noqa: ANN401 (psycopg's connection)
-        """Find out whether what is prepared or listened to is there for the next statement.
-
-        A pooler in transaction mode takes either, and loses it: the next transaction may be on
-        another session. It gives its clients a process id of its own making.
-        """
-        self.cursor.execute("SELECT pg_backend_pid()")
-        is_server = self.cursor.fetchone()[0] == driver.info.backend_pid
-        self.is_whole = is_server or self._database.pools_sessions
-        if self.is_whole:
-            driver.prepare_threshold = _PREPARED_AFTER
+        if not self.mark.key.startswith(process.token()):
+            self.mark = Mark()
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
-        connection, self._connection, self._pid = self._connection, None, 0
-        self._line = None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.close()
+        """Close the connection; the next call has another."""
+        link, self._link = self._link, None
+        self.listens = self._is_worn = False
+        if link is None:
+            return
+        if self._database.is_sqlite:
+            link.close()
+        else:
+            self._database.pool.drop(link, kept=self._keeps)
 
 
 class _Thread(threading.local):
@@ -522,7 +556,3 @@ class _Thread(threading.local):
 
     def __init__(self, database: Database) -> None:
         self.session = Session(database)
-
-
-_inherited: list[Connection] = []
-"""Connections of a parent process, kept so that they are never closed."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sqlalchemy.exc import DBAPIError
 
-from qframe.exceptions import BackendUnavailable, BackendUnusable
+from qframe.exceptions import BackendUnavailable, BackendUnusable, TransactionUndone
 from qframe.payload.text import one_line
 
 
-class TryAgain(BackendUnavailable):
+class TryAgain(TransactionUndone):
     """The database has undone a transaction for the sake of another."""
 
 
 class ConnectionLost(BackendUnavailable):
     """The connection ended in the middle: what was said may have been done."""
+
+
+class NoConnectionLeft(BackendUnavailable):
+    """No further connection can be had for now: the server's or this process's are all in use."""
 
 
 _NO_TABLE = "has no table {name}: run `qframe migrate`"
@@ -65,10 +69,6 @@ _HOPELESS: Mapping[object, str] = {
 _PASSING: Mapping[object, str] = {
     "55P03": _IN_USE,
     1205: _IN_USE,  # it has waited for its lock a long time: to try at once again does not help
-    "53300": _NO_SLOT,
-    1040: _NO_SLOT,
-    1203: _NO_SLOT,
-    1226: _NO_SLOT,
     "25006": _READ_ONLY,
     1290: _READ_ONLY,
     1836: _READ_ONLY,
@@ -79,21 +79,26 @@ _PASSING: Mapping[object, str] = {
     1969: _TOO_SLOW,
     "database or disk is full": "cannot be written: the disk is full",
     "database is locked": "is locked: another program has held it longer than busy_timeout",
-    "too many clients already": _NO_SLOT,
-    "remaining connection slots": _NO_SLOT,
     "the database system is": _SHUTTING_DOWN,
 }
 """By PostgreSQL's codes, MariaDB's numbers, and what the text of an error holds elsewhere."""
-_LOST: Mapping[object, str] = {
+_NO_MORE: Mapping[object, str] = dict.fromkeys(
+    (
+        "53300", 1040, 1203, 1226, "too many clients already", "remaining connection slots",
+        "too many connections for", "no more connections allowed",
+    ),
+    _NO_SLOT,
+)  # fmt: skip
+_WHY_ENDED: Mapping[object, str] = {
     **dict.fromkeys(("57P01", "57P02", "57P03", 1053), _SHUTTING_DOWN),
-    "25P03": _TOO_SLOW,
-    **dict.fromkeys(("08000", "08001", "08003", "08006", 2006, 2013, 2014, 2055, 0), _SILENT),
+    **dict.fromkeys(("25P03", "57P05"), _TOO_SLOW),
 }
+"""Words for what ended a connection. Whether it has ended, its driver says."""
 _KINDS: tuple[tuple[Mapping[object, str], type[BackendUnavailable]], ...] = (
     (_CONFLICTS, TryAgain),
     (_HOPELESS, BackendUnusable),
+    (_NO_MORE, NoConnectionLeft),
     (_PASSING, BackendUnavailable),
-    (_LOST, ConnectionLost),
 )
 _MISSING = {
     re.compile(r'database "[^"]*" does not exist'): _NO_DATABASE,
@@ -102,10 +107,15 @@ _MISSING = {
 _NAMED = re.compile(r"""["']([^"']+)["']|column ([\w.]+)""")
 
 
-def translated(error: BaseException, database: str) -> Exception:
+def translated(
+    error: BaseException,
+    database: str,
+    ended_by: Callable[[BaseException], bool] | None = None,
+) -> Exception:
     """Give the error to raise instead; `database` is how it is shown.
 
-    A `DataError` is about what the caller gave: too long, or a NUL where the server takes none.
+    `ended_by` tells whether the connection ended with an error, where there was one. A `DataError`
+    is about what the caller gave: too long, or a NUL where the server takes none.
     """
     cause = _cause(error)
     code = _code(cause)
@@ -115,6 +125,8 @@ def translated(error: BaseException, database: str) -> Exception:
             return raised(_told(database, meanings[code], text))
     if any(kind.__name__ == "DataError" for kind in type(cause).__mro__):
         return ValueError(f"the database {database} cannot hold this: {text}")
+    if ended_by is not None and ended_by(error):
+        return ConnectionLost(_told(database, _WHY_ENDED.get(code, _SILENT), text))
     for meanings, raised in _KINDS:
         for sign, meaning in meanings.items():
             if isinstance(sign, str) and " " in sign and sign in text:
@@ -124,7 +136,8 @@ def translated(error: BaseException, database: str) -> Exception:
             return BackendUnusable(_told(database, meaning, text))
     # Clients that notice it by themselves have no code for it.
     lost = code is None and _is_operational(cause)
-    return (ConnectionLost if lost else BackendUnavailable)(_told(database, _SILENT, text))
+    meaning = _WHY_ENDED.get(code, _SILENT)
+    return (ConnectionLost if lost else BackendUnavailable)(_told(database, meaning, text))
 
 
 def _is_operational(error: BaseException) -> bool:

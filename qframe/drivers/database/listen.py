@@ -125,6 +125,7 @@ class Listener:
             here.queues.clear()
             session.cursor.execute(f"LISTEN {self._channel}")
             here.listens, here.since = True, time.monotonic()
+            session.listens = True
         descriptor: int = connection.pgconn.socket
         return descriptor
 
@@ -153,3 +154,4 @@ class Listener:
         with contextlib.suppress(BackendUnavailable), session:
             if session.cursor.connection is here.connection:
                 session.cursor.execute(f"UNLISTEN {self._channel}")
+                session.listens = False

@@ -118,6 +118,7 @@ class DatabaseOutbox(Outbox):
         session = self.database.session()
         if session.is_open:
             session.close()
+        self.database.pool.close()
 
 
 class _Statements:

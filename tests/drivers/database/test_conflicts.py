@@ -15,7 +15,12 @@ import sqlalchemy as sa
 from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, LOST, Push, Set, Step
 from qframe.drivers.database.backend import DatabaseBackend
-from qframe.drivers.database.errors import ConnectionLost, TryAgain, translated
+from qframe.drivers.database.errors import (
+    ConnectionLost,
+    NoConnectionLeft,
+    TryAgain,
+    translated,
+)
 from qframe.drivers.database.messages import Messages
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.support.postgres_server import PostgresServer
@@ -147,9 +152,8 @@ def _postgres(code: str) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (_postgres("57P01"), ConnectionLost, "shutting down"),
-        (_postgres("53300"), BackendUnavailable, "no connection left"),
-        (_mysql(1040), BackendUnavailable, "no connection left"),
+        (_postgres("53300"), NoConnectionLeft, "no connection left"),
+        (_mysql(1040), NoConnectionLeft, "no connection left"),
         (_postgres("25006"), BackendUnavailable, "takes no writes"),
         (_mysql(1290), BackendUnavailable, "takes no writes"),
         (_postgres("53100"), BackendUnavailable, "disk is full"),
@@ -160,7 +164,6 @@ def _postgres(code: str) -> BaseException:
         (_mysql(1142), BackendUnusable, "does not let its user"),
         (_postgres("42P01"), BackendUnusable, "qframe migrate"),
         (_mysql(1146), BackendUnusable, "no table words: run `qframe migrate`"),
-        (_mysql(2013), ConnectionLost, "does not answer"),
     ],
     ids=str,
 )
@@ -170,6 +173,26 @@ def test_errors_are_known_by_their_codes(
     told = translated(error, "here")
     assert type(told) is kind
     assert words in str(told)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (_postgres("57P01"), "shutting down"),
+        (_postgres("57P05"), "time limit"),
+        (_postgres("08P01"), "does not answer"),
+        (_mysql(2013), "does not answer"),
+        (_mysql(9999), "does not answer"),
+    ],
+    ids=str,
+)
+def test_whatever_the_code_the_driver_says_whether_the_connection_ended(
+    error: BaseException, words: str
+) -> None:
+    told = translated(error, "here", lambda _: True)
+    assert type(told) is ConnectionLost
+    assert words in str(told)
+    assert type(translated(error, "here", lambda _: False)) is BackendUnavailable
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,231 @@
+"""Pool: the connections to one database that the threads of this process share.
+
+A thread has one for the length of a call. Given back, it is the next that is taken, so a program
+with one thread uses one connection, with what is prepared on it. Threads that are to wait for
+nobody, those of a worker itself, keep one each beside the pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from qframe import forks
+from qframe.drivers import heartbeat
+from qframe.drivers.database.errors import NoConnectionLeft
+from qframe.drivers.database.link import Link, inherited
+from qframe.drivers.sockets import limited
+
+_IDLE = 60.0
+"""Seconds after which a connection is closed that nobody used, all but one."""
+_TRIMS = 15.0
+"""Seconds between two looks for such."""
+_REFUSED = 1.0
+"""Seconds for which no further one is asked of a server that had none left."""
+
+
+class _Waiter:
+    """A thread that waits its turn: for a connection, or to open one."""
+
+    __slots__ = ("link", "ready")
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.ready = threading.Lock()
+        self.ready.acquire()
+
+
+class Pool:
+    """At most `size` connections, of which one is waited for `timeout` seconds at most.
+
+    `connect` opens one; `shown` names the database. Who waits longest is served first.
+    """
+
+    def __init__(self, connect: Callable[[], Link], size: int, timeout: float, shown: str) -> None:
+        self._connect = connect
+        self._size = size
+        self._timeout = timeout
+        self._shown = shown
+        self._begin()
+        forks.in_child_of(self, Pool.begin_in_child)
+
+    def _begin(self) -> None:
+        self._lock = forks.lock()
+        self._idle: deque[Link] = deque()
+        """Those nobody uses, the one given back last at the right."""
+        self._waiters: deque[_Waiter] = deque()
+        self._open = 0
+        """How many there are, or are being opened, besides those that are kept."""
+        self._refused_until = 0.0
+        self._all: set[Link] = set()
+        """All of this process, so that no fork closes those of its parent."""
+        self._trimmed_by: heartbeat.Heartbeat | None = None
+
+    def take(self) -> Link:
+        """Give a connection; raises `NoConnectionLeft`, or what opening one raises."""
+        while True:
+            link = self._taken()
+            if not (link.is_stale and link.is_gone()):
+                return link
+            self.drop(link)
+
+    def keep(self) -> Link:
+        """Give a connection that is not of the pool's number, to be dropped, never given back."""
+        if not self._idle:
+            try:
+                return self._opened()
+            except NoConnectionLeft:
+                if not self._open:
+                    raise
+        link = self.take()
+        self._left()
+        return link
+
+    def give(self, link: Link) -> None:
+        """Take a connection back, out of a transaction."""
+        if link not in self._all:
+            return  # the parent's: this process was forked in the call
+        link.spoke = time.monotonic()
+        self._idle.append(link)
+        if self._waiters:
+            self._serve()
+        elif len(self._idle) > 1 and (self._trimmed_by is None or self._trimmed_by.is_over):
+            self._trim_now_and_then()
+
+    def drop(self, link: Link, *, kept: bool = False) -> None:
+        """Close a connection; of those that are `kept`, or not."""
+        self._all.discard(link)
+        link.close()
+        if not kept:
+            self._left()
+
+    def close(self) -> None:
+        """Close those that nobody uses."""
+        self._close_idle(0.0, spared=0)
+
+    # -- waiting and opening ----------------------------------------------------------------------
+
+    def _taken(self) -> Link:
+        if not self._waiters:
+            with contextlib.suppress(IndexError):
+                return self._idle.pop()
+        deadline = time.monotonic() + limited(self._timeout)
+        while True:
+            waiter = self._begin_waiting()
+            if waiter is not None:
+                if self._idle:
+                    self._serve()  # given back before this one was seen to wait
+                self._wait(waiter, deadline)
+                if waiter.link is not None:
+                    return waiter.link
+            try:
+                return self._opened()
+            except NoConnectionLeft:
+                self._refused_until = time.monotonic() + _REFUSED
+                if not self._left() or time.monotonic() >= deadline:
+                    raise
+            except BaseException:
+                self._left()
+                raise
+
+    def _begin_waiting(self) -> _Waiter | None:
+        """Wait behind others; None where there is room for one more, which is counted."""
+        with self._lock:
+            if self._open < self._size and not (self._waiters or self._is_refused()):
+                self._open += 1
+                return None
+            waiter = _Waiter()
+            self._waiters.append(waiter)
+            return waiter
+
+    def _wait(self, waiter: _Waiter, deadline: float) -> None:
+        if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
+        with self._lock:
+            if waiter not in self._waiters:
+                return  # served in this moment
+            self._waiters.remove(waiter)
+            used = self._open
+        raise NoConnectionLeft(
+            f"the database {self._shown}: no connection was free within "
+            f"{limited(self._timeout):g} s, all {used} of this process are in use (pool_size)"
+        )
+
+    def _serve(self) -> None:
+        """Hand what is idle to those who wait."""
+        with self._lock:
+            while self._waiters and self._idle:
+                try:
+                    link = self._idle.pop()
+                except IndexError:  # taken by a thread that came at this moment
+                    return
+                self._hand_on(link)
+
+    def _hand_on(self, link: Link | None) -> None:
+        waiter = self._waiters.popleft()
+        waiter.link = link
+        waiter.ready.release()
+
+    def _is_refused(self) -> bool:
+        """Whether the server had none left a moment ago, and those there are do."""
+        return bool(self._open) and time.monotonic() < self._refused_until
+
+    def _left(self) -> int:
+        """Count one less; who waits may open another instead. Gives how many are left."""
+        with self._lock:
+            self._open -= 1
+            others = self._open
+            if self._waiters and self._open < self._size and not self._is_refused():
+                self._open += 1
+                self._hand_on(None)
+            return others
+
+    def _opened(self) -> Link:
+        link = self._connect()
+        self._all.add(link)
+        return link
+
+    # -- what is idle -----------------------------------------------------------------------------
+
+    def _close_idle(self, seconds: float, *, spared: int) -> None:
+        """Close those nobody used for so long, the longest first."""
+        while len(self._idle) > spared:
+            try:
+                link = self._idle.popleft()
+            except IndexError:
+                return
+            if time.monotonic() - link.spoke < seconds:
+                self._idle.appendleft(link)
+                return
+            self.drop(link)
+
+    def _trim_now_and_then(self) -> None:
+        heart = self._trimmed_by = heartbeat.current()
+        here = weakref.ref(self)
+
+        def trim() -> None:
+            pool = here()
+            if pool is None or pool.is_trimmed():
+                heart.drop(beat)
+
+        try:
+            beat = heart.add(_TRIMS, trim)
+        except RuntimeError:  # no thread can be had: the next who gives one back tries again
+            self._trimmed_by = None
+
+    def is_trimmed(self) -> bool:
+        """Close what was idle for long; whether that is all."""
+        self._close_idle(_IDLE, spared=1)
+        if len(self._idle) > 1:
+            return False
+        self._trimmed_by = None
+        return True
+
+    def begin_in_child(self) -> None:
+        """Begin anew in a forked process: what is open is its parent's."""
+        inherited.extend(self._all)
+        self._begin()
