@@ -43,12 +43,13 @@ from qframe.exceptions import (
     LeaseLost,
     NotCommitted,
     SettleError,
+    TransactionUndone,
     Unsupported,
 )
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.forks import cached_property
-from qframe.jobs import current
+from qframe.jobs import completing, current
 from qframe.payload import encryption, envelope, timing, tracebacks
 from qframe.payload.scheduled import named_run
 
@@ -93,6 +94,10 @@ class ReservedJob(Job):
     """What the start has written beside the message."""
     _completion: Plan | None = None
     """The step by which it was completed within a transaction."""
+    start_heard = False
+    """Whether its start was waited for, before its handler was called."""
+    began_too_early = False
+    """Whether a transaction could not complete it that is older than its start."""
     says_completing: Callable[[], bool] | None = None
     """Looks whether its own process has said that it completes it, if it runs in one."""
 
@@ -235,6 +240,7 @@ class ReservedJob(Job):
                 f"the connection {self.connection_name!r} cannot complete a job within a "
                 "transaction of a database: its jobs are elsewhere"
             )
+        completing.learn(envelope.job_name(self.payload))
         backend.hear()  # that its start was no longer in time, perhaps
         view = backend.within(transaction)
         if view is backend:
@@ -251,18 +257,31 @@ class ReservedJob(Job):
 
     def _complete_through(self, view: Backend) -> None:
         """Remove the job by this view of the backend."""
-        if not (self.is_completing or self.is_lost):  # the latter is found out once more
+        if self.is_completing:
+            self._check_completed(view)
+        elif not self.is_lost:  # which is found out once more
             self._check_open()
         before, self._state = self._state, _COMPLETING
         try:
             plan, result = self._last_step(view)
-        except BaseException:
+        except BaseException as error:
             self._state = before
+            if isinstance(error, TransactionUndone) and not self.start_heard:
+                self.began_too_early = True
             raise
         if result.lost:
             self._state = "lost"
             raise self._unsettleable()
         self._completion = plan
+
+    def _check_completed(self, view: Backend) -> None:
+        """Refuse to complete it again, unless the transaction of the last time was rolled back."""
+        standing = view.standing(self.reservation)
+        if standing in {Standing.GONE, Standing.LOCKED}:
+            raise JobAlreadySettled(
+                f"{self.name} {self.uuid} was already completed within a transaction that is open "
+                "or committed: complete a job once, or roll that back first"
+            )
 
     def _last_step(self, view: Backend) -> tuple[Plan, Result]:
         """Apply the step that ends the job well, read and written by this view."""
@@ -283,6 +302,7 @@ class ReservedJob(Job):
 
     def completing(self) -> None:
         """Hear, in the worker, that the process of the job completes it within a transaction."""
+        completing.learn(envelope.job_name(self.payload))
         self.context.backend.hear()
         with self._moving:
             if not self.is_completing:

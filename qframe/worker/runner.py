@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from qframe import events
 from qframe.connection import Connection
+from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Outcome as StepOutcome
 from qframe.contracts.step import Result
@@ -31,6 +32,7 @@ from qframe.exceptions import (
     InvalidArguments,
     InvalidPayload,
     JobCancelled,
+    JobGivenBack,
     JobInterrupted,
     JobTimedOut,
     NotCommitted,
@@ -39,7 +41,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import PATIENCE, ReservedJob
-from qframe.jobs import current, execution
+from qframe.jobs import completing, current, execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
 from qframe.jobs.tracing import active
@@ -243,7 +245,10 @@ class Runner:
         """Start a held job; false where it is no longer ours, or was given back to wait."""
         bounds = self.bounds_of(attempt)
         if not bounds:
-            return self.exchange.start(attempt.job)
+            started = self.exchange.start(attempt.job)
+            if completing.waits.get(attempt.name, True):
+                return started and self._heard_start(attempt)
+            return started
         for _ in range(_TRIES):
             if not self.admits(attempt, bounds):
                 return False
@@ -255,6 +260,22 @@ class Runner:
                 return False
         self.put_off(attempt.job, bounds[0])
         return False
+
+    def _heard_start(self, attempt: Attempt) -> bool:
+        """Wait for the answer to a start, where the job may be completed within a transaction."""
+        if self.sees_start(attempt):
+            with suppress(BackendUnavailable):  # said again with what comes next
+                self.connection.backend.hear()
+        return not attempt.job.is_lost
+
+    def sees_start(self, attempt: Attempt) -> bool:
+        """Whether the start of a job is to be there before its handler is called; notes that."""
+        found = (
+            completing.may_complete(attempt.name, attempt.job_class)
+            and Capability.WITHIN in self.connection.capabilities
+        )
+        attempt.job.start_heard = found
+        return found
 
     def bounds_of(self, attempt: Attempt) -> Sequence[Bound]:
         """Give the bounds over all workers that an attempt is to keep to."""
@@ -498,6 +519,10 @@ class Attempt:
             _end_fork(self.runner)
         if self.interrupts.fired is not None or self.job.is_completing:
             error = self._ended_by(error)
+        if error is not None and self.job.began_too_early:
+            error = JobGivenBack(
+                "its transaction was older than its start, which is waited for now"
+            )
         return Report(error, result)
 
     def _ended_by(self, error: BaseException | None) -> BaseException | None:

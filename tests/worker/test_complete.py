@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from qframe import Queueable, batch, chain, dispatch, events, job_status
 from qframe.connection import Connection
 from qframe.contracts.status import State
 from qframe.exceptions import InvalidTransaction, JobAlreadySettled
+from qframe.jobs import completing
 from qframe.testing import drain, run
 from tests.support.shop import Shop
 
@@ -179,6 +181,202 @@ def test_it_can_be_settled_otherwise_after_a_rollback_only_by_the_worker() -> No
     acts(settles)
     drain()
     assert rows() == ["a"]
+
+
+def test_twice_in_one_transaction_is_an_error_of_the_second_call(connection: Connection) -> None:
+    def says_it_twice(job: Acts) -> None:
+        with Session(engine()) as session:
+            insert(session, "once")
+            job.job.complete(within=session)
+            began = time.monotonic()
+            with pytest.raises(JobAlreadySettled, match="already completed within a transaction"):
+                job.job.complete(within=session)
+            assert time.monotonic() - began < 2
+            session.commit()
+
+    acts(says_it_twice)
+    drain()
+    assert rows() == ["once"]
+    assert connection.size() == 0
+
+
+def test_twice_and_not_caught_is_a_failure_like_any_other(
+    connection: Connection, processed: list[events.JobProcessed]
+) -> None:
+    def says_it_twice(job: Acts) -> None:
+        with Session(engine()) as session, session.begin():
+            insert(session, "undone")
+            job.job.complete(within=session)
+            job.job.complete(within=session)
+
+    acts(says_it_twice)
+    drain()
+    assert rows() == ["a"]
+    assert len(processed) == 1
+    assert connection.size() == 0
+
+
+def test_once_more_after_the_commit_and_beside_an_open_transaction() -> None:
+    def says_it_in_another(job: Acts) -> None:
+        with Session(engine()) as session, Session(engine()) as other:
+            insert(session, "done")
+            job.job.complete(within=session)
+            if shop().kind != "sqlite":  # which has one writer
+                with pytest.raises(JobAlreadySettled):
+                    job.job.complete(within=other)
+                other.rollback()
+            session.commit()
+            with pytest.raises(JobAlreadySettled):
+                job.job.complete(within=other)
+
+    acts(says_it_in_another)
+    drain()
+    assert rows() == ["done"]
+
+
+def test_after_a_savepoint_that_was_rolled_back(connection: Connection) -> None:
+    def tries_a_savepoint(job: Acts) -> None:
+        with Session(engine()) as session, session.begin():
+            insert(session, "kept")
+            with session.begin_nested() as savepoint:
+                job.job.complete(within=session)
+                savepoint.rollback()
+            job.job.complete(within=session)
+
+    acts(tries_a_savepoint)
+    drain()
+    assert rows() == ["kept"]
+    assert connection.size() == 0
+
+
+# -- snapshots that are older than the start ------------------------------------------------------
+
+LEVELS = ["REPEATABLE READ", "SERIALIZABLE"]
+
+
+class Snapshot(Queueable):
+    """Looks at the database first, and is done with a row at the end."""
+
+    tries: ClassVar[int | None] = 1
+
+    def handle(self) -> None:
+        with PLACE["engine"].connect() as connection:
+            connection.execute(text("SELECT count(*) FROM orders")).scalar()
+            PLACE["release"]()
+            connection.execute(text("INSERT INTO orders VALUES ('snapshot')"))
+            PLACE["finish"](self.job, connection)
+
+
+class SnapshotHere(Snapshot):
+    """Says itself that it is done."""
+
+    def handle(self) -> None:
+        with PLACE["engine"].connect() as connection:
+            connection.execute(text("SELECT count(*) FROM orders")).scalar()
+            PLACE["release"]()
+            connection.execute(text("INSERT INTO orders VALUES ('snapshot')"))
+            self.job.complete(within=connection)
+            connection.commit()
+
+
+def _finish(job: Any, connection: Any) -> None:
+    job.complete(within=connection)
+    connection.commit()
+
+
+@pytest.fixture
+def late_start(connection: Connection) -> Iterator[Engine]:
+    """Have each start wait for a lock of somebody's until its handler looks, or a moment."""
+    there = create_engine(shop().url, poolclass=NullPool)
+    over: list[threading.Event] = []
+    threads: list[threading.Thread] = []
+
+    def lock(_event: events.JobPopped) -> None:
+        if shop().kind == "sqlite":
+            return
+        locked, released = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with there.begin() as session:
+                session.execute(text("SELECT id FROM jobs FOR UPDATE"))
+                locked.set()
+                released.wait(0.3)
+
+        over.append(released)
+        threads.append(threading.Thread(target=hold))
+        threads[-1].start()
+        assert locked.wait(20)
+
+    def release() -> None:
+        for each in over:
+            each.set()
+
+    events.listen(events.JobPopped)(lock)
+    PLACE.update(release=release, finish=_finish)
+    completing.waits.clear()
+    yield there
+    release()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_start_is_there_before_a_handler_that_completes_begins(
+    connection: Connection,
+    late_start: Engine,
+    processed: list[events.JobProcessed],
+    level: str,
+) -> None:
+    given_back: list[events.JobGivenBack] = []
+    events.listen(events.JobGivenBack)(given_back.append)
+    PLACE["engine"] = late_start.execution_options(isolation_level=_level(level))
+    for _ in range(3):
+        dispatch(SnapshotHere()).send()
+    drain()
+    assert rows() == ["snapshot"] * 3
+    assert (len(processed), given_back) == (3, [])
+    assert connection.failed.page(9) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_job_that_completes_elsewhere_is_given_back_once_and_uncounted(
+    connection: Connection, late_start: Engine, level: str
+) -> None:
+    given_back: list[events.JobGivenBack] = []
+    events.listen(events.JobGivenBack)(given_back.append)
+    PLACE["engine"] = late_start.execution_options(isolation_level=_level(level))
+    for _ in range(3):
+        dispatch(Snapshot()).send()
+    drain()
+    assert rows() == ["snapshot"] * 3
+    assert len(given_back) == (1 if shop().kind == "postgresql" else 0)
+    assert connection.failed.page(9) == []
+
+
+def _level(level: str) -> str:
+    return "SERIALIZABLE" if shop().kind == "sqlite" else level
+
+
+def test_who_names_no_completion_is_not_waited_for() -> None:
+    completing.waits.clear()
+    assert not completing.may_complete("plain", Fetched)
+    assert not completing.may_complete("elsewhere", Snapshot)
+    assert completing.may_complete("here", SnapshotHere)
+    assert completing.may_complete("inherited", Once)
+    assert completing.may_complete("by a function", ByFunction)
+    assert completing.may_complete("unknown", None)
+    assert "unknown" not in completing.waits
+
+
+class Fetched(Queueable):
+    def handle(self) -> None:
+        rows()
+
+
+class ByFunction(Queueable):
+    def handle(self) -> None:
+        with engine().begin() as connection:
+            _finish(self.job, connection)
 
 
 def test_a_lease_that_was_lost(

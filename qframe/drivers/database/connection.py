@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -234,7 +235,7 @@ class Database:
             except self.errors as error:
                 raise translated(error, shown(self.url)) from error
 
-    def _opening(self) -> contextlib.AbstractContextManager[object]:
+    def _opening(self) -> AbstractContextManager[object]:
         return sessions.opening if self.is_sqlite else self._own_opening
 
     def file(self) -> object:

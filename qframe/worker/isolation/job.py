@@ -56,6 +56,7 @@ class IsolatedJob(ReservedJob):
     def __init__(self, job: ReservedJob, channel: ChildChannel) -> None:
         super().__init__(job.context, job.reservation)
         self._history = job.history
+        self.start_heard = job.start_heard
         self._channel = channel
         # The worker keeps the lease, and ends this process where it is lost.
         self.reservation.sure_until = float("inf")

@@ -18,6 +18,7 @@ from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import start_thread
 from qframe.exceptions import BackendUnavailable, JobGivenBack
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import completing
 from qframe.worker import presence
 from qframe.worker.control import EVERY
 from qframe.worker.loop import Loop
@@ -96,7 +97,7 @@ class SlotLoop(Loop):
         jobs = [attempt.job for attempt in starting]
         exchange = self.runner.exchange
         try:
-            is_known = exchange.start_all(jobs, wait=self.runner.take_permits(jobs))
+            is_known = exchange.start_all(jobs, wait=self._waits_for(starting, jobs))
         except BackendUnavailable:
             for job in reversed(jobs):
                 if not (job.has_started() or job.is_settled):
@@ -112,6 +113,12 @@ class SlotLoop(Loop):
         self.runner.take(
             [each for each in starting if not (each.job.is_lost or each.job in refused)]
         )
+
+    def _waits_for(self, starting: Sequence[SlottedAttempt], jobs: Sequence[ReservedJob]) -> bool:
+        """Whether the answer to these starts is waited for before the jobs run."""
+        waits, runner = completing.waits, self.runner
+        seen = [each for each in starting if waits.get(each.name, True) and runner.sees_start(each)]
+        return bool(seen) or runner.take_permits(jobs)
 
     def _refused(self) -> list[ReservedJob]:
         """Hold again those whose start was refused: another permit is tried."""
@@ -300,7 +307,7 @@ class Feed(SlotLoop):
                 self._drain()
             finally:
                 super()._let_go()
-                self.connection.backend.close()  # this thread's connection
+                self.connection.backend.leave()
         except BaseException as error:  # noqa: BLE001 (raised where the worker was called)
             self._error = error
         finally:

@@ -1,0 +1,70 @@
+"""Which jobs may end within a transaction of their own: a worker waits for their start first.
+
+It does so for no other job. A transaction whose snapshot is older than the start cannot remove the
+job: at REPEATABLE READ and above, PostgreSQL refuses to change what was changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qframe.jobs.definition import JobDefinition
+
+_CALL = "complete"
+_OWN = "qframe."
+"""What the modules begin with whose classes call it for nobody."""
+waits: dict[str, bool] = {}
+"""Whether the start of a job is waited for, by its name on the wire, as far as is known."""
+
+
+def learn(name: str) -> None:
+    """Note that a job of this name was completed within a transaction."""
+    waits[name] = True
+
+
+def may_complete(name: str, job_class: type[JobDefinition] | None) -> bool:
+    """Whether a job may be completed within a transaction; true where nobody knows its class."""
+    if name not in waits:
+        if job_class is None:
+            return True
+        waits[name] = any(_CALL in code.co_names for code in _codes(job_class))
+    return waits[name]
+
+
+def _codes(job_class: type) -> Iterator[CodeType]:
+    """Give the code of a class, and of the functions of its module that it calls."""
+    left: list[Any] = []
+    for kind in job_class.__mro__:
+        if not kind.__module__.startswith(_OWN) and kind is not object:
+            left += vars(kind).values()
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, staticmethod | classmethod):
+            left.append(each.__func__)
+        elif isinstance(each, property):
+            left.append(each.fget)
+        elif isinstance(each, FunctionType):
+            left += [each.__code__, *_reached(each)]
+        elif isinstance(each, CodeType):
+            yield each
+            left += each.co_consts
+
+
+def _reached(function: FunctionType) -> Iterator[object]:
+    """Give what a function wraps, and the functions of its module that it names."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty so far
+            continue
+    for name in function.__code__.co_names:
+        named = function.__globals__.get(name)
+        if getattr(named, "__module__", None) == function.__module__:
+            yield named
