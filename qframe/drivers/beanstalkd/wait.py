@@ -66,9 +66,9 @@ class Waits:
             return []
         try:
             reply = _heard(connection)
+            return (self._made(connection, reply) or None) if reply[0] == b"RESERVED" else None
         except BackendUnavailable:
             return None  # a server that was restarted: it is asked anew
-        return (self._made(connection, reply) or None) if reply[0] == b"RESERVED" else None
 
     def _is_answered(self, connection: BeanstalkdConnection) -> bool:
         """Whether it has ended; surely so when a message was pushed before, and that answered."""
