@@ -93,7 +93,7 @@ class DatabaseSettings(ConnectionSettings):
     """
 
     driver: Literal["database"] = "database"
-    url: str = f"sqlite:///{DATABASE_FILE}"
+    url: Annotated[str, Field(repr=False)] = f"sqlite:///{DATABASE_FILE}"
     schema_name: Annotated[_TableName | None, Field(alias="schema")] = None
     table: _TableName = "jobs"
     failed_table: _TableName = "failed_jobs"
@@ -165,7 +165,7 @@ class RedisSettings(ConnectionSettings):
     """
 
     driver: Literal["redis"] = "redis"
-    url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
+    url: Annotated[str, AfterValidator(_redis_url), Field(repr=False)] = "redis://127.0.0.1:6379/0"
     prefix: Annotated[str, Field(pattern=r"^[^{}\s]*$", max_length=200)] = ""
     block_for: _Wait = 5
     timeout: _Wait = 5
@@ -173,7 +173,7 @@ class RedisSettings(ConnectionSettings):
     sentinels: list[Annotated[str, AfterValidator(_address)]] = []
     service: str = "mymaster"
     sentinel_username: str | None = None
-    sentinel_password: str | None = None
+    sentinel_password: Annotated[str | None, Field(repr=False)] = None
     cluster: bool = False
     nodes: list[Annotated[str, AfterValidator(_address)]] = []
     min_replicas: Annotated[int, Field(ge=0, le=100)] = 0
@@ -597,7 +597,7 @@ class Settings(BaseSettings):
     signing_key: SigningKey | None = None
     signing_keys: Annotated[list[SigningKey], NoDecode, BeforeValidator(_listed)] = []
     signing: Literal["require", "accept-unsigned"] = "require"
-    connections: dict[str, dict[str, Any]] = {}
+    connections: Annotated[dict[str, dict[str, Any]], Field(repr=False)] = {}
     store: PlaceSettings = PlaceSettings()
     failed: PlaceSettings = PlaceSettings()
     outbox: OutboxSettings = OutboxSettings()

@@ -145,7 +145,7 @@ class Output:
         name = job.name
         if self.verbose:
             uuid = short(job.uuid) if self.overlapping else one_line(job.uuid, 80)
-            name += f" {uuid} {job.queue} #{job.attempts()}"
+            name += f" {uuid} {one_line(job.queue, 128)} #{job.attempts()}"
             name += f" waited {waited(job)} {memory.resident():.0f}MB{_tagged(job)}"
         if delay is not None:
             status += f" in {delay:g} s"

@@ -52,6 +52,7 @@ from qframe.forks import cached_property
 from qframe.jobs import completing, current
 from qframe.payload import encryption, envelope, timing, tracebacks
 from qframe.payload.scheduled import named_run
+from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
     from qframe.jobs.definition import JobDefinition
@@ -154,12 +155,12 @@ class ReservedJob(Job):
     @cached_property
     def own_uuid(self) -> str:
         """The uuid in the payload, "" where there is none that could be a name."""
-        named = None if self.refusal is not None else envelope.text(self.payload, "uuid")
+        named = None if self.refusal is not None else envelope.uuid(self.payload)
         return named or ""
 
     @cached_property
     def uuid(self) -> str:
-        return self.own_uuid or f"{self.connection_name}:{self.queue}:{self.id}"
+        return self.own_uuid or one_line(f"{self.connection_name}:{self.queue}:{self.id}", 250)
 
     @cached_property
     def name(self) -> str:

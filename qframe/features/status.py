@@ -81,7 +81,7 @@ class Tracked:
     def of(cls, message: Mapping[str, Any], connection: str, queue: str) -> Tracked | None:
         """Read a payload; None where it does not ask for a status, or names no job."""
         seconds = envelope.number(message, "track")
-        uuid = envelope.text(message, "uuid")
+        uuid = envelope.uuid(message)
         if not seconds or not 0 < seconds < _LONGEST or uuid is None:
             return None
         since = envelope.number(message, SINCE) or envelope.number(message, "createdAt")

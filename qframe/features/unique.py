@@ -34,7 +34,7 @@ class Lock:
     def of(cls, message: Mapping[str, Any]) -> Lock | None:
         """Read it; None where the payload names none that could be a job's."""
         said = message.get("unique")
-        uuid = envelope.text(message, "uuid")
+        uuid = envelope.uuid(message)
         if not isinstance(said, dict) or uuid is None:
             return None
         key, until = envelope.text(said, "key"), envelope.text(said, "until")

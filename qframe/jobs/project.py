@@ -75,17 +75,7 @@ def _import_folders() -> Iterator[Path]:
             yield folder
 
 
-def defines_job(file: Path, name: str) -> bool:
-    """Whether a file's syntax tree has a class or a decorated function `name` at its top level."""
-    return any(
-        isinstance(node, ast.ClassDef)
-        or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list)
-        for node in _statements(file)
-        if getattr(node, "name", None) == name
-    )
-
-
-def _statements(file: Path) -> list[ast.stmt]:
+def statements(file: Path) -> list[ast.stmt]:
     """Give what is at the top level of a file; nothing where that is no Python."""
     try:
         return ast.parse(file.read_bytes()).body
@@ -133,5 +123,5 @@ def _has_main_guard(file: Path) -> bool:
     return any(
         isinstance(node, ast.If)
         and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
-        for node in _statements(file)
+        for node in statements(file)
     )

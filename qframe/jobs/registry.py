@@ -11,7 +11,7 @@ from types import ModuleType
 
 from qframe import forks
 from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
-from qframe.jobs import definition, project
+from qframe.jobs import definition, project, syntax
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import tracebacks
 from qframe.payload.text import nearest, one_line
@@ -40,7 +40,7 @@ class Registry:
 
     With `modules` given, those in these modules and below them, and no other. Without, a job
     whose module is a file of the project (under its root, outside libraries and hidden folders)
-    that defines it at its top level; the file is read before it is imported.
+    that defines it at its top level, as its syntax tree shows before it is imported.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
@@ -114,10 +114,11 @@ class Registry:
         file = project.source_of(module_name) if module_name else None
         if not self._may_import(module_name):
             raise UnknownJob(f"{shown} is not in the modules listed under `jobs`")
-        if file is None or not project.defines_job(file, attribute):
+        if file is None or not syntax.shows_job(file, module_name, attribute):
             raise UnknownJob(
                 f"{shown} is not a job of this project"
-                f"{nearest(name, definition.index)}: no module under {project.root()} defines it"
+                f"{nearest(name, definition.index)}: no module under {project.root()} defines "
+                "it as one"
             )
         try:
             value = getattr(_imported(module_name), attribute, None)

@@ -36,7 +36,7 @@ def of_place(connection: Any, queue: str, operation: str, kind: str) -> Values: 
 def of_job(payload: Mapping[str, Any]) -> Values:
     """Give what is said of the job itself."""
     values: Values = {"qframe.job.name": envelope.display_name(payload)}
-    uuid = envelope.text(payload, "uuid")
+    uuid = envelope.uuid(payload)
     return values if uuid is None else values | {"messaging.message.id": uuid}
 
 

@@ -1,1 +1,5 @@
 """The envelope on the wire, and what is done to its bytes."""
+
+from qframe.payload import logs
+
+logs.install()

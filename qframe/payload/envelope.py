@@ -301,6 +301,15 @@ def text(payload: Mapping[str, Any], key: str, longest: int = 200) -> str | None
     return value if value.isascii() or _is_encodable(value) else None
 
 
+def uuid(payload: Mapping[str, Any]) -> str | None:
+    """Give the uuid of a payload; None where there is none, or one that could forge a log's line.
+
+    Ours are made here; another program's may be any text that can be printed.
+    """
+    found = text(payload, "uuid")
+    return found if found is not None and found.isprintable() else None
+
+
 def _is_encodable(value: str) -> bool:
     try:
         value.encode()
@@ -358,10 +367,9 @@ def dispatched_at(uuid: str) -> float | None:
 def uuid_of(raw: bytes) -> str:
     """Give the uuid of a message as it is sent; "" where it is no payload, or has none."""
     try:
-        uuid = parse(raw).get("uuid")
+        return uuid(parse(raw)) or ""
     except ValueError:
         return ""
-    return uuid if isinstance(uuid, str) else ""
 
 
 _SAME = 2.0

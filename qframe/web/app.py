@@ -201,6 +201,7 @@ class _Web:
         name = request.path_params["action"]
         if name not in ACTIONS or not view.grant.allows(name):
             return HTMLResponse(view.message("You may not do that", ""), 403)
+        own = own_path(form.get("back"))
         try:
             wanted = _wanted(items)
             done = await self._run(lambda: perform(self._see(), name, wanted, view.grant.who))
@@ -210,8 +211,7 @@ class _Web:
             return HTMLResponse(view.message("The backend does not answer", str(error)), 503)
         except QframeError as error:
             return HTMLResponse(view.message("That cannot be done", str(error)), 422)
-        back = f"/bulk/{done.bulk}" if done.bulk else own_path(form.get("back"))
-        parts = urlsplit(back)
+        parts = urlsplit(f"/bulk/{done.bulk}" if done.bulk else own)
         told = [*parse_qsl(parts.query), ("said", one_line(done.text, 200))]
         told = [(key, value) for key, value in told if key != "said" or value == told[-1][1]]
         return RedirectResponse(f"{view.root}{parts.path}?{urlencode(told)}", 303)

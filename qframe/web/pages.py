@@ -452,8 +452,11 @@ def _filter(text: str, listed: Listed = FAILED) -> tuple[Filter, str]:
 
 def own_path(back: str) -> str:
     """Give a path of the page that a link may lead to; `/` for all else."""
-    parts = urlsplit(back)
-    is_own = back.startswith("/") and not back.startswith("//") and "\\" not in back
+    try:
+        parts = urlsplit(back)
+    except ValueError:  # `//[`, say
+        return "/"
+    is_own = back.startswith("/") and not parts.path.startswith("//") and "\\" not in back
     return back if is_own and not parts.netloc and back.isprintable() else "/"
 
 

@@ -180,7 +180,10 @@ def test_no_other_file_is_served(small: Site, path: str) -> None:
     assert "import" not in said.text
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil.example", "x"])
+@pytest.mark.parametrize(
+    "back",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "x", "//[", "//[a", "http://["],
+)
 def test_nothing_leads_to_another_site(small: Site, back: str) -> None:
     client = small.client()
     form = {"connection": "database", "queue": "x", "back": back}
@@ -286,3 +289,25 @@ def test_a_body_without_end_is_refused(small: Site) -> None:
     for path in ("/actions/pause", "/api/v1/actions/pause"):
         said = client.post(path, content=b"x" * 300_000, headers=FROM_HERE)
         assert said.status_code == 413
+
+
+def test_wrong_tokens_keep_out_neither_the_password_nor_the_token(
+    guarded: Callable[[], TestClient],
+) -> None:
+    client = guarded()
+    wrong = [{"Authorization": f"Bearer wrong {number}"} for number in range(access.TRIES + 3)]
+    codes = [client.get("/", headers=each).status_code for each in wrong]
+    assert codes == [401] * access.TRIES + [429] * 3
+    assert client.get("/", headers=basic("a long password")).status_code == 200
+    right = {"Authorization": "Bearer a-long-token-of-theirs"}
+    assert client.get("/", headers=right).status_code == 200
+    assert client.get("/", headers=wrong[0]).status_code == 429
+
+
+def test_wrong_passwords_do_not_keep_out_the_token(guarded: Callable[[], TestClient]) -> None:
+    client = guarded()
+    for number in range(access.TRIES + 1):
+        client.get("/", headers=basic(f"wrong {number}"))
+    assert client.get("/", headers=basic("a long password")).status_code == 429
+    right = {"Authorization": "Bearer a-long-token-of-theirs"}
+    assert client.get("/", headers=right).status_code == 200

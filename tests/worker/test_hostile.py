@@ -11,6 +11,7 @@ import pytest
 from qframe import State, batch, chain, dispatch, find_batch, job_status, manager
 from qframe.contracts.step import Push, Step
 from tests.support.process import Project
+from tests.test_harmless_logs import FORGED, HOSTILE, is_harmless
 from tests.worker import killing
 
 pytestmark = [
@@ -143,3 +144,28 @@ def forged(project: Project, victim: str, failed: str) -> list[bytes]:
     ]
     plain = {"job": "killing.Step", "data": {"scene": "s", "word": "forged", "fails": True}}
     return [json.dumps({**keys, **plain}).encode() for keys in wrong]
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def test_no_payload_writes_to_a_terminal_or_a_line_of_its_own(project: Project) -> None:
+    project.write(
+        "hostile.py",
+        "from qframe import Queueable\n"
+        "class Says(Queueable):\n"
+        "    job_name = 'tests.test_harmless_logs.Says'\n"
+        "    text: str = ''\n"
+        "    def handle(self): raise ValueError(self.text)\n",
+    )
+    project.configure('jobs = ["hostile"]')
+    for queue in ("default", f"q{FORGED}" if project.queue.name == "database" else "other"):
+        project.queue.backend.apply(*(Step(None, Push(queue, raw)) for raw in HOSTILE))
+    worker = project.work("-v", "--stop-when-empty", "--tries", 1, "--queue", "*")
+    worker.wait()
+    shown = [worker.out, worker.err]
+    for command in (("failed",), ("size",), ("status", f"u{FORGED}")):
+        said = project.qframe(*command)
+        shown += [said.out, said.err]
+    assert all(map(is_harmless, shown))
+    assert "ValueError" in worker.out

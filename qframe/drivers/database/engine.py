@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
+from urllib.parse import quote_plus
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -40,11 +42,16 @@ _CLIENTS = {
 """The client library of each kind of database, and the extra that installs it."""
 
 
+_HIDDEN = "***"
+_SECRET_KEY = re.compile(r"pass(?!file)|pwd|secret|token|credential", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"(?:pass(?:word|wd)|secret|token)\s*=", re.IGNORECASE)
+
+
 def database_url(settings: DatabaseSettings) -> URL:
     """Give the URL of the settings, an SQLite file by its full path."""
     try:
         url = make_url(settings.url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # whose words may hold the password
         raise ConfigurationError(
             "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
         ) from None
@@ -67,10 +74,18 @@ def database_url(settings: DatabaseSettings) -> URL:
 
 
 def shown(url: URL) -> str:
-    """Name a database without its password, an SQLite file by its full path."""
+    """Name a database without a password or other secret, an SQLite file by its full path."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    return url.render_as_string(hide_password=True)
+    query = {key: _HIDDEN if _is_secret(key, value) else value for key, value in url.query.items()}
+    told = url.set(query=query).render_as_string(hide_password=True)
+    return told.replace(quote_plus(_HIDDEN), _HIDDEN)
+
+
+def _is_secret(key: str, value: str | tuple[str, ...]) -> bool:
+    """Whether an option of a URL holds a secret; the name of a file with one does not."""
+    told = value if isinstance(value, str) else " ".join(value)
+    return _SECRET_KEY.search(key) is not None or _SECRET_VALUE.search(told) is not None
 
 
 def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
@@ -100,7 +115,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
             f"the database {shown(url)} needs the package {client}: pip install 'qframe[{extra}]'"
         ) from None
     except (NoSuchModuleError, ArgumentError, ImportError) as error:
-        raise ConfigurationError(f"the database {shown(url)}: {one_line(str(error))}") from None
+        said = str(error).replace(url.render_as_string(hide_password=False), shown(url))
+        raise ConfigurationError(f"the database {shown(url)}: {one_line(said)}") from None
     if kind == "sqlite":
         synchronous = settings.synchronous
         event.listen(engine, "connect", lambda raw, _: _set_up_sqlite(raw, engine, synchronous))
