@@ -14,6 +14,7 @@ import pytest
 
 from qframe import Queueable, QueueManager, batch, chain, dispatch, events, manager
 from qframe.connection import Connection
+from qframe.contracts.backend import Health
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.step import Push, Record, Release, Set, Step
@@ -23,6 +24,7 @@ from qframe.failed.retry import retry
 from qframe.features.chain import CAUSE
 from qframe.operations import schedules as operations
 from qframe.operations.planned import PlannedSchedules
+from qframe.operations.unsafe import of_connection
 from qframe.payload import signature
 from qframe.payload.encryption import new_key
 from qframe.schedules.definition import book
@@ -179,6 +181,7 @@ FORGERIES: dict[str, Callable[[str], str]] = {
     "no JSON": lambda _: "{",
     "no job": lambda _: '{"signature":"' + "0" * 64 + '","kept":7}',
     "empty": lambda _: "",
+    "a delay that is none": changed(delay="soon"),
 }
 
 
@@ -351,6 +354,20 @@ def test_what_follows_a_batch_is_not_another(
     assert RAN == ["a", "then ran"]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"options":7}', "nonsense"])
+def test_a_batch_of_which_nothing_can_be_read_is_refused(
+    queue: Connection, refused: list[events.StoredRefused], text: str
+) -> None:
+    made = batch([Note(name="a")]).then(Note(name="then")).dispatch()
+    key, _ = batch_fact(queue)
+    forge(queue, key, text)
+    run()
+    assert RAN == ["a"]
+    assert told(queue) == ["batch: what follows"]
+    assert [each.key for each in refused] == [key]
+    assert made.fresh().name == "(refused)"
+
+
 def test_a_batch_of_another_id_is_of_no_use(
     queue: Connection, refused: list[events.StoredRefused]
 ) -> None:
@@ -441,6 +458,8 @@ def test_a_row_that_was_signed_is_dispatched(queue: Connection) -> None:
         changed(when="every 2s"),
         changed(queue="other"),
         signed_by_another,
+        lambda _: "nonsense",
+        lambda _: '{"signature":"' + "0" * 64 + '","kept":7}',
     ],
 )
 def test_a_row_that_was_changed_is_shown_as_refused_and_dispatches_nothing(
@@ -457,6 +476,8 @@ def test_a_row_that_was_changed_is_shown_as_refused_and_dispatches_nothing(
     assert facts(queue, key)[key] == forged
     (state,) = PlannedSchedules(queues).states()
     assert "sign" in state.refused
+    (unsafe,) = of_connection(queues, queue, Health("memory"))
+    assert "the schedule nightly is refused" in unsafe.text
     assert state.next_at is None
     with pytest.raises(ConfigurationError, match="sign"):
         ScheduleRows(queues).change(queue, "nightly", spread=3)

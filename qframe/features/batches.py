@@ -50,6 +50,7 @@ from qframe.features.context import Context, Prepared
 from qframe.features.refused import REFUSED
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
+from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
@@ -73,9 +74,12 @@ class Found(NamedTuple):
     """Why what was asked for is not acted on; the record says nothing of it then."""
 
     def changed(self, **fields: object) -> list[Operation]:
-        """Give what changes its fact, as it was read."""
+        """Give what changes its fact, as it was read; raises `InvalidPayload` where it is none."""
         key = batch_key(self.record.id)
-        text = _json({**json.loads(self.text), **fields})
+        try:
+            text = _json({**json.loads(self.text), **fields})
+        except (ValueError, TypeError):
+            raise InvalidPayload(f"what is kept of the batch {self.record.id} is none") from None
         return [Expect(key, self.text), Set(key, text, KEPT)]
 
 
@@ -400,15 +404,14 @@ def _record(
     context: Context, identity: str, text: str, latch: Latch
 ) -> tuple[BatchRecord, bool, QframeError | None]:
     """Read a batch; says whether what was asked for may be signed, and why it is refused."""
-    fields = json.loads(text)
+    fields: dict[str, Any] = {}
     vouched, refused = True, None
-    if _ABOUT in fields or context.signer is not None:
-        try:
-            about, vouched = _opened(context, identity, fields)
-            fields |= about
-        except (InvalidSignature, InvalidPayload) as error:
-            refused = error
-            fields |= {"name": REFUSED, "options": {"follow": {}}, "allows_failures": True}
+    try:
+        fields, vouched = _fields(context, identity, text)
+    except (InvalidSignature, InvalidPayload) as error:
+        refused = error
+        fields = {"connection": context.connection, "created_at": 0.0, "name": REFUSED}
+        fields |= {"options": {"follow": {}}, "allows_failures": True}
     cancelled_at = fields.get("cancelled_at")
     if cancelled_at is None and not fields["allows_failures"] and not fields.get("forgiven"):
         cancelled_at = latch.failed_at
@@ -430,19 +433,34 @@ def _record(
     return record, vouched, refused
 
 
-def _opened(
-    context: Context, identity: str, fields: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], bool]:
-    """Read what was asked for of a batch. Raises `InvalidSignature`, `InvalidPayload`."""
-    sealed = fields.get(_ABOUT)
-    if not isinstance(sealed, str):  # one of before there was a key: refused, or as it is
-        return {}, context.opened(_about_key(identity), "{}").vouched
-    kept = context.opened(_about_key(identity), sealed)
+def _fields(context: Context, identity: str, text: str) -> tuple[dict[str, Any], bool]:
+    """Read the fact of a batch; says whether what was asked for may be signed.
+
+    Raises `InvalidSignature`, `InvalidPayload`.
+    """
+    place, vouched = _about_key(identity), True
     try:
-        about: Mapping[str, Any] = json.loads(kept.text)
-        return {key: about[key] for key in ("name", "options", "allows_failures")}, kept.vouched
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidPayload(f"what is kept is no batch: {error!r}") from None
+        fields = json.loads(text)
+        sealed = fields.get(_ABOUT)
+        if isinstance(sealed, str):
+            kept = context.opened(place, sealed)
+            fields, vouched = {**fields, **json.loads(kept.text)}, kept.vouched
+        elif context.signer is not None:  # one of before there was a key: refused, or as it is
+            vouched = context.opened(place, "{}").vouched
+        for key, kind in _KINDS.items():
+            if not isinstance(fields[key], kind):
+                raise TypeError(f"{key} is none")
+        return fields, vouched
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidSignature):
+            raise
+        raise InvalidPayload(f"what is kept is no batch: {one_line(repr(error), 100)}") from None
+
+
+_KINDS = {
+    "name": str, "connection": str, "options": dict, "allows_failures": bool,
+    "created_at": int | float,
+}  # fmt: skip
 
 
 def renumbered(context: Context, member: ChainPlan, identity: str, number: int) -> ChainPlan:

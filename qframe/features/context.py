@@ -165,7 +165,7 @@ class Context:
         try:
             found = from_json(kept.text)
             every = found if isinstance(found, list) else [found]
-            return [Prepared.of(each, vouched=kept.vouched) for each in every]
+            return [_checked(Prepared.of(each, vouched=kept.vouched)) for each in every]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidPayload(f"what is kept is no job: {one_line(repr(error), 100)}") from None
 
@@ -271,6 +271,14 @@ class Context:
                 events.JobQueued, self.connection, job.queue, job.uuid, source, job.message,
                 job.delay,
             )  # fmt: skip
+
+
+def _checked(job: Prepared) -> Prepared:
+    """Raise `TypeError` or `ValueError` for what was read and can be no job."""
+    numbers = [job.delay, *(job.within or {}).values()]
+    if not (type(job.uuid) is type(job.queue) is str and all(each >= 0 for each in numbers)):
+        raise ValueError("a uuid, a queue or a time is none")
+    return job
 
 
 def push_of(job: Pushing) -> Push:

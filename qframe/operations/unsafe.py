@@ -9,10 +9,13 @@ from qframe.contracts.backend import Capability, Health
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.operations.schedules import MOST, calendar_of, told
+from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
+from qframe.schedules.rows import ScheduleRows
 from qframe.schedules.schedulers import warnings_of
 
 _SHORT_LEASE = 3
+_REFUSED = "the schedule %s is refused (qframe schedule sign, once it was looked at): %s"
 _LATE = 60
 """Seconds a dispatch may wait in the outbox before it is told of."""
 
@@ -44,6 +47,9 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
             f"retry_after = {connection.retry_after:g} is short: a job that holds the interpreter "
             "for as long keeps its lease from being renewed, and runs twice"
         )
+    if queues.signer is not None and Capability.FACTS in connection.capabilities:
+        refused = [each for each in ScheduleRows(queues).told(connection) if each.refused]
+        texts += [_REFUSED % (one_line(each.name, 150), each.refused) for each in refused[:MOST]]
     return [Unsafe(connection.name, text) for text in texts]
 
 

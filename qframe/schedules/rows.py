@@ -43,6 +43,7 @@ log = logging.getLogger("qframe")
 
 _TRIES = 50
 _SCHEDULE = "the schedule %s"
+_UNREADABLE = "(unreadable)"
 _YEAR = 366 * 86400
 _HELD = 10.0 * _YEAR
 Grace = Annotated[float, Field(ge=1, le=_YEAR)]
@@ -281,15 +282,20 @@ class ScheduleRows:
 
     def _told(self, connection: Connection, name: str, text: str) -> ScheduleAbout | None:
         zone, queue = self._queues.settings.schedule.timezone, connection.default_queue
+        key, refused = keys_of(self._queues, connection).row(name), ""
         try:
-            row, refused = ScheduleRow.model_validate_json(unsealed(text)), ""
-            try:
-                self._opened(connection, name, text)
-            except InvalidSignature as error:
-                refused = brief(error)
+            connection.context.opened(key, text)
+        except InvalidSignature as error:
+            refused = brief(error)
+        try:
+            row = ScheduleRow.model_validate_json(unsealed(text))
             return replace(_about(name, row, zone, queue, text), refused=refused)
         except (ValidationError, QframeError):
-            return None
+            if not refused:
+                return None
+            row = ScheduleRow(job=_UNREADABLE, when="hourly")
+            about = _about(one_line(name, 150), row, zone, queue, text)
+            return replace(about, when="", refused=refused)
 
     def read(self, connection: Connection) -> list[Schedule]:
         """Give the rows of a connection; one that cannot be read is logged and left out."""

@@ -456,7 +456,7 @@ def own_path(back: str) -> str:
         parts = urlsplit(back)
     except ValueError:  # `//[`, say
         return "/"
-    is_own = back.startswith("/") and not parts.path.startswith("//") and "\\" not in back
+    is_own = back.startswith("/") and not back.startswith("//") and "\\" not in back
     return back if is_own and not parts.netloc and back.isprintable() else "/"
 
 

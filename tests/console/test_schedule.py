@@ -86,6 +86,28 @@ def test_rows_are_added_changed_and_removed(planned: Shop) -> None:
     assert len(planned.run("schedule", "list", "--json").rows) == 2
 
 
+def test_a_row_of_before_there_was_a_key_is_signed_once_it_was_looked_at(planned: Shop) -> None:
+    add = ("schedule", "add", "extra", "plan.Report", "every 5m", "--data", '{"number": 3}')
+    assert planned.run(*add).code == 0
+    sign = ("schedule", "sign", "extra")
+    assert "no signing_key" in planned.run(*sign).only()
+    toml = (planned.root / "qframe.toml").read_text()
+    planned.write("qframe.toml", f'signing_key = "a signing key of these tests"\n{toml}')
+    assert "REFUSED: not signed" in planned.run("schedule", "list").out
+    rows = {each["name"]: each for each in planned.run("schedule", "list", "--json").rows}
+    assert "is not signed" in rows["extra"]["refused"]
+    assert "is refused" in planned.run("schedule", "run", "extra").only()
+    assert "qframe schedule sign" in planned.run("check").out
+    client = TestClient(app(planned.manager, lambda _: "act"), base_url="http://localhost")
+    assert "refused" in client.get("/schedules").text
+    said = planned.run(*sign)
+    assert said.out == "signed extra of database: Report(number=3), every 5m UTC\n"
+    assert planned.run("schedule", "run", "extra").code == 0
+    assert "REFUSED" not in planned.run("schedule", "list").out
+    assert planned.run("schedule", "sign", "often").code == 2
+    assert planned.run("schedule", "sign", "none").code == 2
+
+
 def test_an_added_row_is_told_what_a_schedule_of_the_code_may_be(planned: Shop) -> None:
     options = (
         "--missed", "all", "--grace", "7200", "--without-overlapping", "--overlap-expires", "600",
