@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import math
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -14,16 +16,33 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import (
+    AliasChoices,
+    AliasPath,
     BaseModel,
+    ConfigDict,
     Field,
     PrivateAttr,
     RootModel,
+    SecretBytes,
+    SecretStr,
     computed_field,
     field_serializer,
 )
+from pydantic import Secret as OtherSecret
+from pydantic.alias_generators import to_camel
 
-from qframe import InvalidJob, Queueable, Secret, dispatch
+from qframe import (
+    InvalidArguments,
+    InvalidJob,
+    JobDefinitionError,
+    Queueable,
+    Secret,
+    dispatch,
+    dispatch_sync,
+    queueable,
+)
 from qframe.payload import envelope
+from qframe.payload.secret import redacted
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -297,3 +316,197 @@ def test_a_private_attribute_that_would_be_lost_is_refused() -> None:
     job.rounds._seen = 3
     with pytest.raises(InvalidJob, match=r"^Values\.rounds would not arrive"):
         dispatch(job)
+
+
+# -- names, types and secrets ---------------------------------------------------------------------
+
+
+class Aliased(BaseModel):
+    a: int = Field(alias="aa")
+
+
+class ByValidation(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    a: int = Field(validation_alias=AliasChoices("x", AliasPath("y", 0)))  # type: ignore[pydantic-alias] # as users have it
+
+
+class BySerialization(BaseModel):
+    a: int = Field(serialization_alias="aa")
+
+
+class Populated(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    a: int = Field(alias="aa")
+
+
+class Divergent(BaseModel):
+    model_config = ConfigDict(serialize_by_alias=True)
+    a: int = Field(validation_alias="x", serialization_alias="z")
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, serialize_by_alias=True)
+    first_name: str  # type: ignore[pydantic-alias] # as users have it
+
+
+class Names(Queueable):
+    inside: Aliased | ByValidation | BySerialization | Populated | Divergent | Camel
+    several: list[Camel] = []
+    own: int = Field(default=0, alias="ownNumber")
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Aliased(aa=1), ByValidation(x=1), ByValidation(y=[1]), BySerialization(a=1),
+        Populated(a=1), Divergent(x=1), Camel(firstName="A"),
+    ],
+)  # fmt: skip
+def test_a_model_with_aliases_arrives(model: BaseModel) -> None:
+    job = _made("One", inside=type(model))(inside=model)
+    assert arrived(job) == job
+
+
+def _made(name: str, **fields: Any) -> Any:
+    body = {"__annotations__": fields, "handle": lambda _: None, "job_name": name}
+    return type(name, (Queueable,), body)
+
+
+def test_a_job_s_own_alias_is_taken_from_both_sides_and_its_name_travels() -> None:
+    job = Names(inside=Camel(firstName="A"), ownNumber=3)
+    assert job.to_data()["own"] == 3
+    assert arrived(job).own == 3
+    assert Names.from_data({"inside": {"firstName": "A"}, "ownNumber": 4}).own == 4
+
+
+class Strict(Queueable):
+    __pydantic_config__ = ConfigDict(strict=True)
+    at: datetime
+    size: tuple[int, ...] = ()
+
+    def handle(self) -> None: ...
+
+
+class StrictModel(BaseModel):
+    model_config = ConfigDict(strict=True)
+    at: datetime
+
+
+class HoldsStrict(Queueable):
+    inside: StrictModel
+
+    def handle(self) -> None: ...
+
+
+def test_what_is_strict_takes_a_time_from_json_and_no_text_for_a_number() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    assert arrived(Strict(at=moment, size=(1, 2))) == Strict(at=moment, size=(1, 2))
+    job = HoldsStrict(inside=StrictModel(at=moment))
+    assert arrived(job) == job
+    with pytest.raises(InvalidArguments, match=r"^Strict: size\.0: Input should be a valid int"):
+        Strict.from_data({"at": moment.isoformat(), "size": ["1"]})
+
+
+class Login(BaseModel):
+    password: SecretStr
+    more: dict[str, SecretBytes] = {}
+
+
+class Secrets(Queueable):
+    text: SecretStr | None = None
+    raw: SecretBytes | None = None
+    logins: list[Login] = []
+    number: OtherSecret[int] | None = None
+    encrypted = False
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": SecretStr("hunter2")}, {"raw": SecretBytes("ü".encode())},
+        {"logins": [Login(password=SecretStr("a"), more={"b": SecretBytes(b"c")})]},
+        {"number": OtherSecret(7)},
+    ],
+)  # fmt: skip
+def test_pydantic_s_own_secrets_travel_as_ours_do(fields: dict[str, Any]) -> None:
+    job = Secrets(**fields)
+    assert arrived(job) == job
+    message = envelope.create(job)
+    assert set(fields) < set(message["secrets"])
+    assert "hunter2" not in str(redacted(message))
+    assert "hunter2" not in repr(job)
+
+
+def test_a_secret_that_is_no_text_is_refused_without_being_shown() -> None:
+    with pytest.raises(InvalidJob, match=r"^Secrets.*: UnicodeDecodeError$"):
+        dispatch(Secrets(raw=SecretBytes(b"\xff")))
+
+
+class Odd(datetime):
+    """As pandas' NaT."""
+
+    def __repr__(self) -> str:
+        return "NaT"
+
+    def utcoffset(self) -> Any:
+        return math.nan
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("no")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Raises(BaseModel):
+    number: int = 1
+
+    @field_serializer("number")
+    def written(self, number: int) -> int:
+        raise TypeError("cannot write it")
+
+
+class Whatever(Queueable):
+    at: datetime | None = None
+    value: Any = None
+    inside: Raises | None = None
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fields", [{"at": Odd(2026, 1, 1)}, {"value": Odd(2026, 1, 1)}, {"inside": Raises()}]
+)
+def test_what_raises_anything_is_refused_in_one_line(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    job = Whatever()
+    setattr(job, name, fields[name])
+    with pytest.raises(InvalidJob, match=rf"^Whatever.*{name}"):
+        dispatch(job)
+
+
+def test_a_type_that_is_not_there_at_run_time_is_named() -> None:
+    job_class = _made("Late", amount="Money | None", other="int")
+    told = r"^Late\.amount: the type 'Money' is not there.*outside of TYPE_CHECKING"
+    with pytest.raises(InvalidJob, match=told):
+        job_class(amount=1)
+    with pytest.raises(InvalidJob, match=told):
+        job_class.dispatch(amount=1)
+    with pytest.raises(InvalidArguments, match=told):
+        job_class.from_data({"amount": 1})
+
+
+def test_a_partial_needs_a_name() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with pytest.raises(JobDefinitionError, match=r"partial.* has no name by which a worker"):
+        queueable(functools.partial(add, 1))
+    named = queueable(job_name="sums.add_one")(functools.partial(add, 1))
+    assert dispatch_sync(named.job(2)) == 3
+    assert "add_one" in repr(named)
+    with pytest.raises(InvalidJob, match=r"^sums\.add_one: "):
+        named.job(1, 2, 3)

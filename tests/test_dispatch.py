@@ -1035,3 +1035,20 @@ def test_a_worker_that_imports_a_module_does_not_dispatch_again_what_that_dispat
     assert project.notes("mark") == []
     (record,) = project.failed()
     assert "a job was dispatched while a worker imports the module" in record.exception
+
+
+def test_what_is_dropped_while_the_interpreter_clears_its_modules_is_pushed(
+    project: Project,
+) -> None:
+    project.write("early.py", "from marks import *\ndispatch(Mark(word='early')).send()\n")
+    project.write(
+        "late.py",
+        "import early, sys\n"
+        "class Late:\n"
+        "    def __del__(self, dispatch=early.dispatch, Mark=early.Mark, sys=sys):\n"
+        "        dispatch(Mark(word=f'late-{sys.is_finalizing()}'))\n"
+        "late = Late()\n",
+    )
+    finished = project.run([sys.executable, "late.py"]).finished()
+    assert finished.err == ""
+    assert sorted(marks(project)) == ["early", "late-True"]

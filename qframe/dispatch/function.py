@@ -74,7 +74,7 @@ class QueueableFunction(Generic[P, R]):
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidJob(f"{self._function.__qualname__}: {one_line(str(error))}") from None
+            raise InvalidJob(f"{self.job_class.__qualname__}: {one_line(str(error))}") from None
         return made(self.job_class, bound.arguments)
 
     def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch:
@@ -82,7 +82,7 @@ class QueueableFunction(Generic[P, R]):
         return dispatch(self.job(*args, **kwargs))
 
     def __repr__(self) -> str:
-        return f"<queueable {self._function.__module__}.{self._function.__qualname__}>"
+        return f"<queueable {self.job_class.__module__}.{self.job_class.__qualname__}>"
 
 
 @overload
@@ -124,7 +124,12 @@ def _of_arguments(
 def _job_class(
     function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
 ) -> type[Queueable]:
-    name = getattr(function, "__qualname__", repr(function))
+    name = getattr(function, "__qualname__", None) or options.get("job_name")
+    if not isinstance(name, str):
+        raise JobDefinitionError(
+            f"{one_line(repr(function), 100)} has no name by which a worker could find it: write a "
+            "function that calls it, or give it a job_name"
+        )
     refuse_generator(name, function)
     for option, value in options.items():
         check_option(name, option, value)

@@ -11,6 +11,7 @@ import _thread
 import asyncio
 import contextlib
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -65,6 +66,9 @@ class _Pusher:
 
     def put(self, task: Callable[[], object]) -> None:
         self._open[id(task)] = task
+        if sys.is_finalizing():  # a module's object dies: no thread runs any more, and none starts
+            self._do(task)
+            return
         if self._thread == threading.get_ident():
             self._follow.append(task)
             return

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,9 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PydanticUndefinedAnnotation,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from qframe.contracts.status import check_progress
 from qframe.exceptions import (
@@ -28,7 +37,14 @@ from qframe.exceptions import (
 from qframe.jobs import project, unset
 from qframe.jobs.hooks import check_hooks
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
-from qframe.jobs.roundtrip import first_fault, plain, same, with_other_empties, without_values
+from qframe.jobs.roundtrip import (
+    first_fault,
+    is_strict,
+    plain,
+    same,
+    with_other_empties,
+    without_values,
+)
 from qframe.jobs.uniqueness import rule_of
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
@@ -55,6 +71,7 @@ class JobDefinition(Options):
     """Its name on the wire, where that is known with the class."""
     _incomplete: ClassVar[bool] = False
     _holds_models: ClassVar[bool] = False
+    _is_strict: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
     _reserved: Job | None = None
     _growths: int = 0
@@ -74,7 +91,7 @@ class JobDefinition(Options):
         check_hooks(cls)
         _copy_mutable_defaults(cls)
         own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
-        cls.__pydantic_config__ = _CONFIG | own  # type: ignore[attr-defined] # pydantic's own name
+        cls.__pydantic_config__ = _CONFIG | own | _BY_NAME  # type: ignore[attr-defined] # pydantic's own name
         if cls.encrypted and "__repr__" not in vars(cls):
             cls.__repr__ = _hiding_repr  # type: ignore[assignment, method-assign] # the dataclass keeps it
         pydantic.dataclasses.dataclass(cls, kw_only=True)
@@ -210,7 +227,7 @@ class JobDefinition(Options):
         shown = self.display_name
         return (shown() if callable(shown) else shown) or name
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:  # noqa: C901 (a call more costs each dispatch)
         """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
         names = self.field_names()
         if not names:
@@ -221,18 +238,25 @@ class JobDefinition(Options):
             data: dict[str, Any] = self._adapter.serializer.to_python(
                 self, mode="json", warnings=False, context=secret.TRAVELS
             )
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
-            why = type(error).__name__ if self._hides() else one_line(str(error), 500)
-            raise InvalidJob(f"{_unsendable(self)}: {why}") from None
+            if self.secret_fields:
+                data = secret.revealed(self, data)
+        except Exception as error:  # noqa: BLE001 (a serializer of the job's may raise anything)
+            raise self._unwritten(error) from None
         if len(data) > len(names):  # a field that is computed is computed there
             data = {key: value for key, value in data.items() if key in names}
         try:
             back = self._validated(data)
-        except (ValidationError, RecursionError) as error:
+        except ValidationError as error:
+            back, data = self._by_names(error)
+        except Exception as error:  # noqa: BLE001 (a validator of the job's may raise anything)
             raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
         for key in names:
             sent = getattr(self, key)
-            if not same(sent, getattr(back, key)):
+            try:
+                arrives = same(sent, getattr(back, key))
+            except Exception:  # noqa: BLE001 (`__eq__` of whatever it is)
+                arrives = False
+            if not arrives:
                 what = "validating it again changes" if plain(sent) else "JSON would change"
                 what = what if key in data else "pydantic is told to leave out"
                 shown = "it" if self._hides() else one_line(repr(sent), 80)
@@ -244,13 +268,27 @@ class JobDefinition(Options):
             data[unset.KEY] = found
         return data
 
+    def _unwritten(self, error: Exception) -> InvalidJob:
+        why = type(error).__name__ if self._hides() else one_line(str(error), 500)
+        return InvalidJob(f"{_unsendable(self)}: {why}")
+
+    def _by_names(self, error: ValidationError) -> tuple[Self, dict[str, Any]]:
+        """Write the fields of models by their names: what their aliases give they do not take."""
+        with contextlib.suppress(ValidationError):
+            data = self._adapter.serializer.to_python(
+                self, mode="json", warnings=False, context=secret.TRAVELS, by_alias=False
+            )
+            data = secret.revealed(self, data)
+            return self._validated(data), data
+        raise InvalidJob(f"{type(self).__name__}: {self._first_fault(error)}") from None
+
     @classmethod
     def _hides(cls) -> bool:
         """Whether messages about the class's values must not show them."""
         return cls.encrypted or bool(cls.secret_fields)
 
     @classmethod
-    def _first_fault(cls, error: ValidationError | RecursionError) -> str:
+    def _first_fault(cls, error: Exception) -> str:
         if cls._hides() and isinstance(error, ValidationError):
             error = without_values(error)
         return first_fault(error)
@@ -300,8 +338,10 @@ class JobDefinition(Options):
             data = {}
         if cls._incomplete:
             cls._complete()
+            cls._check_complete(InvalidArguments)
         fields = cls.field_names()
         if not data.keys() <= fields:
+            fields = fields | cls._aliases()
             for key in data.keys() - fields - {unset.KEY}:
                 _warn_once(cls, key)
             data, said = {key: data[key] for key in data if key in fields}, data.get(unset.KEY)
@@ -324,8 +364,40 @@ class JobDefinition(Options):
 
     @classmethod
     def _validated(cls, data: dict[str, Any]) -> Self:
-        job: Self = cls._adapter.validator.validate_python(data)
+        validator = cls._adapter.validator
+        job: Self
+        if cls._is_strict:  # which takes a time, or a tuple, as JSON has it only from JSON
+            job = validator.validate_json(json.dumps(data), by_name=True)
+        else:
+            job = validator.validate_python(data, by_name=True)
         return job
+
+    @classmethod
+    def _aliases(cls) -> set[str]:
+        """Give what its fields may be called besides their names."""
+        fields: dict[str, FieldInfo] = cls.__pydantic_fields__  # type: ignore[attr-defined] # made in __init_subclass__
+        found = set[str]()
+        for field in fields.values():
+            alias = field.validation_alias or field.alias
+            choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            found |= {each for each in choices if isinstance(each, str)}
+        return found
+
+    @classmethod
+    def _check_complete(cls, error: type[QframeError]) -> None:
+        """Raise an error for a type that a field names, and that is not there when it runs."""
+        if not cls._incomplete:
+            return
+        try:
+            cls._adapter.rebuild(force=True, raise_errors=True)
+        except PydanticUndefinedAnnotation as missing:
+            fields = [
+                key for key, of in annotations_of(cls).items() if str(missing.name) in str(of)
+            ]
+            raise error(
+                f"{cls.__name__}.{', '.join(fields)}: the type {missing.name!r} is not there when "
+                "the program runs; import it outside of TYPE_CHECKING"
+            ) from None
 
 
 JobDefinition._base = JobDefinition  # noqa: SLF001 (its own)
@@ -368,6 +440,8 @@ def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 
 
+_BY_NAME = ConfigDict(serialize_by_alias=False, validate_by_name=True)
+"""A job's own fields travel by their names, whatever else they may be called."""
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
 
 
@@ -377,6 +451,9 @@ def _find_secrets(cls: type[JobDefinition]) -> None:
     cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
     cls._holds_models = not cls._incomplete and unset.holds_models(schema)
+    cls._is_strict = not cls._incomplete and is_strict(schema)
+    if cls._incomplete and "__new__" not in vars(cls):
+        cls.__new__ = _checked_new  # type: ignore[assignment] # only of those that may be refused
     said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
     cls.in_clear = bool(cls.secret_fields) and not said
     config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
@@ -385,6 +462,14 @@ def _find_secrets(cls: type[JobDefinition]) -> None:
         if not cls._incomplete:
             pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), force=True)
             cls._adapter = TypeAdapter(cls)
+
+
+def _checked_new(cls: type[JobDefinition], *_: object, **__: object) -> JobDefinition:
+    """Make a job of a class whose types are all there by now, or say which is not."""
+    if cls._incomplete:
+        cls._complete()
+        cls._check_complete(InvalidJob)
+    return object.__new__(cls)
 
 
 def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:

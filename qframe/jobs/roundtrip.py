@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from qframe.payload.schemas import parts_of
 from qframe.payload.secret import Secret
 from qframe.payload.text import one_line
 
@@ -84,12 +85,26 @@ def _at_once(value: object) -> object:
     return value
 
 
-def first_fault(error: ValidationError | RecursionError) -> str:
+def is_strict(schema: object) -> bool:
+    """Whether pydantic is told, anywhere in this core schema, to be strict."""
+    parts = parts_of(schema, without=["strict_schema"])
+    return any(each.get("strict") is True or _config(each).get("strict") is True for each in parts)
+
+
+def _config(part: dict[str, Any]) -> dict[str, Any]:
+    config = part.get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def first_fault(error: Exception) -> str:
     """Put the first fault of a validation into one line that names the field."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if not isinstance(error, ValidationError):
+        return one_line(f"{type(error).__name__}: {error}", 200)
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(str(part) for part in fault['loc'])}: {one_line(fault['msg'])}"
+    place = ".".join(str(part) for part in fault["loc"])
+    return f"{place}: {one_line(fault['msg'])}" if place else one_line(fault["msg"])
 
 
 def without_values(error: ValidationError) -> ValidationError:

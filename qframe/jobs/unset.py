@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from qframe.payload.schemas import parts_of
 from qframe.payload.secret import Secret
 
 KEY = "~unset"
@@ -25,20 +26,7 @@ _Way = tuple[str | int, ...]
 
 def holds_models(schema: object) -> bool:
     """Whether there are models in what this core schema of pydantic describes."""
-    seen: set[int] = set()
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict | list | tuple) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, dict):
-            if part.get("type") == "model":
-                return True
-            waiting.extend(part.values())
-        else:
-            waiting.extend(part)
-    return False
+    return any(part.get("type") == "model" for part in parts_of(schema))
 
 
 def found_in(job: object) -> list[list[Any]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Generic, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, RootModel, SecretBytes, SecretStr
+from pydantic import Secret as OtherSecret
 from pydantic_core import CoreSchema, core_schema
+
+from qframe.payload.schemas import parts_of
 
 T = TypeVar("T")
 
@@ -92,7 +95,7 @@ def _serialized(value: object, serialize: Callable[[object], object], info: Any)
 def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the fields of a dataclass, by its core schema, that are or hold a `Secret`."""
     known: dict[str, Any] = {}
-    for each in _inside(schema, {}):
+    for each in parts_of(schema):
         if "ref" in each:
             known[each["ref"]] = each
     while schema["type"] != "dataclass-args":
@@ -100,30 +103,43 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
             known[schema["schema_ref"]] if schema["type"] == "definition-ref" else schema["schema"]
         )
     return tuple(
-        field["name"]
-        for field in schema["fields"]
-        if any((part.get("metadata") or {}).get(_MARK) for part in _inside(field, known))
+        field["name"] for field in schema["fields"] if any(map(_is_secret, parts_of(field, known)))
     )
 
 
-def _inside(schema: Any, known: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: ANN401 (what pydantic builds)
-    """Give every part of a core schema, what it refers to included."""
-    parts: list[dict[str, Any]] = []
-    seen: set[int] = set()
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict | list | tuple) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, dict):
-            parts.append(part)
-            if part.get("type") == "definition-ref":
-                waiting.append(known.get(part["schema_ref"]))
-            waiting.extend(part.values())
-        else:
-            waiting.extend(part)
-    return parts
+def _is_secret(part: Mapping[str, Any]) -> bool:
+    """Whether it describes a `Secret`, or one of pydantic's own."""
+    if (part.get("metadata") or {}).get(_MARK):
+        return True
+    written = part.get("serialization") or {}
+    return getattr(written.get("function"), "__module__", "") == SecretStr.__module__ and (
+        "secret" in getattr(written["function"], "__name__", "")
+    )
+
+
+def revealed(value: Any, written: Any) -> Any:  # noqa: ANN401 (any value)
+    """Give what pydantic has written of a value, with its own secrets in place of the stars.
+
+    Its `SecretStr` gives itself away to nobody, whatever the context.
+    """
+    if isinstance(value, _PYDANTICS):
+        inside = value.get_secret_value()
+        return inside.decode() if isinstance(inside, bytes) else inside
+    if isinstance(value, Secret | RootModel):
+        inside = value.reveal() if isinstance(value, Secret) else value.root
+        return revealed(inside, written)
+    if isinstance(written, dict):
+        parts: Iterable[Any] = (getattr(value, key, None) for key in written)
+        if isinstance(value, Mapping) and len(value) == len(written):
+            parts = value.values()
+        pairs = zip(written.items(), parts, strict=False)
+        return {key: revealed(part, told) for (key, told), part in pairs}
+    if isinstance(written, list) and isinstance(value, Collection) and len(value) == len(written):
+        return [revealed(each, told) for told, each in zip(written, value, strict=False)]
+    return written
+
+
+_PYDANTICS = (SecretStr, SecretBytes, OtherSecret)
 
 
 def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,0 +1,33 @@
+"""pydantic's core schemas, looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def parts_of(
+    schema: Any,  # noqa: ANN401 (what pydantic builds)
+    known: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Give every part of a core schema, what it refers to among `known` included.
+
+    Not what is below the keys `without`.
+    """
+    parts: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict | list | tuple) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, dict):
+            parts.append(part)
+            if known and part.get("type") == "definition-ref":
+                waiting.append(known.get(part["schema_ref"]))
+            waiting.extend(value for key, value in part.items() if key not in without)
+        else:
+            waiting.extend(part)
+    return parts
