@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="run each so often, other seeds")
     parser.add_argument("--quick", action="store_true", help="fewer of everything")
     parser.add_argument("--concurrency", type=int, default=1, help="jobs at once in each worker")
+    parser.add_argument("--jobs", type=int, default=0, help="about so many jobs (D1)")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     options = parser.parse_args()
     if unknown := set(options.scenarios) - set(table):
@@ -32,6 +33,7 @@ def main() -> int:
         print("\n".join(f"{each.name:4} {each.title}" for each in table.values()))
         return 0
     Site.concurrency = options.concurrency
+    Site.wanted = options.jobs
     chosen = [table[name] for name in options.scenarios or table]
     violated = 0
     for each in chosen:

@@ -18,6 +18,7 @@ from qframe.middleware import WithoutOverlapping
 from tests.support.ledger import Ledger
 
 ledger = Ledger(Path(os.environ.get("LEDGER", os.devnull)))
+uuids = Ledger(Path(os.environ.get("UUIDS", os.devnull)))
 
 
 class Noted(Queueable):
@@ -65,6 +66,55 @@ class OnlyOne(Work):
     def unique_id(self) -> int:
         """Give its number."""
         return self.number
+
+
+class Named(Work):
+    """Notes its uuid, too: a dispatch may be told of it."""
+
+    key: str = ""
+
+    def act(self) -> None:
+        """Note it, and take some time."""
+        uuids.note("R", self.job.uuid, self.number)
+        super().act()
+
+
+class Once(Named):
+    """Is the only one of its key."""
+
+    unique = True
+
+    def unique_id(self) -> str:
+        """Give its key."""
+        return self.key
+
+
+class OnceUntilStarted(Once):
+    """Is the only one of its key that waits."""
+
+    unique_until = "started"
+
+
+class OnceTracked(Once):
+    """Is the only one of its key, and has a status."""
+
+    track = 3600
+
+
+class Tracked(Named):
+    """Has a status."""
+
+    track = 3600
+
+
+class Last(Named):
+    """Runs in the place of those of its key that were dispatched before."""
+
+    debounce = 2
+
+    def unique_id(self) -> str:
+        """Give its key."""
+        return self.key
 
 
 class TriedTwice(Work):

@@ -56,6 +56,8 @@ class Site(Project):
 
     concurrency: ClassVar[int] = 1
     """How many jobs each worker runs at once."""
+    wanted: ClassVar[int] = 0
+    """About how many jobs a scenario is to have whose number can be chosen; 0: its own."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class Site(Project):
         """When a worker was found to have ended by itself."""
         self._also_here = False
         self._arguments: tuple[object, ...] = ()
+        self._environment: dict[str, str] = {}
         self._numbers = itertools.count(1)
         super().__init__(root)
         self.writing = Ledger(self.ledger)
@@ -105,6 +108,10 @@ class Site(Project):
     def count(self, full: int, quick: int) -> int:
         """Give a number that depends on how thorough the run is."""
         return quick if self.quick else full
+
+    def as_many(self, full: int, quick: int) -> int:
+        """Give about how many jobs there are to be, which can be asked for."""
+        return self.wanted or self.count(full, quick)
 
     # -- the project ----------------------------------------------------------------------------
 
@@ -234,9 +241,10 @@ class Site(Project):
 
     # -- workers --------------------------------------------------------------------------------
 
-    def begin(self, count: int, *arguments: object) -> list[Process]:
+    def begin(self, count: int, *arguments: object, **environment: str) -> list[Process]:
         """Start workers that are replaced when they end, and wait until they are up."""
         self._arguments = arguments
+        self._environment = environment
         self.workers += [self.worker() for _ in range(count)]
         self.wait_for(lambda: all(self.is_up(worker) for worker in self.workers))
         return self.workers
@@ -250,6 +258,7 @@ class Site(Project):
         everything = ["--quiet", *(arguments or self._arguments)]
         if self.concurrency > 1 and {"--isolate", "--concurrency"}.isdisjoint(everything):
             everything += ["--concurrency", self.concurrency]
+        environment = {**self._environment, **environment}
         return self.start("work", HERE, *everything, environment=environment)
 
     def start(

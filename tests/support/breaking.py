@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from qframe.contracts.backend import Backend
 from qframe.contracts.step import Result, Step
@@ -115,7 +115,7 @@ class Faulty:
                 return []
             if self.broken is not None:
                 if self.fault.is_deadly:
-                    raise Killed
+                    self.die()
                 if self.fault is Fault.DOWN and part is self.broken:
                     raise BackendUnavailable("down")
                 return call(*arguments)
@@ -125,6 +125,12 @@ class Faulty:
             self.broken = part
             if self.fault in {Fault.UNHEARD, Fault.KILLED_UNHEARD}:
                 call(*arguments)
-            raise Killed if self.fault.is_deadly else BackendUnavailable(self.fault.value)
+            if self.fault.is_deadly:
+                self.die()
+            raise BackendUnavailable(self.fault.value)
 
         return called
+
+    def die(self) -> NoReturn:
+        """End the process, as it seems."""
+        raise Killed
