@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,13 +16,16 @@ from qframe.contracts.step import (
     Arrive,
     Close,
     Expect,
+    Extend,
     Operation,
     Push,
+    Raise,
     Result,
     Set,
     Step,
+    Unset,
 )
-from qframe.exceptions import BackendUnavailable, InvalidSignature
+from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
 from qframe.features import chain
 from qframe.features.base import Plan, Pushing
 from qframe.features.batch import BatchMember
@@ -119,6 +123,7 @@ class Handing:
                 if not aside:
                     return
                 self._totals.set_aside += 1
+                self._take_back(row)
                 log.error(  # noqa: TRY400 (its words are enough)
                     "a dispatch for the connection %r was set aside in the outbox (row %d): %s",
                     self._context.connection, row.id, said,
@@ -128,6 +133,29 @@ class Handing:
                     events.fire(
                         events.StoredRefused, self._context.connection, row.mark, what, error
                     )
+
+    def _take_back(self, row: Waiting) -> None:
+        """Unset what a job that was set aside holds, where that was written before its push.
+
+        Nobody is its duplicate then, nor skipped for it. A step that counts members of a batch has
+        counted them: its mark stays, and taken up again it only pushes.
+        """
+        if self._context.joint:
+            return
+        with suppress(ValueError, QframeError):  # it is forged or no step, or ends by itself
+            operations = self._operations(row)
+            uuids = {
+                self._context.as_it_is(each.raw, each.queue).message.get("uuid")
+                for each in operations
+                if type(each) is Push
+            }
+            back = [
+                Unset(e.key, e.value) for e in operations if type(e) is Set and e.value in uuids
+            ]
+            back += [Unset(e.key, e.value) for e in operations if type(e) is Raise]
+            if not any(isinstance(each, Extend) for each in operations):
+                back.append(Unset(_mark(row)))
+            self._backend.apply(Step(None, *back))
 
     def _apply(self, rows: Sequence[Waiting]) -> None:
         """Apply the steps of rows, unless others may have the rows by now."""

@@ -291,7 +291,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_every_scenario_of_the_gate_is_there() -> None:
     table = scenario.table()
-    assert list(table)[:3] == ["MIX", "F1", "F2"]
+    assert list(table)[:4] == ["MIX", "D1", "F1", "F2"]
     elsewhere = [name for name, each in table.items() if each.backend("redis") is None]
     on_sql = ["F30s", "F34", "F35", "F36"]
     on_beanstalkd = ["F40", "F41", "F42", "F43", "F44", "F45"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +25,12 @@ from qframe import (
     job_status,
     manager,
 )
+from qframe.contracts.backend import Backend
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Push, Set, Step
 from qframe.dispatch.batch import find_batch
+from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import ConfigurationError, PayloadTooLarge, Unsupported
 from qframe.outbox import handing
 from qframe.outbox.relay import Relay
@@ -303,6 +307,41 @@ def test_what_cannot_be_taken_is_set_aside(
     assert relay().totals.handed_on == 1
     assert queues.connection().backend.read("it") == ["now"]
     assert [lag.set_aside for lag in outbox.lags()] == [1]
+
+
+def test_a_job_that_is_set_aside_holds_nothing_and_takes_it_when_it_is_taken_up(
+    queues: QueueManager, outbox: Outbox, session: Session, relay: Run,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Where its lock and its status are written before its push: nobody is its duplicate."""
+    facts = QueueManager(
+        {"connections": {"f": {"driver": "database", "url": f"sqlite:///{tmp_path}/f"}}}
+    )
+    receiver = queues.connection()
+    ordered = OrderedBackend(receiver.backend, facts.backend("f"), facts.backend("f"))
+    monkeypatch.setattr(receiver, "context", dataclasses.replace(receiver.context, backend=ordered))
+    pending = dispatch(ShipOnce(order="1")).track()
+    pending.within(session)
+    session.commit()
+    with monkeypatch.context() as broken:
+        broken.setattr(ordered, "messages", _Refusing(receiver.backend))
+        assert relay().totals.set_aside == 1
+    assert ordered.scan("unique:") == ordered.scan("status:") == ordered.scan("relayed:") == []
+    assert outbox.retry() == 1
+    assert relay().totals.handed_on == 1
+    assert orders(queues) == ["1"]
+    assert len(ordered.scan("unique:")) == len(ordered.scan("status:")) == 1
+    facts.close()
+
+
+class _Refusing:
+    """Messages in a backend that takes none of these."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.clock = backend.clock
+
+    def apply(self, *_: Step) -> list[Any]:
+        raise PayloadTooLarge("larger than the server takes")
 
 
 def test_a_payload_too_large_is_refused_at_the_dispatch(

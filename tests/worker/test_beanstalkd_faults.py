@@ -8,7 +8,7 @@ from tests.support import gate
 from tests.support.beanstalkd_server import beanstalkd
 from tests.support.marks import slow
 
-GATE = ("F5", "F6", "F15", "F40", "F42", "F43", "F45", "F60", "F61")
+GATE = ("F5", "F6", "F15", "F40", "F42", "F43", "F45", "F60", "F61", "D1")
 
 
 @pytest.mark.timeout(180)

@@ -8,7 +8,7 @@ from tests.support import gate
 from tests.support.marks import slow
 from tests.support.server_process import binary
 
-GATE = ("F5", "F6", "F15", "F20", "F22", "F60", "F61", "F81", "P1", "P2")
+GATE = ("F5", "F6", "F15", "F20", "F22", "F60", "F61", "F81", "D1", "P1", "P2")
 
 
 @pytest.mark.timeout(180)
