@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+LOST_LEASE = "its lease had passed to another worker, or it was removed"
+
 
 class QframeError(Exception):
     """Base of every error qframe raises, apart from the interruptions of a running job."""
@@ -97,7 +99,7 @@ class JobAlreadySettled(SettleError):
 
 
 class LeaseLost(SettleError):
-    """The lease had passed to another worker; nothing was changed."""
+    """The lease had passed to another worker, or the job was removed; nothing was changed."""
 
 
 class NotCommitted(QframeError):

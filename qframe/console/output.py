@@ -16,7 +16,7 @@ from qframe.console.place import Place
 from qframe.console.stream import Stream
 from qframe.console.text import as_json, clock
 from qframe.contracts import Job
-from qframe.exceptions import InvalidPayload
+from qframe.exceptions import LOST_LEASE, InvalidPayload
 from qframe.payload import envelope, tags, tracebacks
 from qframe.payload.text import count_of, one_line
 from qframe.worker import WorkerOptions, memory
@@ -196,7 +196,7 @@ def short(uuid: str) -> str:
 def _words(event: events.JobEvent) -> str:
     """Give what there is to be said of what became of a job."""
     if isinstance(event, events.LeaseLost):
-        return "its lease had passed to another worker"
+        return LOST_LEASE
     error: BaseException | None = getattr(event, "error", None)
     return getattr(event, "reason", "") if error is None else tracebacks.brief(error, 160)
 

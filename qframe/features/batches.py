@@ -108,9 +108,12 @@ class Batches:
 
     def starting(self, plan: BatchPlan) -> Iterator[None]:
         """Do so in parts, between which others may have their turns."""
+        chunks = _chunks(plan)
+        first = [*itertools.islice(chunks, 1)]
+        begun = [_made(each) for each in first]  # a batch refused for one of these has not begun
         self._create(plan)
         try:
-            for makers in _chunks(plan):
+            for makers in itertools.chain(begun, chunks):
                 yield
                 self.add(plan.id, makers)
         except BaseException:
@@ -473,6 +476,15 @@ def _chunks(plan: BatchPlan) -> Iterator[list[MakeMember]]:
     rest = iter(plan.members)
     while chunk := list(itertools.islice(rest, CHUNK)):
         yield chunk
+
+
+def _made(makers: Sequence[MakeMember]) -> list[MakeMember]:
+    """Build the first members of a batch, and give makers that have them ready."""
+
+    def ready(number: int, make: MakeMember, built: ChainPlan) -> MakeMember:
+        return lambda other: built if other == number else make(other)
+
+    return [ready(number, make, make(number)) for number, make in enumerate(makers)]
 
 
 def _tries(identity: str) -> Iterator[None]:

@@ -35,6 +35,7 @@ from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.exceptions import (
+    LOST_LEASE,
     BackendUnavailable,
     InvalidPayload,
     InvalidSignature,
@@ -587,7 +588,7 @@ class ReservedJob(Job):
 
     def _unsettleable(self) -> SettleError:
         if self._state == "lost":
-            return LeaseLost(f"{self.name} {self.uuid}: its lease had passed to another worker")
+            return LeaseLost(f"{self.name} {self.uuid}: {LOST_LEASE}")
         return JobAlreadySettled(f"{self.name} {self.uuid} was already {self._state}")
 
     @property

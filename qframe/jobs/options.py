@@ -188,7 +188,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unique_until": (lambda v: v in ("handled", "started"), "'handled' or 'started'"),
     "debounce": (_bounded, "more than 0 seconds, or a timedelta"),
     "encrypted": (_flag, "True or False"),
-    "job_name": (_text, "a name"),
+    "job_name": (
+        lambda v: _text(v) and v.isprintable(),
+        "a name of printable characters",
+    ),
     "display_name": (_text, "a name, or a method"),
     "tags": (_texts, "a list of names, or a method"),
     "middleware": (

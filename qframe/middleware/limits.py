@@ -242,6 +242,10 @@ def check_name(name: object, owner: str) -> None:
     """Refuse what cannot name a limit; raises `JobDefinitionError`."""
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise JobDefinitionError(f"{owner}: name must be a text, not {one_line(repr(name), 60)}")
+    if isinstance(name, str) and re.search("[\x00\ud800-\udfff]", name):
+        raise JobDefinitionError(
+            f"{owner}: name must have no NUL and no lone surrogate: {one_line(repr(name), 60)}"
+        )
 
 
 def name_of(name: str | None, job: JobDefinition) -> str:

@@ -109,7 +109,11 @@ class LeaseKeeper:
             log.warning("the lease of %s could not be renewed: %s", job.name, error)
             return min(_SOONER, self._renew_every)
         except LeaseLost:
-            log.warning("%s %s: its lease has passed to another worker", job.name, job.uuid)
+            log.warning(
+                "%s %s: its lease has passed to another worker, or it was removed",
+                job.name,
+                job.uuid,
+            )
             self.drop(job)
             self._lost(job)
         except SettleError:

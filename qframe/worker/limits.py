@@ -90,6 +90,11 @@ class Limits:
             return self._declared.fail_on_timeout
         return self._message.get("failOnTimeout") is True
 
+    @property
+    def are_open(self) -> bool:
+        """Whether no number bounds how often the job is tried, but at most a moment."""
+        return not self.max_exceptions and (self.retry_until is not None or not self.tries)
+
     def _sent(self, key: str, otherwise: float) -> float:
         if self._message.get(key) is None:
             return otherwise

@@ -11,6 +11,10 @@ from qframe.exceptions import CannotDecrypt, DontHandle, JobCancelled, JobGivenB
 from qframe.features.base import End
 from qframe.worker.limits import Facts, Limits, ending, exceeded
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+"""Seconds, doubled each time, before a job without backoff is tried again that no number of tries
+ends: at once, it would be tried a thousand times a second."""
+
 
 class Outcome(StrEnum):
     """How one reservation ended."""
@@ -104,6 +108,8 @@ def decide(
     failures = max(1, job.attempts - job.history.releases)
     seconds = backoff(failures, error) or limits.backoffs()
     delay = seconds[min(failures, len(seconds)) - 1]
+    if not delay and limits.are_open:
+        delay = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
     return Verdict(Outcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))
 
 

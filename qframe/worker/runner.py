@@ -26,6 +26,7 @@ from qframe.dispatch import pusher
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
+    LOST_LEASE,
     BackendUnavailable,
     CannotDecrypt,
     Interruption,
@@ -330,9 +331,10 @@ class Runner:
     def _ran_twice(self, job: ReservedJob) -> None:
         """Hear from the exchange that a job which was done could not be deleted."""
         log.warning(
-            "%s %s was done, but its lease had passed to another worker: it runs twice",
+            "%s %s was done, but %s: in the first case it runs twice",
             job.name,
             job.uuid,
+            LOST_LEASE,
         )
         name = envelope.job_name(job.payload)
         known = self.registry.known(name) is not None

@@ -434,10 +434,18 @@ def test_what_cannot_be_made_is_not_counted_in(bench: Benches) -> None:
 
     with pytest.raises(InvalidJob, match="no job"):
         bench.batches.start(bench.plan(bench.maker("a"), bad, follow=["finally"]))
-    record = bench.read()
-    assert (record.total, record.is_finished) == (0, True)
-    assert record.cancelled_at is not None
-    assert bench.drain() == ["finally"]
+    assert bench.drain() == []
+    assert bench.batches.find(bench.plan().id) is None
+
+
+def test_a_batch_that_is_refused_has_not_begun(bench: Benches) -> None:
+    def bad(_number: int) -> ChainPlan:
+        raise InvalidJob("no job")
+
+    follow = ["before", "then", "catch", "finally"]
+    with pytest.raises(InvalidJob, match="no job"):
+        bench.batches.start(bench.plan(bench.maker("a"), bad, follow=follow))
+    assert bench.drain() == []
 
 
 # -- what follows ---------------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qframe import JobDefinitionError, Queueable
-from qframe.middleware import Limit, RateLimited, ThrottlesExceptions, limits
+from qframe.middleware import (
+    Limit,
+    RateLimited,
+    ThrottlesExceptions,
+    WithoutOverlapping,
+    limits,
+)
 from qframe.middleware.limits import Window, value_of
 
 DAY = 86400
@@ -229,3 +235,14 @@ def test_the_spread_grows_with_each_release_up_to_a_bound(monkeypatch: pytest.Mo
     assert after(4, Limit(10, 10)) == pytest.approx(1.25**4 / 8)
     assert after(10_000, Limit(10, 10)) == 60
     assert after(10_000, Limit(10, 3600)) == 3600
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "\ud800"])
+def test_a_name_that_no_store_takes_is_refused_when_it_is_written(name: str) -> None:
+    for make in (lambda: RateLimited("1/s", name=name), lambda: ThrottlesExceptions(name=name)):
+        with pytest.raises(JobDefinitionError, match="no NUL and no lone surrogate"):
+            make()
+    with pytest.raises(JobDefinitionError, match="printable"):
+        type("Odd", (Queueable,), {"handle": lambda self: None, "job_name": name})
+    WithoutOverlapping(name)  # such a key is hashed
+    RateLimited("1/s", by=name)  # as is such a value

@@ -277,3 +277,19 @@ def test_the_reason_tells_every_attempt() -> None:
     assert "never ended" in text
     assert "attempt 3: nothing on record" in text
     assert "\n" not in text
+
+
+def test_retries_without_number_and_backoff_have_a_pause_that_grows() -> None:
+    free = WorkerOptions(tries=0, backoff=(0,))
+    bounded = WorkerOptions(tries=100, backoff=(0,))
+
+    def delays(options: WorkerOptions, **message: Any) -> list[float]:
+        found = Limits(None, message, options)
+        return [decide(BOOM, ran(*["error"] * n), found).end.delay for n in (1, 2, 3, 12, 60)]
+
+    grows = [0.1, 0.2, 0.4, 10, 10]
+    assert delays(free) == grows
+    assert delays(bounded, retryUntil=time.time() + 86400) == grows
+    assert delays(bounded) == [0] * 5  # as in Laravel
+    assert delays(free, backoff=3) == [3] * 5
+    assert delays(free, maxExceptions=1000) == [0] * 5

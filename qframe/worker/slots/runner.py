@@ -20,7 +20,13 @@ from qframe.contracts.status import State
 from qframe.dispatch import pusher
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
-from qframe.exceptions import BackendUnavailable, Interruption, JobTimedOut, LeaseLost
+from qframe.exceptions import (
+    LOST_LEASE,
+    BackendUnavailable,
+    Interruption,
+    JobTimedOut,
+    LeaseLost,
+)
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.jobs import current as current_job
@@ -355,7 +361,7 @@ class SlotRunner(SlottedRunner):
         ours: SimpleQueue[bool] = SimpleQueue()
         self.exchange.defer(job, end, ours.put)
         if not ours.get():
-            raise LeaseLost(f"{job.name} {job.uuid}: its lease had passed to another worker")
+            raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
     def rest(self, seconds: float) -> None:
         """Let some time pass; signals are the other thread's to hear."""
