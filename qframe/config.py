@@ -88,6 +88,7 @@ class DatabaseSettings(ConnectionSettings):
     of a worker itself; `pool_timeout` is how many seconds a call waits for one of them.
     `schema` is PostgreSQL's schema that the tables are in, or another database of MariaDB's server;
     without it they are where the connection's own search finds them.
+    `migrate_command` is what makes the tables, as it is said where they are missing.
     `listen` is how idle workers are woken on PostgreSQL: by LISTEN and NOTIFY, where no pooler is
     between (`"auto"`), also where one is (true: it has to pool sessions), or by looking (false).
     """
@@ -106,6 +107,7 @@ class DatabaseSettings(ConnectionSettings):
     busy_timeout: _Wait = 10
     pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
     pool_timeout: _Wait = 30
+    migrate_command: str = "qframe migrate"
     listen: Literal["auto"] | bool = "auto"
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from qframe import forks
+from qframe.console.logs import unwritten
 from qframe.drivers.heartbeat import start_thread
 from qframe.payload.text import count_of
 
@@ -270,8 +271,9 @@ class LogHandler(logging.Handler):
 
 
 def log_to_stderr(level: int, form: str = "  %(asctime)s %(levelname)s %(message)s") -> None:
-    """Have log records written to stderr."""
+    """Have log records written to stderr, but for those that another handler has written there."""
     handler = LogHandler()
+    handler.addFilter(unwritten(level))
     handler.setFormatter(logging.Formatter(form, "%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=level, handlers=[handler])
 

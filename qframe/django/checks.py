@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 (Django's own name)
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.urls import NoReverseMatch, reverse
 
 from qframe import config
 from qframe.contracts.backend import Capability
-from qframe.django import conf
-from qframe.exceptions import ConfigurationError
+from qframe.django import conf, tables
+from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
+from qframe.payload.text import one_line
+
+_MIGRATION: Final = ("qframe", "0001_initial")
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
@@ -55,6 +63,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
 
 def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
     """Find the web view mounted where it hides the admin's own list."""
+    if not getattr(settings, "ROOT_URLCONF", None):  # as in the settings of a worker
+        return []
     try:
         board = str(reverse("qframe-board:board"))
         listed = str(reverse("admin:qframe_failedjob_changelist"))
@@ -69,6 +79,40 @@ def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
             id="qframe.W002",
         )
     ]
+
+
+def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
+    """Find tables that are missing or due for an upgrade, in the databases that may be asked."""
+    if sys.argv[1:2] == ["migrate"]:  # which makes them after its checks
+        return []
+    try:
+        queues = QueueManager(config.load())
+    except ConfigurationError:  # said above
+        return []
+    return [
+        found
+        for alias in databases or ()
+        for name in tables.names_in(alias)
+        # SQLite's are made when they are first used.
+        if connections[alias].vendor != "sqlite"
+        for found in _unmigrated(queues, name, alias)
+    ]
+
+
+def _unmigrated(queues: QueueManager, name: str, alias: str) -> Iterator[CheckMessage]:
+    where = f"{conf.NAME}: connections.{name}"
+    try:
+        due = len(queues.backend(name).migration() or ())
+        applied = MigrationRecorder(connections[alias]).applied_migrations()
+    except (QframeError, DatabaseError) as error:
+        yield Warning(f"{where}: {one_line(str(error))}", id="qframe.W005")
+        return
+    if due or _MIGRATION not in applied:
+        yield Warning(
+            f"{where}: the queue's tables in the database {alias!r} are missing or to be upgraded",
+            hint=f"Run: {conf.migrate_command(alias)}",
+            id="qframe.W004",
+        )
 
 
 def _can_push_within(queues: QueueManager, able: Capability) -> bool:

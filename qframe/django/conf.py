@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS
 from sqlalchemy.engine import URL
 
 from qframe.config import ConnectionSettings, Settings
@@ -102,7 +103,14 @@ def _connection(name: str, given: Any) -> Any:  # noqa: ANN401 (whatever stands 
     if is_in_memory(str(alias)):  # a test's, mostly: its jobs are where its rows are
         shared = ConnectionSettings.model_fields
         return {**{key: rest[key] for key in rest if key in shared}, "driver": "memory"}
-    return {"driver": "database", **rest, "url": url_of(str(alias), where)}
+    known = {"driver": "database", "migrate_command": migrate_command(str(alias))}
+    return {**known, **rest, "url": url_of(str(alias), where)}
+
+
+def migrate_command(alias: str) -> str:
+    """Give the command that makes the tables in a database of Django's."""
+    default = alias == DEFAULT_DB_ALIAS
+    return "manage.py migrate" if default else f"manage.py migrate --database {alias}"
 
 
 def is_in_memory(alias: str) -> bool:

@@ -284,7 +284,9 @@ class DatabaseBackend(Backend):
                 session.run(database.statement(select(table).limit(0)))
             found = health(database, session, self.settings)
         if database.missing():
-            due = ["its tables are to be upgraded: run `qframe migrate`; --sql shows what it does"]
+            command = database.migrate_command
+            shows = "`qframe migrate --sql` shows what it does"
+            due = [f"its tables are to be upgraded: run `{command}`; {shows}"]
         return Health(found.version, (*found.warnings, *due))
 
     def migrate(self) -> list[Change]:

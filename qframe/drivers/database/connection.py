@@ -75,6 +75,7 @@ class Database:
         self.is_mysql = self.kind in {"mysql", "mariadb"}
         self.path = Path(str(self.url.database)) if self.is_sqlite else None
         self.schema = Schema(settings)
+        self.migrate_command = settings.migrate_command
         self.engine = make_engine(self.url, settings)
         self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
         self.is_psycopg = self.is_postgresql and self.url.get_driver_name() == "psycopg"
@@ -181,7 +182,7 @@ class Database:
                 connection.close()
                 raise
         except self.errors as error:
-            raise translated(error, shown(self.url)) from error
+            raise self.translated(error) from error
         return link
 
     def open_file(self, session: Session) -> Link:
@@ -233,7 +234,13 @@ class Database:
                     check_version(self.engine)
                     return act(connection)
             except self.errors as error:
-                raise translated(error, shown(self.url)) from error
+                raise self.translated(error) from error
+
+    def translated(
+        self, error: BaseException, ended_by: Callable[[BaseException], bool] | None = None
+    ) -> Exception:
+        """Give the error to raise instead of one of the database's own."""
+        return translated(error, shown(self.url), ended_by, self.migrate_command)
 
     def _opening(self) -> AbstractContextManager[object]:
         return sessions.opening if self.is_sqlite else self._own_opening
@@ -364,7 +371,7 @@ class Session:
 
     def _translated(self, error: BaseException, used: Link | None) -> Exception:
         ended_by = None if used is None else used.ended_by
-        raised = translated(error, shown(self._database.url), ended_by)
+        raised = self._database.translated(error, ended_by)
         if not self._database.is_sqlite:
             self.close()
         return raised

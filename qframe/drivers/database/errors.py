@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 
@@ -23,8 +24,8 @@ class NoConnectionLeft(BackendUnavailable):
     """No further connection can be had for now: the server's or this process's are all in use."""
 
 
-_NO_TABLE = "has no table {name}: run `qframe migrate`"
-_NO_COLUMN = "has no column {name}, an upgrade is due: run `qframe migrate`"
+_NO_TABLE = "has no table {name}: run `{migrate}`"
+_NO_COLUMN = "has no column {name}, an upgrade is due: run `{migrate}`"
 _NO_RIGHT = "does not let its user do this: {text}"
 _REFUSED = "refuses its user or password: {text}"
 _NO_DATABASE = "is not there: {text}"
@@ -111,8 +112,9 @@ def translated(
     error: BaseException,
     database: str,
     ended_by: Callable[[BaseException], bool] | None = None,
+    migrate: str = "qframe migrate",
 ) -> Exception:
-    """Give the error to raise instead; `database` is how it is shown.
+    """Give the error to raise instead; `database` is how it is shown, `migrate` makes its tables.
 
     `ended_by` tells whether the connection ended with an error, where there was one. A `DataError`
     is about what the caller gave: too long, or a NUL where the server takes none.
@@ -120,24 +122,24 @@ def translated(
     cause = _cause(error)
     code = _code(cause)
     text = one_line(str(cause.args[-1] if isinstance(code, int) else cause))
+    told = partial(_told, database, migrate, text)
     for meanings, raised in _KINDS:
         if code is not None and code in meanings:
-            return raised(_told(database, meanings[code], text))
+            return raised(told(meanings[code]))
     if any(kind.__name__ == "DataError" for kind in type(cause).__mro__):
         return ValueError(f"the database {database} cannot hold this: {text}")
     if ended_by is not None and ended_by(error):
-        return ConnectionLost(_told(database, _WHY_ENDED.get(code, _SILENT), text))
+        return ConnectionLost(told(_WHY_ENDED.get(code, _SILENT)))
     for meanings, raised in _KINDS:
         for sign, meaning in meanings.items():
             if isinstance(sign, str) and " " in sign and sign in text:
-                return raised(_told(database, meaning, text))
+                return raised(told(meaning))
     for missing, meaning in _MISSING.items():
         if missing.search(text):
-            return BackendUnusable(_told(database, meaning, text))
+            return BackendUnusable(told(meaning))
     # Clients that notice it by themselves have no code for it.
     lost = code is None and _is_operational(cause)
-    meaning = _WHY_ENDED.get(code, _SILENT)
-    return (ConnectionLost if lost else BackendUnavailable)(_told(database, meaning, text))
+    return (ConnectionLost if lost else BackendUnavailable)(told(_WHY_ENDED.get(code, _SILENT)))
 
 
 def _is_operational(error: BaseException) -> bool:
@@ -157,7 +159,7 @@ def _code(cause: BaseException) -> int | str | None:
     return code
 
 
-def _told(database: str, meaning: str, text: str) -> str:
+def _told(database: str, migrate: str, text: str, meaning: str) -> str:
     found = _NAMED.search(text)
     name = (found[1] or found[2]) if found else "that is needed"
-    return f"the database {database} {meaning.format(name=name, text=text)}"
+    return f"the database {database} {meaning.format(name=name, text=text, migrate=migrate)}"

@@ -18,7 +18,6 @@ from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 from qframe.drivers.database.caller import CallerConnection, caller_connection
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
-from qframe.drivers.database.errors import translated
 from qframe.drivers.database.sql import Statement
 from qframe.exceptions import OtherDatabase
 
@@ -112,7 +111,7 @@ class CallerSession(Session):
     def _end(self, error: BaseException | None) -> None:
         self._guard.__exit__()
         if isinstance(error, self._caller.errors):
-            raise translated(error, shown(self._database.url)) from error
+            raise self._database.translated(error) from error
 
     def begin(self) -> None:
         """Begin nothing: the savepoint is there."""

@@ -1,0 +1,39 @@
+"""Log records that another handler has written to the terminal, and that are not written again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+
+def unwritten(level: int) -> Callable[[logging.LogRecord], bool]:
+    """Make the filter of a handler of the root logger.
+
+    What a logger writes to the terminal by a handler of its own, as Django's do, is not written
+    again. Below `level` that handler decides: what it leaves out is left out.
+    """
+
+    def is_to_be_written(record: logging.LogRecord) -> bool:
+        nearer = [each for each in _handlers_below_root(record.name) if _is_for_terminal(each)]
+        if any(_writes(each, record) for each in nearer):
+            return False
+        return record.levelno >= level or not nearer
+
+    return is_to_be_written
+
+
+def _handlers_below_root(name: str) -> Iterator[logging.Handler]:
+    """Give those that have had a record of this logger before those of the root have it."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None and logger.parent is not None:
+        yield from logger.handlers
+        logger = logger.parent
+
+
+def _is_for_terminal(handler: logging.Handler) -> bool:
+    is_file = isinstance(handler, logging.FileHandler)
+    return isinstance(handler, logging.StreamHandler) and not is_file
+
+
+def _writes(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    return record.levelno >= handler.level and bool(handler.filter(record))
