@@ -6,10 +6,11 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
@@ -24,8 +25,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -239,10 +242,23 @@ _SHORTEST_KEY = 16
 
 
 def _listed(value: object) -> object:
-    """Take keys as a list, or as a text with commas, as in a variable of the environment."""
+    """Take a list, or a text with commas or of JSON, as in a variable of the environment."""
     if not isinstance(value, str):
         return value
-    return json.loads(value) if value.startswith("[") else value.split(",")
+    if not value.lstrip().startswith(("[", '"')):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):  # whose words may hold a key
+        raise ValueError('is neither JSON, like ["a", "b"], nor a list like a,b') from None
+    return [found] if isinstance(found, str) else found
+
+
+def _is_list(annotation: object) -> bool:
+    """Whether a setting may be a list."""
+    if get_origin(annotation) in {Annotated, UnionType, Union}:
+        return any(map(_is_list, get_args(annotation)))
+    return annotation is list or get_origin(annotation) is list
 
 
 def _encryption_key(key: SecretStr) -> SecretStr:
@@ -652,9 +668,9 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read code over environment over file; no `.env`, no secrets folder."""
-        del settings_cls, dotenv_settings, file_secret_settings
+        del env_settings, dotenv_settings, file_secret_settings
         file: Any = _file_settings.copy  # a source is what gives settings when called
-        return init_settings, env_settings, file
+        return init_settings, _Environment(settings_cls), file
 
     def connection(self, name: str) -> dict[str, Any]:
         """Give a connection as configured, over the one that exists without configuration.
@@ -674,6 +690,38 @@ class Settings(BaseSettings):
         """Name every connection there is, the default first."""
         names = sorted({*BUILT_IN, *self.connections})
         return sorted(names, key=lambda name: name != self.default)
+
+
+class _Environment(EnvSettingsSource):
+    """The variables `QFRAME_...`: lists by commas or as JSON, tables as JSON."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 (pydantic-settings' own)
+        """Give a list or a table; raises `ConfigurationError` for what is neither."""
+        if NoDecode in getattr(field, "metadata", ()):
+            return value
+        annotation = getattr(field, "annotation", None)
+        if _is_list(annotation):
+            if get_origin(annotation) is not list and not {*"[,"}.intersection(value):
+                raise ValueError(value)  # what is no list, where either may be
+            # Commas have a meaning in a rule: a text is one of them.
+            is_rule = field_name == "rules" and not value.lstrip().startswith("[")
+            with suppress(ValueError):
+                return [value] if is_rule else _listed(value)
+            return value  # validated as any other, which names it
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):  # whose words may hold a password
+            name = self._variable(field_name, value)
+            raise ConfigurationError(
+                f'in the environment: {name} is not JSON, like {{"key": "value"}}; '
+                f"a key of it can be set by itself, as {name}__KEY"
+            ) from None
+
+    def _variable(self, field_name: str, value: str) -> str:
+        """Find the name of the variable that has this value."""
+        ends = (name for name, given in self.env_vars.items() if given == value)
+        found = (name for name in ends if name.endswith(field_name.lower()))
+        return next(found, f"{_PREFIX}{field_name}").upper()
 
 
 source: Callable[[], tuple[str, Mapping[str, Any]] | None] | None = None
@@ -704,6 +752,8 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
         settings = Settings(**over)
     except ValidationError as error:
         where = path.name if path is not None else given[0] if given else "settings"
+        loc = error.errors(include_url=False, include_input=False)[0]["loc"]
+        where = _variable_of(loc) or where
         raise ConfigurationError(describe(error, Settings, where)) from None
     except ValueError as error:  # a QFRAME_ variable that is not the JSON its setting needs
         raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
@@ -719,6 +769,16 @@ def _variables() -> tuple[str, ...]:
     """Name the variables of the environment that are settings."""
     names = (name for name in os.environ if name.upper().startswith(_PREFIX))
     return tuple(sorted(name for name in names if name.upper() != _NAMES_A_FILE))
+
+
+def _variable_of(loc: Sequence[int | str]) -> str:
+    """Name the variable of the environment that a setting comes from; "" where it is no such."""
+    there = {name.upper(): name for name in os.environ}
+    for length in range(len(loc), 0, -1):
+        found = there.get(_PREFIX + "__".join(map(str, loc[:length])).upper())
+        if found is not None:
+            return f"in the environment: {found}"
+    return ""
 
 
 def _check_environment() -> None:
@@ -767,6 +827,14 @@ def validated(
     model: type[ConnectionSettings], values: dict[str, Any], name: str
 ) -> ConnectionSettings:
     """Check one connection's settings; raises `ConfigurationError` naming the key."""
+    lists = {key for key, field in model.model_fields.items() if _is_list(field.annotation)}
+    key = ""
+    try:
+        values = dict(values)
+        for key in lists & values.keys():
+            values[key] = _listed(values[key])
+    except ValueError as error:
+        raise ConfigurationError(f"connections.{name}: {key}: {error}") from None
     try:
         return model.model_validate(values)
     except ValidationError as error:

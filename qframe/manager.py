@@ -26,6 +26,7 @@ from qframe.jobs.registry import Registry
 from qframe.metrics.kept import Metrics
 from qframe.metrics.pushes import Pushes
 from qframe.otel import switch as otel
+from qframe.payload import tracebacks
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import Signer
 from qframe.payload.text import nearest, one_line
@@ -208,7 +209,11 @@ class QueueManager:
                 settings = config.validated(model, values, name)
                 needs = getattr(factory, "needs_facts", False)
                 more = (partial(self._facts, name),) if needs else ()
-                self._backends[name] = _Own(factory(name, settings, *more), settings)
+                try:
+                    own = factory(name, settings, *more)
+                except ConfigurationError as error:
+                    raise type(error)(f"connections.{name}: {error}") from error
+                self._backends[name] = _Own(own, settings)
             return self._backends[name]
 
     def _composed(self, own: Backend) -> Backend:
@@ -253,7 +258,8 @@ class QueueManager:
                 return cast("Factory", offered[driver].load())
             except Exception as error:
                 raise ConfigurationError(
-                    f"connections.{connection}: the driver {driver!r} cannot be loaded: {error}"
+                    f"connections.{connection}: the driver {driver!r} cannot be loaded: "
+                    f"{tracebacks.placed(error)}"
                 ) from error
         known = sorted({*_DRIVERS, *self._drivers, *offered})
         raise ConfigurationError(
@@ -315,9 +321,9 @@ def _configured(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (whateve
     project.put_on_path()
     try:
         return _imported(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {error}"
+            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {tracebacks.placed(error)}"
         ) from error
 
 
@@ -328,7 +334,7 @@ def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is 
     except Exception as error:
         raise ConfigurationError(
             f"middleware: {one_line(path, 100)!r} cannot be made without arguments; "
-            f"name an instance of it: {one_line(str(error), 200)}"
+            f"name an instance of it: {tracebacks.placed(error, 200)}"
         ) from error
     if not callable(found):
         raise ConfigurationError(

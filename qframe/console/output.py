@@ -139,6 +139,7 @@ class Output:
                 duration=None if seconds is None else round(seconds, 6),
                 delay=delay,
                 message=words or None,
+                **self._traceback(event),
             )
             return
         stamp = clock()
@@ -156,7 +157,15 @@ class Output:
             stamp, dots = typer.style(stamp, dim=True), typer.style(dots, dim=True)
             took, status = typer.style(took, dim=True), typer.style(status, fg=colour, bold=True)
         tail = f"  {one_line(words, 200)}" if words else ""
-        self._write(f"  {stamp} {name} {dots} {took}{status}{tail}")
+        told = "".join(f"\n    {line}" for line in self._traceback(event).get("traceback", ()))
+        self._write(f"  {stamp} {name} {dots} {took}{status}{tail}{told}")
+
+    def _traceback(self, event: events.JobEvent) -> dict[str, list[str]]:
+        """Give the lines of what the job raised, where more is to be said."""
+        error: BaseException | None = getattr(event, "error", None)
+        if error is None or not self.verbose:
+            return {}
+        return {"traceback": tracebacks.lines(error)}
 
     def notice(self, status: str, text: str, colour: str, **fields: object) -> None:
         """Say in a line what is out of the ordinary; `fields` go into a JSON line only."""

@@ -19,6 +19,7 @@ from typing import TextIO
 from qframe import forks
 from qframe.console.logs import unwritten
 from qframe.drivers.heartbeat import start_thread
+from qframe.payload import tracebacks
 from qframe.payload.text import count_of
 
 _MOST = 1 << 20
@@ -270,11 +271,21 @@ class LogHandler(logging.Handler):
         super().close()
 
 
+class _Formatter(logging.Formatter):
+    """Shows exceptions as everywhere: beginning with the application's frames, and printable."""
+
+    def formatException(  # noqa: N802 (logging's own name)
+        self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
+    ) -> str:
+        error = ei[1]
+        return "" if error is None else "\n".join(f"    {each}" for each in tracebacks.lines(error))
+
+
 def log_to_stderr(level: int, form: str = "  %(asctime)s %(levelname)s %(message)s") -> None:
     """Have log records written to stderr, but for those that another handler has written there."""
     handler = LogHandler()
     handler.addFilter(unwritten(level))
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_Formatter(form, "%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=level, handlers=[handler])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from qframe.contracts.failed import FailedJob
@@ -17,14 +17,12 @@ from qframe.contracts.step import Raise
 from qframe.drivers.store import Store
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
+from qframe.payload.tracebacks import is_of_package, is_own
 
 HOURS = 24
 """How many hours are counted by themselves."""
 _HOUR = 3600
 _LONGEST = 300
-_OURS = str(Path(__file__).parents[1])
-_LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
 _FRAME = re.compile(r'^ *File "(?P<file>.+?)", line \d+(?:, in (?P<name>.+))?$', re.MULTILINE)
 _PHP_FRAME = re.compile(
     r"^#\d+ (?P<file>/.+?)\(\d+\): (?:.*(?:->|::))?(?P<name>[\w{}\\]+)\(", re.MULTILINE
@@ -77,7 +75,7 @@ def cause_of(record: HasError) -> Cause:
     place = _place(frames)
     if php := _PHP_PLACE.search(line):
         line = line[: php.start()]
-        place = _shown(php) if _is_own(php["file"]) else _php_place(said)
+        place = _shown(php) if is_own(php["file"]) else _php_place(said)
     error = one_line(_steady(line), _LONGEST)
     return _cause(envelope.wire_name(record.payload, record.name), error, place)
 
@@ -95,16 +93,6 @@ def _steady(line: str) -> str:
     return line[:at] + _DIFFERS.sub("*", line[at:])
 
 
-def _is_own(file: str) -> bool:
-    """Whether a file is the application's."""
-    return not (_PACKAGES.search(file) or _LIBRARY.search(file) or file.startswith(_OURS))
-
-
-def _is_of_package(file: str) -> bool:
-    """Whether a file is of an installed package, but qframe."""
-    return bool(_PACKAGES.search(file)) and not file.startswith(_OURS)
-
-
 @lru_cache(maxsize=512)
 def _place(frames: str) -> str:
     """Name the innermost frame of the application, or of a library where there is none.
@@ -112,7 +100,7 @@ def _place(frames: str) -> str:
     What fails often fails in the same place: its frames are the same text.
     """
     found = [*_FRAME.finditer(frames)][::-1]
-    for fits in (_is_own, _is_of_package):
+    for fits in (is_own, is_of_package):
         for frame in found:
             if fits(frame["file"]):
                 return _shown(frame)
@@ -120,7 +108,7 @@ def _place(frames: str) -> str:
 
 
 def _php_place(said: str) -> str:
-    own = (frame for frame in _PHP_FRAME.finditer(said) if _is_own(frame["file"]))
+    own = (frame for frame in _PHP_FRAME.finditer(said) if is_own(frame["file"]))
     return next(map(_shown, own), "")
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
@@ -21,6 +22,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     PydanticUndefinedAnnotation,
+    PydanticUserError,
     TypeAdapter,
     ValidationError,
 )
@@ -94,8 +96,11 @@ class JobDefinition(Options):
         cls.__pydantic_config__ = _CONFIG | own | _BY_NAME  # type: ignore[attr-defined] # pydantic's own name
         if cls.encrypted and "__repr__" not in vars(cls):
             cls.__repr__ = _hiding_repr  # type: ignore[assignment, method-assign] # the dataclass keeps it
-        pydantic.dataclasses.dataclass(cls, kw_only=True)
-        cls._adapter = TypeAdapter(cls)
+        try:
+            pydantic.dataclasses.dataclass(cls, kw_only=True)
+            cls._adapter = TypeAdapter(cls)
+        except (PydanticUserError, SyntaxError) as error:
+            raise _of_unknown_type(cls, error) from error
         _find_secrets(cls)
         cls.unique_rule = rule_of(cls)
         cls._wire_name = cls.job_name or ""
@@ -209,7 +214,10 @@ class JobDefinition(Options):
     @classmethod
     def _complete(cls) -> None:
         """Look again at types that were not defined when the class was."""
-        cls._adapter.rebuild(raise_errors=False)
+        try:
+            cls._adapter.rebuild(raise_errors=False)
+        except (PydanticUserError, SyntaxError) as error:
+            raise _of_unknown_type(cls, error) from error
         _find_secrets(cls)
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
@@ -438,6 +446,24 @@ def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
         default = None if "ClassVar" in str(annotation) else vars(cls).get(name)
         if type(default).__hash__ is None and not isinstance(default, FieldInfo):
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
+
+
+def _of_unknown_type(cls: type[JobDefinition], error: Exception) -> JobDefinitionError:
+    """Name the field whose type pydantic does not know."""
+    space = getattr(sys.modules.get(cls.__module__), "__dict__", {})
+    for name, annotation in annotations_of(cls).items():
+        try:
+            type_ = eval(annotation, space) if isinstance(annotation, str) else annotation  # noqa: S307 (what the class says itself)
+            TypeAdapter(type_)
+        except (NameError, AttributeError):
+            continue  # it is defined later
+        except (PydanticUserError, SyntaxError):
+            shown = one_line(annotation if isinstance(annotation, str) else repr(annotation), 100)
+            return JobDefinitionError(
+                f"{cls.__name__}.{name}: pydantic cannot check or send the type {shown}: "
+                "give the field what can be JSON, such as an id or a path"
+            )
+    return JobDefinitionError(f"{cls.__name__}: {one_line(str(error), 200)}")
 
 
 _BY_NAME = ConfigDict(serialize_by_alias=False, validate_by_name=True)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from qframe.payload import tracebacks
+
 _root: Path | None = None
 _is_assumed = False
 
@@ -73,6 +75,17 @@ def _import_folders() -> Iterator[Path]:
         folder = Path(entry or ".")
         if folder.is_dir() and holds(folder / "x"):
             yield folder
+
+
+def unreadable(file: Path) -> str:
+    """Say why a file is no Python, and in which line; "" where it is."""
+    try:
+        ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return tracebacks.placed(error)
+    except OSError as error:
+        return f"{error.strerror} ({file})"
+    return ""
 
 
 def statements(file: Path) -> list[ast.stmt]:

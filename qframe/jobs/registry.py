@@ -72,7 +72,7 @@ class Registry:
                         _imported(each.name)
             except (Exception, SystemExit) as error:
                 raise ConfigurationError(
-                    f"{key}: {name!r} cannot be imported: {tracebacks.brief(error)}"
+                    f"{key}: {name!r} cannot be imported: {tracebacks.placed(error)}"
                 ) from error
 
     def known(self, name: str) -> type[JobDefinition] | None:
@@ -114,6 +114,8 @@ class Registry:
         file = project.source_of(module_name) if module_name else None
         if not self._may_import(module_name):
             raise UnknownJob(f"{shown} is not in the modules listed under `jobs`")
+        if file is not None and (trouble := project.unreadable(file)):
+            raise UnknownJob(f"{shown}: its module cannot be imported: {trouble}")
         if file is None or not syntax.shows_job(file, module_name, attribute):
             raise UnknownJob(
                 f"{shown} is not a job of this project"
@@ -124,7 +126,7 @@ class Registry:
             value = getattr(_imported(module_name), attribute, None)
         except (Exception, SystemExit) as error:
             raise UnknownJob(
-                f"{shown}: its module cannot be imported: {tracebacks.brief(error)}"
+                f"{shown}: its module cannot be imported: {tracebacks.placed(error)}"
             ) from error
         value = adapted(value)
         if not (isinstance(value, type) and issubclass(value, JobDefinition)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
 from qframe.jobs.tracing import active
+from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def _setup(path: str) -> Callable[[], Any]:
     module, _, name = path.partition(":")
     try:
         found: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"otel.setup: {one_line(path, 100)!r} cannot be loaded (module:function): {error}"
+            f"otel.setup: {one_line(path, 100)!r} cannot be loaded (module:function): "
+            f"{tracebacks.placed(error)}"
         ) from error
     if not callable(found):
         raise ConfigurationError(f"otel.setup: {one_line(path, 100)!r} is not a function")

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import re
 import traceback
+from pathlib import Path
 
-from qframe.payload.text import one_line
+from qframe.payload.text import one_line, printable
 
+_OURS = str(Path(__file__).parents[1])
+_PLUMBING = re.compile(r"/lib/python3[^/]*/(?:asyncio|concurrent|threading\.py|contextlib\.py)|^<")
+"""The standard library's part in how a job is called."""
+_LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
 _LONGEST_MESSAGE = 10_000
 _LONGEST_TRACEBACK = 32_000
 
 
+def is_own(file: str) -> bool:
+    """Whether a file is the application's."""
+    return not (_PACKAGES.search(file) or _LIBRARY.search(file) or file.startswith(_OURS))
+
+
+def is_of_package(file: str) -> bool:
+    """Whether a file is of an installed package, but qframe."""
+    return bool(_PACKAGES.search(file)) and not file.startswith(_OURS)
+
+
 def full(error: BaseException) -> str:
-    """Give the traceback with its causes, capped in the middle; never the local variables."""
+    """Give the traceback with its causes, capped in the middle; never the local variables.
+
+    It begins where our code called the application's.
+    """
     try:
         elsewhere = getattr(error, "traceback_elsewhere", None)  # of an error in a child process
-        text = str(elsewhere or "".join(traceback.format_exception(error)))
+        text = str(elsewhere or "".join(_begun_outside(error).format()))
     except Exception as trouble:  # noqa: BLE001 (an exception whose own __str__ raises)
         text = f"{type(error).__name__} (its text could not be made: {type(trouble).__name__})\n"
     text = text.encode("utf-8", "backslashreplace").decode()
@@ -26,6 +45,51 @@ def full(error: BaseException) -> str:
         f"{text[:head]}\n... {len(text) - _LONGEST_TRACEBACK} characters left out ...\n"
         + (text[-_LONGEST_MESSAGE:])
     )
+
+
+def _begun_outside(error: BaseException) -> traceback.TracebackException:
+    """Give an exception to be formatted, whose tracebacks begin with none of our frames.
+
+    One that has no others keeps them.
+    """
+    made = traceback.TracebackException.from_exception(error)
+    left = [made]
+    while left:
+        each = left.pop()
+        frames = each.stack or ()
+        first = next((at for at, frame in enumerate(frames) if not _calls(frame.filename)), 0)
+        del each.stack[:first]
+        left += each.exceptions or ()
+        left += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return made
+
+
+def _calls(file: str) -> bool:
+    """Whether a file is of what calls the application: ours, or Python's own means for it."""
+    return file.startswith(_OURS) or bool(_PLUMBING.search(file))
+
+
+def lines(error: BaseException) -> list[str]:
+    """Give the traceback as lines to be printed."""
+    return [printable(line) for line in full(error).splitlines()]
+
+
+def placed(error: BaseException, limit: int = 300) -> str:
+    """Give class and message in a line, and where the application's code raised it, if it did."""
+    place = place_of(error)
+    return f"{brief(error, limit)} ({place})" if place else brief(error, limit)
+
+
+def place_of(error: BaseException) -> str:
+    """Give file and line of the innermost frame of the application; "" where there is none."""
+    file = getattr(error, "filename", None) if isinstance(error, SyntaxError) else None
+    if file and is_own(file):
+        return one_line(f"{file}:{error.lineno}")  # type: ignore[attr-defined] # a SyntaxError's
+    found = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if is_own(frame.f_code.co_filename):
+            found = f"{frame.f_code.co_filename}:{number}"
+    return one_line(found)
 
 
 def brief(error: BaseException, limit: int = 300) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,6 @@ from sqlalchemy import (
     func,
     select,
 )
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
@@ -40,12 +40,20 @@ from qframe.drivers.database.migrate import migrate
 from qframe.drivers.database.pool import Pool
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
+from qframe.drivers.database.urls import parsed
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import keeps_connections
+from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
+from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
+_WRONG_OPTIONS = (
+    *(TypeError, ValueError, AttributeError),
+    *(FileNotFoundError, IsADirectoryError, PermissionError, ssl.SSLError),
+)
+"""What clients raise for an option of the URL that is wrong, such as a file that is not there."""
 _TICK = 4
 """Microseconds between two times at least: what is between orders the operations of a step."""
 _LAZY = "SET LOCAL synchronous_commit = off"
@@ -81,7 +89,7 @@ class Database:
         self.is_psycopg = self.is_postgresql and self.url.get_driver_name() == "psycopg"
         self.pools_sessions = settings.listen is True
         """Whether a pooler, where one is between, is known to keep a session together."""
-        self.is_given = Path(make_url(settings.url).database or "").is_absolute()
+        self.is_given = Path(parsed(settings.url).database or "").is_absolute()
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self.pool = Pool(self._connect, settings.pool_size, settings.pool_timeout, shown(self.url))
@@ -173,7 +181,7 @@ class Database:
         """Open a connection to a server."""
         try:
             with forks.undisturbed(asks=True), self._opening():
-                connection = self.engine.connect()
+                connection = self._raw()
             try:
                 link = Link(connection)
                 if self.is_psycopg:
@@ -189,7 +197,7 @@ class Database:
         """Open the SQLite file; the first time it makes the tables."""
         with forks.undisturbed(asks=True), sessions.opening:
             is_new = self.file() is None
-            connection = self.engine.connect()
+            connection = self._raw()
             try:
                 if not self._ready:
                     check_version(self.engine)
@@ -202,6 +210,15 @@ class Database:
                 raise
             sessions.add(session)
         return Link(connection)
+
+    def _raw(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except _WRONG_OPTIONS as error:
+            raise ConfigurationError(
+                f"the database {shown(self.url)} cannot be connected to like this: "
+                f"{one_line(str(error))}"
+            ) from error
 
     def _tell_of_new_file(self) -> None:
         """Say where a new database is: loudly where nothing but the working directory says so."""
@@ -230,7 +247,7 @@ class Database:
         """Act on a connection that is closed afterwards."""
         with guarded(), forks.undisturbed(asks=True), self._opening():
             try:
-                with self.engine.connect() as connection:
+                with self._raw() as connection:
                     check_version(self.engine)
                     return act(connection)
             except self.errors as error:

@@ -8,12 +8,13 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from qframe.config import DatabaseSettings
 from qframe.drivers.database import opened
+from qframe.drivers.database.urls import check_options, parsed
 from qframe.drivers.sockets import notice_gone
 from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.jobs import project
@@ -49,27 +50,23 @@ _SECRET_VALUE = re.compile(r"(?:pass(?:word|wd)|secret|token)\s*=", re.IGNORECAS
 
 def database_url(settings: DatabaseSettings) -> URL:
     """Give the URL of the settings, an SQLite file by its full path."""
-    try:
-        url = make_url(settings.url)
-    except (ArgumentError, ValueError):  # whose words may hold the password
-        raise ConfigurationError(
-            "connections: url: not a database URL (like sqlite:///qframe.sqlite3)"
-        ) from None
+    url = parsed(settings.url)
     if url.get_backend_name() not in _OLDEST:
-        raise ConfigurationError("connections: url: not SQLite, PostgreSQL or MariaDB")
+        raise ConfigurationError("url: not SQLite, PostgreSQL or MariaDB")
     kind, _, named = url.drivername.partition("+")
     if named and named != _CLIENTS[kind][0]:
         raise ConfigurationError(
-            f"connections: url: {kind} is used by {_CLIENTS[kind][0]}, not by {one_line(named)}: "
+            f"url: {kind} is used by {_CLIENTS[kind][0]}, not by {one_line(named)}: "
             f"write {kind}://..."
         )
     if url.get_backend_name() != "sqlite":
         return url
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(
-            "connections: url: an SQLite database in memory cannot be shared with a worker; "
-            "name a file"
+            "url: an SQLite database in memory cannot be shared with a worker; name a file"
         )
+    if url.query:
+        raise ConfigurationError("url: an SQLite file takes no options behind a ?")
     return url.set(database=str(project.root() / url.database))
 
 
@@ -114,9 +111,10 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         raise ConfigurationError(
             f"the database {shown(url)} needs the package {client}: pip install 'qframe[{extra}]'"
         ) from None
-    except (NoSuchModuleError, ArgumentError, ImportError) as error:
+    except (NoSuchModuleError, ArgumentError, ImportError, ValueError, TypeError) as error:
         said = str(error).replace(url.render_as_string(hide_password=False), shown(url))
         raise ConfigurationError(f"the database {shown(url)}: {one_line(said)}") from None
+    check_options(engine.url, engine.dialect)
     if kind == "sqlite":
         synchronous = settings.synchronous
         event.listen(engine, "connect", lambda raw, _: _set_up_sqlite(raw, engine, synchronous))

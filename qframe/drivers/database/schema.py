@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 
 from qframe.config import DatabaseSettings
+from qframe.drivers.database.urls import parsed
 
 NEVER = 2**62
 """`due` of a buried message at least."""
@@ -52,7 +53,7 @@ class Schema:
     """
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self._backend = sa.make_url(settings.url).get_backend_name()
+        self._backend = parsed(settings.url).get_backend_name()
         self.name = settings.schema_name
         """The schema that the tables are in; None for the connection's own."""
         self._metadata = sa.MetaData(schema=self.name, info={"backend": self._backend})

@@ -53,7 +53,7 @@ def preload(manager: QueueManager, options: WorkerOptions) -> None:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
             raise ConfigurationError(
-                f"preload: {name!r} cannot be imported: {tracebacks.brief(error)}"
+                f"preload: {name!r} cannot be imported: {tracebacks.placed(error)}"
             ) from error
 
 

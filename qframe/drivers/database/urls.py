@@ -1,0 +1,78 @@
+"""The URL of a database: read, checked, and libpq's several hosts understood."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from sqlalchemy.engine import URL, Dialect, make_url
+from sqlalchemy.exc import ArgumentError
+
+from qframe.exceptions import ConfigurationError
+from qframe.payload.text import nearest, one_line
+
+_SEVERAL = re.compile(
+    r"(?P<start>postgresql(?:\+\w+)?://(?:[^/?]*@)?)(?P<hosts>[^@/?]*,[^@/?]*)(?P<rest>.*)",
+    re.DOTALL,
+)
+_HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:]*)(?::(?P<port>\d+))?")
+_PORT = "5432"
+_LIKE = "sqlite:///qframe.sqlite3"
+_HOW = "write / # ? @ : in a user or password as %2F %23 %3F %40 %3A"
+_LAST_PORT = 65535
+
+
+def parsed(text: str) -> URL:
+    """Read a URL; raises `ConfigurationError`, which shows nothing that may be secret."""
+    try:
+        url = _of_several(text) or make_url(text)
+    except ArgumentError:
+        raise ConfigurationError(f"url: not a database URL (like {_LIKE})") from None
+    except ValueError:
+        raise ConfigurationError(f"url: the port is no number; {_HOW}") from None
+    if url.port is not None and not 0 < url.port <= _LAST_PORT:
+        raise ConfigurationError(f"url: the port is from 1 to {_LAST_PORT}, not {url.port}")
+    if "\0" in text or "%00" in text:
+        raise ConfigurationError("url: it has a NUL in it")
+    return url
+
+
+def _of_several(text: str) -> URL | None:
+    """Read libpq's form, with hosts by commas; None where it is another."""
+    found = _SEVERAL.fullmatch(text)
+    if found is None:
+        return None
+    hosts = [_HOST.fullmatch(each) for each in found["hosts"].split(",")]
+    if not all(each and each["name"] for each in hosts):
+        raise ConfigurationError(f"url: hosts are written host:port,host:port; {_HOW}")
+    url = make_url(found["start"] + found["rest"])
+    names = ",".join(each["name"].strip("[]") for each in hosts if each)
+    ports = ",".join(each["port"] or _PORT for each in hosts if each)
+    return url.update_query_dict({"host": names, "port": ports})
+
+
+def check_options(url: URL, dialect: Dialect) -> None:
+    """Raise `ConfigurationError` for an option behind the `?` that the client does not know."""
+    try:
+        _, given = dialect.create_connect_args(url)
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"url: {one_line(str(error))}") from None
+    known = _known(dialect)
+    for key in url.query if known else ():
+        if key in given and key not in known:
+            raise ConfigurationError(
+                f"url: unknown option {one_line(key, 60)!r}{nearest(key, known)} behind the ?"
+            )
+
+
+def _known(dialect: Dialect) -> set[str]:
+    """Name what a client can be given; nothing where that is not known."""
+    client = dialect.loaded_dbapi
+    if dialect.driver == "pymysql":
+        return {*inspect.signature(client.connections.Connection).parameters}
+    if dialect.driver == "psycopg":
+        return {each.keyword.decode() for each in client.pq.Conninfo.get_defaults()} | _OF_PSYCOPG
+    return set()
+
+
+_OF_PSYCOPG = {"autocommit", "prepare_threshold", "row_factory", "cursor_factory", "context"}
