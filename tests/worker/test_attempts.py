@@ -163,7 +163,7 @@ def test_a_release_with_a_delay_waits(project: Project) -> None:
     project.push("Release", {"times": 1, "delay_seconds": 0.6}, maxTries=1)
     assert project.work("--max-jobs", 2).wait() == 0
     (gap,) = _gaps(project, "release")
-    assert 0.59 <= gap < 1.2
+    assert 0.59 <= gap < 20
 
 
 @pytest.mark.slow

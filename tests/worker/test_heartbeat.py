@@ -110,11 +110,16 @@ def test_an_action_may_say_when_it_is_next() -> None:
 
 
 def test_one_that_hangs_is_done_no_more_than_half_of_the_time() -> None:
-    beats = Heartbeat(threaded=False)
-    beat = beats.add(0.001, lambda: time.sleep(0.1))
+    beats, ended = Heartbeat(threaded=False), []
+
+    def hang() -> None:
+        time.sleep(0.1)
+        ended.append(time.monotonic())
+
+    beat = beats.add(0.001, hang)
     time.sleep(0.002)
     beats.beat()
-    assert beat.due - time.monotonic() > 0.09
+    assert beat.due - ended[0] > 0.09
 
 
 def test_without_a_thread_who_waits_has_it_done() -> None:
@@ -145,10 +150,7 @@ def test_no_signal_is_handed_to_its_thread() -> None:
     blocked: list[set[signal.Signals]] = []
     beats = Heartbeat()
     beats.add(60, lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, [])), first=0)  # type: ignore[arg-type]
-    for _ in range(100):
-        if blocked:
-            break
-        time.sleep(0.01)
+    wait_for(lambda: blocked, "a beat")
     beats.end(lambda: None, 2)
     assert {signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM} <= set(blocked[0])
 

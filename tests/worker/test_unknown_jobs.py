@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "a dunder": (_payload("jobs.__builtins__"), "not a job of this project"),
     "a class that is missing": (_payload("jobs.Missing"), "not a job of this project"),
     "a near miss": (_payload("jobs.Nots"), "did you mean 'jobs.Note'?"),
-    "a class that is no job": (_payload("jobs.NotAJob"), "is not a Queueable"),
+    "a class that is no job": (_payload("jobs.NotAJob"), "is not a job of this project"),
     "a plain function": (_payload("jobs.plain"), "not a job of this project"),
     "outside the root": (_payload("outside.Job"), "not a job of this project"),
     "a hidden folder": (_payload("hidden.Job"), "not a job of this project"),
