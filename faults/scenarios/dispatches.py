@@ -54,7 +54,7 @@ class Said:
         return said
 
 
-@scenario("D1", "dispatches of all kinds, refused and killed at each of their calls")
+@scenario("D1", "dispatches of all kinds, refused and killed at each of their calls", lease=5.0)
 def broken_dispatches(site: Site) -> None:
     """A third of them run into a fault; a server is killed besides, again and again."""
     at_least_once(site)

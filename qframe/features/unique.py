@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
-from qframe.drivers.claims import is_void, unproven
+from qframe.drivers.claims import is_unproven, is_void, unproven
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
@@ -40,6 +40,8 @@ class Lock:
         key, until = envelope.text(said, "key"), envelope.text(said, "until")
         seconds = envelope.number(said, "for")
         if key is None or until is None or not key.startswith("unique:"):
+            return None
+        if is_unproven(uuid):
             return None
         if until not in {"handled", "started"} or not seconds or seconds < 0:
             return None

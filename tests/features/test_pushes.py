@@ -456,3 +456,12 @@ def test_a_value_of_others_that_looks_like_a_claim_is_left(world: World) -> None
     (result,) = world.backend.apply(step)
     assert (result.key, result.holds) == ("mine", claims.unproven("x"))
     assert world.facts("mine") == {"mine": claims.unproven("x")}
+
+
+def test_an_id_that_looks_like_a_claim_takes_no_lock(world: World) -> None:
+    """Else the next dispatch would withdraw the claim of another job."""
+    assert world.push(claims.unproven("a"), **UNIQUE) == ""
+    assert world.facts("unique:") == {}
+    assert world.push("a", **UNIQUE) == ""
+    assert world.push("b", **UNIQUE) == "a"
+    assert world.drain() == [claims.unproven("a"), "a"]
