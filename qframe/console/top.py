@@ -316,8 +316,12 @@ def _classes(board: Board, wanted: str) -> Rows:
             "started": each.started,
             "failed": each.failed,
             "a minute": round(each.per_minute, 1),
+            "mean run": _seconds(each.run_mean),
             "95 of 100 run": _seconds(each.run_p95),
+            "longest": _seconds(each.run_longest),
+            "mean wait": _seconds(each.wait_mean),
             "95 of 100 wait": _seconds(each.wait_p95),
+            "longest wait": _seconds(each.wait_longest),
         }
         for each in lists.CLASSES.chosen(board.classes(), wanted)
     ]

@@ -216,18 +216,33 @@ def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
 
 
 def _series(text: str | None) -> Series:
+    first, *told = json.loads(text or "[0]") or [0]
+    if not isinstance(first, int):  # of a version before: counted by other buckets
+        return {}
     return {
         Pair(queue, job): {
-            field: {int(slot): number for slot, number in slots.items()}
+            field: {first + int(slot): number for slot, number in slots.items()}
             for field, slots in fields.items()
         }
-        for queue, job, fields in json.loads(text or "[]")
+        for queue, job, fields in told
     }
 
 
 def _text(series: Series) -> str:
-    told = [[*pair, fields] for pair, fields in series.items()]
-    return json.dumps(told, separators=(",", ":"))
+    """Encode a series, its slots counted from the first one, which keeps it short."""
+    used = [slot for fields in series.values() for slots in fields.values() for slot in slots]
+    first = min(used, default=0)
+    told = [
+        [
+            *pair,
+            {
+                field: {slot - first: number for slot, number in slots.items()}
+                for field, slots in fields.items()
+            },
+        ]
+        for pair, fields in series.items()
+    ]
+    return json.dumps([first, *told], separators=(",", ":"))
 
 
 def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:

@@ -55,7 +55,11 @@ class ClassState(BaseModel):
     run_p50: float | None
     run_p95: float | None
     run_mean: float | None
+    run_longest: float | None
+    wait_p50: float | None
     wait_p95: float | None
+    wait_mean: float | None
+    wait_longest: float | None
 
 
 class Trend(BaseModel):
@@ -202,7 +206,11 @@ class Activity:
             run_p50=RUN.quantile(fields, 0.5),
             run_p95=RUN.quantile(fields, 0.95),
             run_mean=RUN.mean(fields),
+            run_longest=RUN.longest(fields),
+            wait_p50=WAIT.quantile(fields, 0.5),
             wait_p95=WAIT.quantile(fields, 0.95),
+            wait_mean=WAIT.mean(fields),
+            wait_longest=WAIT.longest(fields),
         )
 
 

@@ -190,12 +190,12 @@ class Board:
         Where counting takes long, the counts may be late by some seconds, of which `late` says
         how many at most.
         """
-        active = self.activity()
 
-        def read(connection: Connection) -> list[QueueState]:
-            return queues.states(connection, active.get(connection.name))
+        def listed() -> list[QueueState]:
+            active = self.activity()
+            return self._all(lambda each: queues.states(each, active.get(each.name)))
 
-        return self._read("queues", 1.5, lambda: self._all(read), patience, late)
+        return self._read("queues", 1.5, listed, patience, late)
 
     def named_queues(self) -> list[QueueState]:
         """Give all queues without what they hold, which may take long to count."""

@@ -16,7 +16,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.metrics import counters, kept, recorder
 from qframe.metrics.kept import BY_MINUTE, BY_TEN_MINUTES, Gauge, Metrics, added_up
 from qframe.metrics.recorder import Recorder
-from qframe.metrics.series import BOUNDS, OTHER, RUN, UNKNOWN, WAIT, Pair
+from qframe.metrics.series import BOUNDS, FINE, OTHER, RUN, UNKNOWN, WAIT, Pair
 
 START = 1_800_000_000.0
 JOB = Pair("q", "app.Job")
@@ -220,17 +220,61 @@ def test_quantiles_lie_in_the_buckets_of_the_values() -> None:
     for part in (0.01, 0.5, 0.95, 0.99, 1.0):
         found, exact = RUN.quantile(fields, part), values[round(part * 1000) - 1]
         assert found is not None
-        upper = next(bound for bound in BOUNDS if bound >= exact)
-        lower = max((bound for bound in BOUNDS if bound < exact), default=0.0)
-        assert lower <= found <= upper
-        assert found == pytest.approx(exact, rel=0.05, abs=0.006)
+        assert found == pytest.approx(exact, rel=0.05)
+    assert RUN.longest(fields) == pytest.approx(10, rel=0.05)
     mean = RUN.mean(fields)
     assert mean == pytest.approx(5.005)
-    assert (RUN.quantile({}, 0.5), RUN.mean({})) == (None, None)
+    assert (RUN.quantile({}, 0.5), RUN.mean({}), RUN.longest({})) == (None, None, None)
     each.ended("app.Job", "q", "done", 1e9)
     ((_, text),) = each.unwritten()
     ((_, _, fields),) = json.loads(text)
-    assert RUN.quantile(fields, 1.0) == BOUNDS[-1], "a bucket without a bound"
+    assert RUN.quantile(fields, 1.0) == FINE[-1], "a bucket without a bound"
+
+
+@pytest.mark.parametrize("seconds", [0.0002, 0.02, 0.5, 1.0, 1.003, 2.6, 60.0, 61.5, 90.0, 4000.0])
+def test_whatever_jobs_take_is_shown_within_five_of_a_hundred(seconds: float) -> None:
+    each = Recorder()
+    for _ in range(9):
+        each.ended("app.Job", "q", "done", seconds)
+    each.ended("app.Job", "q", "failed", seconds / 3)
+    ((_, text),) = each.unwritten()
+    ((_, _, fields),) = json.loads(text)
+    for shown in (RUN.quantile(fields, 0.5), RUN.quantile(fields, 0.95), RUN.longest(fields)):
+        assert shown == pytest.approx(seconds, rel=0.05)
+
+
+def test_jobs_that_all_take_as_long_are_shown_exactly() -> None:
+    each = Recorder()
+    for _ in range(3):
+        each.ended("app.Job", "q", "done", 60.0)
+    ((_, text),) = each.unwritten()
+    ((_, _, fields),) = json.loads(text)
+    shown = (RUN.quantile(fields, 0.5), RUN.mean(fields), RUN.longest(fields))
+    assert shown == (60.0, 60.0, 60.0)
+
+
+def test_prometheus_has_the_few_bounds_of_before_and_counts_rightly() -> None:
+    each = Recorder()
+    for seconds in (0.0001, 0.001, 0.0011, 60.0, 60.1, 4000.0, 1e7):
+        each.ended("app.Job", "q", "done", seconds)
+    ((_, text),) = each.unwritten()
+    ((_, _, fields),) = json.loads(text)
+    counts = dict(zip((*BOUNDS, float("inf")), RUN.counts(fields), strict=True))
+    assert {bound: count for bound, count in counts.items() if count} == {
+        0.001: 2, 0.0025: 1, 60.0: 1, 120.0: 1, float("inf"): 2,
+    }  # fmt: skip
+
+
+def test_what_was_kept_before_is_no_trouble(clock: Clock) -> None:
+    metrics, _ = two_who_find_a_part(clock)
+    old = json.dumps([["q", "app.Job", {"done": {"29000000": 3}, "run5": {"29000000": 3}}]])
+    keys = [
+        metrics._span_key(kind, clock.now - back) for kind in kept.RESOLUTIONS for back in (0, 60)
+    ]
+    for key in keys:
+        metrics.store.set(key, old)
+    assert metrics.put_together()
+    assert metrics.series(kept.BY_MINUTE, clock.now - 3600, clock.now)
 
 
 def test_reading_amid_a_putting_together_counts_nothing_twice(clock: Clock) -> None:

@@ -141,3 +141,21 @@ def test_a_worker_looks_how_long_the_next_job_has_been_ready(
     later = Board(made).trend(queue="later")
     assert later is not None
     assert [each for each in later.oldest_seconds if each is not None] == [0]
+
+
+def test_a_board_that_was_looked_at_before_shows_the_rates_of_now(past: Past) -> None:
+    """What is computed once, outside of what is read again, would stay as it was at first."""
+    for _ in range(7):
+        past.minute(ended=10, ready=100)
+    dispatch(Noop()).on_queue("q").send()
+    board = Board(manager.default())
+
+    def rate() -> float | None:
+        board.forget("queues", "activity 1.0")
+        (state,) = [each for each in board.queues() if each.queue == "q"]
+        return state.out_per_minute
+
+    assert rate() == 10
+    for _ in range(6):
+        past.minute(ended=50, ready=60)
+    assert rate() == 50
