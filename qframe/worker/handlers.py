@@ -5,10 +5,12 @@ A forked child is no worker: there, what they replaced comes back at once, and n
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # typeshed has it not
 import faulthandler
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -19,6 +21,8 @@ Handler = Any
 """What the signal module takes and gives: a function, `SIG_DFL`, `SIG_IGN`; None: not Python's."""
 
 _STDERR = 2
+_handler_of: Callable[[int], Handler] = _signal.getsignal
+"""What `signal.getsignal` asks, without its search for an enum: it is asked after each job."""
 
 _stacks = 0
 """The signal that shows stacks, if one does."""
@@ -52,6 +56,17 @@ def give_back(number: int) -> None:
 def taken() -> AbstractSet[int]:
     """Give the signals that are ours."""
     return frozenset(_taken)
+
+
+def lost() -> list[int]:
+    """Name the signals of ours that somebody else handles now."""
+    return [number for number, mine in _taken.items() if _handler_of(number) != mine[-1][0]]
+
+
+def put_back(numbers: Iterable[int]) -> None:
+    """Take signals again; on the main thread."""
+    for number in numbers:
+        signal.signal(number, _taken[number][-1][0])
 
 
 def _set(number: int, handler: Handler) -> None:

@@ -168,6 +168,7 @@ class Runner:
         finally:
             self.leases.drop(job)
             self.let_go(job)
+            self.signals.look_after(job)
             current.running.reset(before)
         if attempt.outcome is not Outcome.LOST:
             self.count(attempt)

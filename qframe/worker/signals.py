@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Self
 
+from qframe.contracts.job import Job
 from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
+from qframe.worker import handlers
 from qframe.worker.wakeup import STOPS, WakeUp
+
+log = logging.getLogger("qframe")
 
 _EARLY = 0.01
 _SLACK = 1.0
@@ -30,6 +35,7 @@ class Signals(WakeUp):
         """Whether it was told to stop, but by SIGHUP, which may come before or after."""
         self.stop_signal = 0
         self.paused = False
+        self._told_of: set[tuple[str, str]] = set()
         self.fired: Interruption | None = None
         """What ended the running job, also when the job swallowed it."""
         self.on_main_thread = heard and threading.current_thread() is threading.main_thread()
@@ -119,6 +125,24 @@ class Signals(WakeUp):
         """No job follows at once: nothing is to ring."""
         if self._armed_for:
             self._set_alarm(0)
+
+    def look_after(self, job: Job) -> None:
+        """Put back the handlers that a job has replaced, which has ended; says so of its class."""
+        if self.on_main_thread and (lost := handlers.lost()):
+            self.put_back(lost)
+            self._tell_of_handlers(lost, (job.name,))
+
+    def _tell_of_handlers(self, lost: Iterable[int], jobs: Iterable[str]) -> None:
+        names = ", ".join(signal.Signals(number).name for number in lost)
+        who = " or ".join(jobs)
+        if (who, names) not in self._told_of:
+            self._told_of.add((who, names))
+            log.warning(
+                "%s replaced the worker's handler of %s, which would have made it deaf: it is put "
+                "back. A job that wants to clean up uses `finally`.",
+                who,
+                names,
+            )
 
     # -- handlers -------------------------------------------------------------------------------
 

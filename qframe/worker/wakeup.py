@@ -48,6 +48,13 @@ class WakeUp:
             handlers.take(number, handler)
             self._heard.append(number)
 
+    def put_back(self, numbers: Iterable[int]) -> None:
+        """Handle signals again that somebody else has taken, and wake up with them."""
+        handlers.put_back(numbers)
+        other = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        if other not in {-1, self._writer.fileno()}:  # that of an event loop, which runs here
+            signal.set_wakeup_fd(other, warn_on_full_buffer=False)
+
     def fileno(self) -> int:
         """Give the descriptor to wait on beside others."""
         return self._reader.fileno()

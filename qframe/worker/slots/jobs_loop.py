@@ -32,6 +32,8 @@ class JobsLoop:
         self._over = False
         self._ticked = time.monotonic()
         self._ticks = False
+        self.came_round: Callable[[], None] = lambda: None
+        """Called on its thread, a few times a second while it turns."""
 
     def run(self) -> None:
         """Run what jobs there are, until `stop`."""
@@ -134,6 +136,7 @@ class JobsLoop:
 
     def _tick(self) -> None:
         self._ticks = False
+        self.came_round()
 
     def current(self) -> asyncio.Task[Any] | None:
         """Give the task that runs; from any thread."""

@@ -10,9 +10,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from qframe import events, forks
 from qframe.connection import Connection
@@ -24,6 +25,7 @@ from qframe.exceptions import (
     LOST_LEASE,
     BackendUnavailable,
     Interruption,
+    JobGivenBack,
     JobTimedOut,
     LeaseLost,
 )
@@ -59,6 +61,7 @@ class SlotAttempt(SlottedAttempt):
 
     runner: SlotRunner
     _has_told_failed = False
+    _has_begun = False
 
     def __init__(
         self, runner: SlotRunner, job: ReservedJob, job_class: type[JobDefinition] | None = None
@@ -101,6 +104,7 @@ class SlotAttempt(SlottedAttempt):
 
     async def run_on_loop(self) -> None:
         """Bring a started job to its outcome."""
+        self._has_begun = True
         self.began = time.monotonic()
         try:
             self.outcome = await self._started_on_loop()
@@ -109,6 +113,26 @@ class SlotAttempt(SlottedAttempt):
         except BaseException as error:  # noqa: BLE001 (as above)
             self._tell_unsettled(error)
         self.runner.over(self)
+
+    def task_ended(self, _: asyncio.Task[Any]) -> None:
+        """Give the job back where its task was cancelled before its first step."""
+        if not (self._has_begun or self.is_left):
+            self.runner.settle_unbegun(self)
+
+    def settle_unbegun(self) -> None:
+        """Give back a job that was started and is not run; called in a thread."""
+        self._to_its_end(self._given_back)
+
+    def _given_back(self) -> Outcome:
+        cancelled = JobGivenBack("its task was cancelled before it began, by another job perhaps")
+        self.has_ended()
+        try:
+            return self._settle(self.conclude(Report(cancelled)), 0.0)
+        finally:
+            self.runner.running.pop(self.job, None)
+            self.runner.cancellation.ended(self.job)
+            if self.scoreboard is not None:
+                self.scoreboard.settled(deferred=self.runner.exchange.defers(self.job))
 
     async def _started_on_loop(self) -> Outcome:
         runner, job = self.runner, self.job
@@ -164,7 +188,11 @@ class SlotAttempt(SlottedAttempt):
 
     async def _apart(self, act: Callable[[], T]) -> T:
         """Do in a thread what would keep the loop from the others."""
-        return await asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
+        done = asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
+        while not done.done():
+            with suppress(asyncio.CancelledError):  # who cancels all tasks does not mean this
+                await asyncio.wait([done])
+        return done.result()
 
     async def _settle_on_loop(self, verdict: Verdict, seconds: float) -> Outcome:
         """Carry a verdict out, and tell of it."""
@@ -260,6 +288,11 @@ class SlotRunner(SlottedRunner):
         self._context = contextvars.copy_context()
         self._blocked_signals = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._for_loop: dict[type[JobDefinition], bool] = {}
+        self._names: dict[str, None] = {}
+        """The classes of the jobs that began since the loop was looked after."""
+        self._names_before: list[str] = []
+        """And of those that ran when it was, or had begun before."""
+        self.jobs_loop.came_round = self._look_after_handlers
         signals.jobs = self._interruptible
         self._covering = forks.lock()
 
@@ -284,6 +317,7 @@ class SlotRunner(SlottedRunner):
         self.enter_started(attempts)
         for_loop = []
         for attempt in attempts:
+            self._names[attempt.name_sent] = None
             if attempt.is_for_loop:
                 for_loop.append(attempt)
             else:
@@ -295,6 +329,13 @@ class SlotRunner(SlottedRunner):
         for attempt in attempts:
             task = self.jobs_loop.start(attempt.run_on_loop(), self._fresh(attempt))
             attempt.interrupts.task = task
+            task.add_done_callback(attempt.task_ended)
+
+    def _look_after_handlers(self) -> None:
+        running = [each.name_sent for each in self.attempts]
+        jobs = dict.fromkeys([*self._names_before, *self._names, *running])
+        self.signals.look_beside(self.jobs_loop.loop, jobs)
+        self._names_before, self._names = [*self._names, *running], {}
 
     def _begin_in_thread(self, attempt: SlotAttempt) -> None:
         try:
@@ -308,6 +349,10 @@ class SlotRunner(SlottedRunner):
         """Carry out what is to become of a job that is not started; its hooks may take long."""
         self.enter(attempt)
         self._in_thread(attempt, lambda: attempt.settle_unstarted(verdict))
+
+    def settle_unbegun(self, attempt: SlotAttempt) -> None:
+        """Give back a job whose task was ended before it began."""
+        self.threads.submit(self._named(attempt).run, attempt.settle_unbegun)
 
     def over(self, attempt: SlotAttempt) -> None:
         """Hear that an attempt has come to its end; from any thread, perhaps twice."""

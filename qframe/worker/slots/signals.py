@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
 import threading
@@ -12,6 +13,7 @@ from types import FrameType
 
 from qframe.drivers import guard
 from qframe.exceptions import Interruption
+from qframe.worker import handlers
 from qframe.worker.signals import Signals
 from qframe.worker.slots.interrupts import SlotInterrupts, current
 
@@ -43,6 +45,14 @@ class SlotSignals(Signals):
         """End one job, from any thread, if it still runs."""
         self._to_end.append((job, error))
         self.arm(0.0)
+
+    def look_beside(self, loop: asyncio.AbstractEventLoop, jobs: Iterable[str]) -> None:
+        """Put back the handlers that one of these jobs has replaced, on their loop perhaps."""
+        if self.on_main_thread and (lost := handlers.lost()):
+            for number in lost:
+                loop.remove_signal_handler(number)
+            self.put_back(lost)
+            self._tell_of_handlers(lost, jobs)
 
     # -- handlers -------------------------------------------------------------------------------
 

@@ -1,0 +1,68 @@
+"""A job that takes the worker's signals, or ends its neighbours' tasks, does not make it deaf."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Project, wait_for
+
+
+@pytest.fixture
+def project(project: Project) -> Project:
+    shutil.copy(Path(__file__).with_name("deafening_jobs.py"), project.root / "deafening_jobs.py")
+    return project
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["cancel", "stop", "close"])
+def test_neighbours_that_had_not_begun_run_all_the_same(
+    project: Project, how: str, loop: str
+) -> None:
+    if loop == "asyncio":
+        project.write("uvloop.py", "raise ImportError")
+    project.configure('jobs = ["deafening_jobs"]')  # known, so that none begins in a thread
+    project.push("deafening_jobs.CancelsAll", {"how": how}, maxTries=1)
+    for number in range(6):
+        project.push("deafening_jobs.Beside", {"word": str(number)}, maxTries=0)
+    worker = project.work("--concurrency", 10)
+    wait_for(lambda: len({word for _, word in project.notes("done")}) == 6, "the neighbours")
+    wait_for(project.empty, "nothing to be left")
+    assert project.notes("cancels") == [["cancels", "7"]]
+    project.push("deafening_jobs.Beside", {"word": "after"})
+    wait_for(lambda: ["done", "after"] in project.notes("done"), "a slot that is free")
+    assert project.stop([worker]) == [0]
+
+
+@pytest.mark.parametrize("how", ["function", "ignore", "loop"])
+@pytest.mark.parametrize(
+    ("options", "job"),
+    [
+        ((), "TakesSignals"),
+        (("--concurrency", 3), "TakesSignalsOnLoop"),
+        (("--isolate",), "TakesSignals"),
+    ],
+    ids=["alone", "slots", "isolated"],
+)
+def test_the_worker_hears_its_signals_again(
+    project: Project, options: tuple[object, ...], job: str, how: str
+) -> None:
+    for _ in range(3):
+        project.push(f"deafening_jobs.{job}", {"how": how})
+    worker = project.work(*options)
+    wait_for(lambda: len(project.notes("took")) == 3, "the jobs that take signals")
+    wait_for(project.empty, "nothing to be left")
+    if "--isolate" not in options and not (how == "loop" and not options):
+        wait_for(lambda: "replaced the worker's handler of" in worker.err, "a warning")
+    project.push("deafening_jobs.Lasts")
+    project.wait_for_note("lasts")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert project.notes("ended")
+    assert project.notes("heard") == []
+    said = [line for line in worker.err.splitlines() if "replaced the worker's handler" in line]
+    assert len(said) <= 1, said
+    assert all(f"deafening_jobs.{job}" in line and "SIGTERM" in line for line in said)
