@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "no module": (_payload("Note"), "not a job of this project"),
     "a file name": (_payload("../jobs.Note"), "not a job of this project"),
     "control characters": (_payload("jobs.\x1b[31mNote\n"), "not a job of this project"),
-    "a module that does not compile": (_payload("broken.Job"), "not a job of this project"),
+    "a module that does not compile": (_payload("broken.Job"), "cannot be imported: SyntaxError"),
     "a module that raises": (_payload("raising.Job"), "cannot be imported: ZeroDivisionError"),
     "a module that exits": (_payload("exiting.Job"), "cannot be imported: SystemExit"),
     "a module that dispatches": (
