@@ -104,7 +104,10 @@ _SETTINGS = {
         "read committed",
         "claims of several workers conflict and are tried again, set it to read committed",
     ),
-    "server_encoding": ("UTF8", "texts it lacks are refused, use a database in UTF8"),
+    "server_encoding": (
+        "UTF8",
+        "texts beyond ASCII are kept in base64, and names it lacks are refused, use one in UTF8",
+    ),
 }
 """Settings of PostgreSQL: what is safe, and what any other value does."""
 _FORGOTTEN = "idle_in_transaction_session_timeout"

@@ -93,6 +93,8 @@ class Database:
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self.pool = Pool(self._connect, settings.pool_size, settings.pool_timeout, shown(self.url))
+        self.encoding = ""
+        """What PostgreSQL keeps the database in; "" where that is not known yet."""
         self._thread = _Thread(self)
         self._own_opening = forks.lock()
         self._ready = False
@@ -153,7 +155,7 @@ class Database:
     def stored(self, raw: bytes) -> str | bytes:
         """Give bytes as a column of text takes them, `sql.as_bytes` gives them back."""
         if not self.is_sqlite:
-            return as_text(raw, nul=self.kind != "postgresql")
+            return as_text(raw, nul=self.kind != "postgresql", ascii_only=self.is_ascii_only)
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -164,7 +166,11 @@ class Database:
         return (
             text
             if self.is_sqlite
-            else as_text(text.encode("utf-8", "surrogatepass"), nul=self.kind != "postgresql")
+            else as_text(
+                text.encode("utf-8", "surrogatepass"),
+                nul=self.kind != "postgresql",
+                ascii_only=self.is_ascii_only,
+            )
         )
 
     def read_text(self, text: str) -> str:
@@ -174,6 +180,22 @@ class Database:
     def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
         """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
         return cast(column, LargeBinary) if self.is_sqlite else column
+
+    @property
+    def is_ascii_only(self) -> bool:
+        """Whether texts beyond ASCII are kept in base64: PostgreSQL's, in an encoding but UTF8."""
+        return self.encoding not in {"", "UTF8"}
+
+    @property
+    def last_key(self) -> str:
+        """What sorts behind every key."""
+        return "\x7f" if self.is_ascii_only else "\U0010ffff"
+
+    def behind(self, prefix: str) -> str:
+        """Give what sorts behind every key that begins so."""
+        if prefix and prefix.isascii() and prefix[-1] != "\x7f":
+            return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        return prefix + self.last_key
 
     # -- opening and closing ----------------------------------------------------------------------
 
@@ -185,6 +207,7 @@ class Database:
             try:
                 link = Link(connection)
                 if self.is_psycopg:
+                    self.encoding = link.encoding()
                     link.find_pooler(trusted=self.pools_sessions)
             except BaseException:
                 connection.close()

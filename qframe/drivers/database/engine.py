@@ -96,6 +96,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments = {name: value for name, value in _LIBPQ.items() if name not in url.query}
         # A pooler may be between, until a session has found out.
         arguments["prepare_threshold"] = None
+        # Whatever the database is kept in: the server converts what it can hold.
+        arguments["client_encoding"] = "utf8"
     try:
         engine = create_engine(
             url.set(drivername=f"{kind}+{client}"),

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Text, case, cast, func, or_, select
 from qframe.contracts.step import Add, Expect, Outcome, Raise, Result, Set, Unset
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import Statement, param, params, upsert
-from qframe.drivers.database.sweep import LAST, Sweep, expired
+from qframe.drivers.database.sweep import Sweep, expired
 
 _SWEEP_EVERY = 50
 """So many writes."""
@@ -38,6 +38,7 @@ class Facts:
         first, following = c.key >= param("prefix"), c.key > param("after")
         self._has_one_writer = database.is_sqlite
         self._stored, self._text = database.stored_text, database.read_text
+        self._behind = database.behind
         self._read = make(read)
         several = c.key.in_([param(f"key{place}") for place in range(_AT_ONCE)])
         self._read_several = make(select(c.key, c.value).where(several, alive))
@@ -127,7 +128,7 @@ class Facts:
         self, session: Session, prefix: str, limit: int, after: str, *, last_first: bool
     ) -> list[tuple[str, str]]:
         """List facts by key."""
-        upto, most = prefix + LAST, {"limit": limit, "now": session.now}
+        upto, most = self._behind(prefix), {"limit": limit, "now": session.now}
         if last_first:
             upto = min(after or upto, upto)
             rows = session.run(self._scan_back, prefix=prefix, upto=upto, **most).fetchall()

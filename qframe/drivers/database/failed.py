@@ -55,7 +55,7 @@ class Failed:
         fields["payload"] = self._stored(job.payload)
         fields["exception"] = self._stored_text(job.exception)
         fields["name"] = self._stored_text(job.name)
-        fields["history"] = job.history.to_json()
+        fields["history"] = self._stored_text(job.history.to_json())
         # As Laravel writes it, in UTC, with the fraction that keeps an order.
         at = datetime.fromtimestamp(job.failed_at, UTC)
         fields["failed_at"] = at.strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -93,7 +93,7 @@ def _record(row: tuple[Any, ...]) -> FailedJob:
     fields["exception"] = as_bytes(fields["exception"]).decode("utf-8", "replace")
     name = fields["name"]
     fields["name"] = _name(raw) if name is None else as_bytes(name).decode("utf-8", "replace")
-    fields["history"] = History.from_json(fields["history"])
+    fields["history"] = History.from_json(as_bytes(fields["history"]).decode("utf-8", "replace"))
     at = datetime.fromisoformat(str(fields["failed_at"])).replace(tzinfo=UTC)
     fields["failed_at"] = at.timestamp()
     # Those that PHP recorded have neither.

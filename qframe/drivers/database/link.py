@@ -59,6 +59,10 @@ class Link:
         if self.is_whole:
             self.driver.prepare_threshold = _PREPARED_AFTER
 
+    def encoding(self) -> str:
+        """Give what the database is kept in, which PostgreSQL tells whoever connects."""
+        return self.driver.info.parameter_status("server_encoding") or ""
+
     def is_usual(self, statement: Statement) -> bool:
         """Whether it has run the statement often enough to have it prepared."""
         self.uses[statement] += 1

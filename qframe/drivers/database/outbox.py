@@ -54,7 +54,12 @@ class DatabaseOutbox(Outbox):
         with self.database.session() as session:
             row = {"connection": connection, **session.at}
             rows = [
-                {**row, "mark": secrets.token_hex(16), "step": each, "size": len(each)}
+                {
+                    **row,
+                    "mark": secrets.token_hex(16),
+                    "step": self._sql.stored(each),
+                    "size": len(each),
+                }
                 for each in texts
             ]
             own = self.database.commits
@@ -94,7 +99,7 @@ class DatabaseOutbox(Outbox):
                 if aside:
                     values = {"connection": connection}
                     why = session.run(self._sql.first_error, **values).fetchone()
-                    error = "" if why is None else why[0] or ""
+                    error = "" if why is None else self._sql.text(why[0] or "")
                     lag = Lag(connection, lag.waiting, lag.oldest, int(count), error)
                 else:
                     age = _seconds(now - first)
@@ -126,6 +131,7 @@ class _Statements:
 
     def __init__(self, database: Database) -> None:
         make, table = database.statement, database.schema.outbox
+        self.stored, self.text = database.stored_text, database.read_text
         c = table.c
         given = {**params("connection", "mark", "step", "size"), "created_at": database.clock()}
         self.insert = make(table.insert().values(tries=text("0"), aside=text("0"), **given))
@@ -195,7 +201,7 @@ class _DatabaseClaim(Claim):
             values = {"connection": connection, "first": found[0][0], "last": last}
             now = session.now
             self.rows = [
-                Waiting(row, mark, str(step), _seconds(now - since), tries)
+                Waiting(row, mark, self._sql.text(step), _seconds(now - since), tries)
                 for row, mark, step, since, tries in session.run(self._sql.rows, **values)
             ]
 
@@ -205,7 +211,7 @@ class _DatabaseClaim(Claim):
 
     def note(self, row: int, error: str, *, aside: bool) -> None:
         with self._calling(writes=True) as session:
-            session.run(self._sql.note, id=row, error=error, aside=int(aside))
+            session.run(self._sql.note, id=row, error=self._sql.stored(error), aside=int(aside))
 
     @contextlib.contextmanager
     def _calling(self, *, writes: bool = False) -> Iterator[Session]:

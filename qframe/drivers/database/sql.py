@@ -114,12 +114,14 @@ def upsert(
     return made
 
 
-def as_text(raw: bytes, *, nul: bool) -> str:
+def as_text(raw: bytes, *, nul: bool, ascii_only: bool = False) -> str:
     """Give bytes as a column of text takes them: as they are, or marked and in base64.
 
-    So are bytes that are no UTF-8, that hold a NUL where the server takes none (`nul`), and that
-    begin as what is marked.
+    So are bytes that are no UTF-8, that hold a NUL where the server takes none (`nul`), that are
+    not ASCII where it may take nothing else, and that begin as what is marked.
     """
+    if ascii_only and not raw.isascii():
+        return _marked(raw)
     try:
         text = raw.decode()
     except UnicodeDecodeError:

@@ -15,7 +15,6 @@ _LOOKED_AT = 5
 
 20, for a twentieth, cost 4 us more of a tracked job's 120.
 """
-LAST = "\U0010ffff"
 
 
 def expired(table: Table) -> ColumnElement[bool]:
@@ -33,6 +32,7 @@ class Sweep:
     def __init__(
         self, database: Database, table: Table, every: int, *removals: ClauseElement
     ) -> None:
+        self._database = database
         self._every = every
         # Somewhere else in each process: most of them do not live long.
         self._left = random.randrange(every)  # noqa: S311 (a place to begin)
@@ -52,6 +52,6 @@ class Sweep:
         self._left = self._every - 1
         after = key if self._after is None else self._after
         row = session.run(self._mark, after=after).fetchone()
-        self._after, upto = ("", LAST) if row is None else (row[0], row[0])
+        self._after, upto = ("", self._database.last_key) if row is None else (row[0], row[0])
         for each in self._removals:
             session.run(each, after=after, upto=upto, now=session.now)

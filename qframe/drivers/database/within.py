@@ -19,7 +19,7 @@ from qframe.drivers.database.caller import CallerConnection, caller_connection
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.sql import Statement
-from qframe.exceptions import OtherDatabase
+from qframe.exceptions import InvalidTransaction, OtherDatabase
 
 _SAVEPOINT = "qframe_call"
 _known: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
@@ -42,6 +42,9 @@ class CallerDatabase(Database):
         check_same(own, caller)
         if self.is_sqlite:
             _make_tables(own, caller)
+        elif self.is_postgresql and not own.encoding:
+            # Texts are stored as our own backend has it, also before its first connection.
+            own.encoding = self.encoding = caller.run("SHOW server_encoding").fetchone()[0]
 
     def session(self) -> Session:
         return self._session
@@ -110,6 +113,11 @@ class CallerSession(Session):
 
     def _end(self, error: BaseException | None) -> None:
         self._guard.__exit__()
+        if isinstance(error, UnicodeEncodeError):
+            raise ValueError(  # noqa: TRY004 (it is about a value)
+                "the transaction's connection cannot carry this text, its client_encoding is "
+                f"{error.encoding}: set it to UTF8"
+            ) from error
         if isinstance(error, self._caller.errors):
             raise self._database.translated(error) from error
 
@@ -181,6 +189,11 @@ def _name_of(caller: CallerConnection) -> object:
         if stays:
             return _known[caller.raw]
     name = caller.run(_NAMES[caller.kind]).fetchone()[0]
+    if isinstance(name, bytes):  # psycopg's, of a database in SQL_ASCII
+        raise InvalidTransaction(
+            "the transaction's connection gives texts as bytes, its client_encoding is SQL_ASCII: "
+            "set it to UTF8"
+        )
     with contextlib.suppress(TypeError):
         if stays:
             _known[caller.raw] = name
