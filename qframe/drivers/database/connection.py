@@ -400,8 +400,10 @@ class Session:
             raise raised from error
         link = self._link
         if link is not None and not (self._depth or self._database.is_sqlite):
-            if self._is_worn or not (error is None or isinstance(error, Exception)):
+            is_sound = error is None or isinstance(error, Exception)
+            if self._is_worn or self.in_transaction or not is_sound:
                 self.close()
+                self.in_transaction = False
             elif self._keeps or self.listens or self._told is not None:
                 link.spoke = time.monotonic()
             else:

@@ -143,17 +143,28 @@ class Pool:
             return waiter
 
     def _wait(self, waiter: _Waiter, deadline: float) -> None:
-        if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return
-        with self._lock:
-            if waiter not in self._waiters:
-                return  # served in this moment
-            self._waiters.remove(waiter)
-            used = self._open
+        try:
+            if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return
+        except BaseException:  # a Ctrl-C
+            if not self._waits_no_more(waiter):
+                self._left() if waiter.link is None else self.give(waiter.link)
+            raise
+        if not self._waits_no_more(waiter):
+            return  # served in this moment
+        used = self._open
         raise NoConnectionLeft(
             f"the database {self._shown}: no connection was free within "
             f"{limited(self._timeout):g} s, all {used} of this process are in use (pool_size)"
         )
+
+    def _waits_no_more(self, waiter: _Waiter) -> bool:
+        """Take a waiter out of the line; false where it was served."""
+        with self._lock:
+            if waiter not in self._waiters:
+                return False
+            self._waiters.remove(waiter)
+            return True
 
     def _serve(self) -> None:
         """Hand what is idle to those who wait."""
@@ -200,6 +211,8 @@ class Pool:
                 return
             if time.monotonic() - link.spoke < seconds:
                 self._idle.appendleft(link)
+                if self._waiters:
+                    self._serve()  # who came meanwhile has seen none
                 return
             self.drop(link)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -125,6 +126,26 @@ def test_who_waits_longest_is_first(opened: Opener) -> None:
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_who_is_interrupted_while_it_waits_takes_nothing_with_it(opened: Opener) -> None:
+    backend = opened(pool_size=1, pool_timeout=20)
+    pool = backend.database.pool
+
+    def hold() -> None:
+        with backend.database.session():
+            wait_for(lambda: pool._waiters, "the main thread to wait")
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_for(lambda: not pool._waiters, "the main thread to be interrupted")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    wait_for(lambda: pool._open == 1 and not pool._idle, "the connection to be taken")
+    with pytest.raises(KeyboardInterrupt):
+        pool.take()
+    thread.join()
+    in_threads(3, lambda: backend.apply(PUSH))
+    assert backend.sizes("q").ready == 3
 
 
 def test_what_nobody_uses_is_closed(
