@@ -20,6 +20,8 @@ current: ContextVar[SlotInterrupts | None] = ContextVar("qframe_job", default=No
 """That of the job whose code runs, on the loop also in the tasks it has started."""
 
 _EARLY = 0.01
+_TURN = 0.05
+"""Seconds in which a loop that stood still lets all go on who have waited for their turn."""
 _AGAIN = 0.1
 """Seconds after which one that has not reached its job, which computes perhaps, is tried again."""
 
@@ -32,7 +34,15 @@ class SlotInterrupts:
     in a thread has the exception set there.
     """
 
-    def __init__(self, arm: Callable[[float], None], loop: asyncio.AbstractEventLoop) -> None:
+    own = 0.0
+    """For how many seconds the loop has stood still for the sake of this job."""
+
+    def __init__(
+        self,
+        arm: Callable[[float], None],
+        loop: asyncio.AbstractEventLoop,
+        stood: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.fired: Interruption | None = None
         self.due = math.inf
         """When its timeout is over."""
@@ -44,6 +54,9 @@ class SlotInterrupts:
         """The tasks it has started there."""
         self._arm = arm
         self._loop = loop
+        self._stood = stood
+        self._stood_before = 0.0
+        self._waits_for_turn = False
         self._timeout = 0.0
         self._runs = False
         self._has_reached = False
@@ -76,6 +89,7 @@ class SlotInterrupts:
         self.fired = None
         self._thread, self._there = threading.get_ident(), guard.here()
         self._runs = True
+        self._stood_before = self._stood()
         self._set(timeout, 0.0)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
@@ -103,16 +117,39 @@ class SlotInterrupts:
         if not self._runs:
             return math.inf
         if self.fired is None:
-            return self.due
+            return max(self.due, now + _AGAIN) if self._waits_for_turn else self.due
         return math.inf if self._has_reached else now + _AGAIN
 
     def ring(self, now: float, frame: FrameType | None) -> None:
         """End the job where its time is over; try again what has not reached it."""
         if self._runs and self.fired is None and now >= self.due - _EARLY:
-            late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
-            self.fire(late, frame)
+            if (
+                self.is_on_loop and current.get() is not self
+            ):  # the loop may stand still for another
+                if not self._waits_for_turn:
+                    self._waits_for_turn = True
+                    self._loop.call_soon_threadsafe(self._loop.call_later, _TURN, self._have_turned)
+                return
+            self._is_late(frame)
         elif self.fired is not None and not self._has_reached:
             self._reach(self.fired, frame)
+
+    def _have_turned(self) -> None:
+        """End a job on the loop that has had its turn, and the time others have taken from it."""
+        self._waits_for_turn = False
+        if not self._runs or self.fired is not None:
+            return
+        taken = max(0.0, self._stood() - self._stood_before - self.own)
+        self._stood_before, self.own = self._stood(), 0.0
+        self.due += taken
+        if time.monotonic() >= self.due - _EARLY:
+            self._is_late(None)
+        else:
+            self._arm(self.due)
+
+    def _is_late(self, frame: FrameType | None) -> None:
+        late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
+        self.fire(late, frame)
 
     def fire(self, error: Interruption, frame: FrameType | None) -> None:
         """End the job; once, so that its cleaning up is not broken into."""

@@ -14,11 +14,15 @@ from contextlib import suppress
 from typing import Any
 
 from qframe.exceptions import Interruption
+from qframe.jobs import execution
+from qframe.worker.slots import interrupts
 from qframe.worker.slots.interrupts import Steps, current
 
 log = logging.getLogger("qframe")
 
 _FRAMES = 12
+STILL = 0.1
+"""Seconds without a turn after which the loop stands still."""
 
 
 class JobsLoop:
@@ -32,6 +36,8 @@ class JobsLoop:
         self._over = False
         self._ticked = time.monotonic()
         self._ticks = False
+        self.stood = 0.0
+        """For how many seconds the code of some job has kept it from the others so far."""
         self.came_round: Callable[[], None] = lambda: None
         """Called on its thread, a few times a second while it turns."""
 
@@ -77,28 +83,28 @@ class JobsLoop:
         """Run on the loop what a job in this thread has to have awaited, and wait for it."""
         done = threading.Event()
         ended: list[asyncio.Task[Any]] = []
-        interrupts = current.get()
+        whose = current.get()
         context = contextvars.copy_context()
 
         def end(task: asyncio.Task[Any]) -> None:
-            if interrupts is not None:
-                interrupts.task = None
+            if whose is not None:
+                whose.task = None
             ended.append(task)
             done.set()
 
         def begin() -> None:
-            steps = coroutine if interrupts is None else Steps(coroutine, interrupts)
+            steps = coroutine if whose is None else Steps(coroutine, whose)
             task = self.start(_kept(steps), context)
-            if interrupts is not None:
-                interrupts.task = task
+            if whose is not None:
+                whose.task = task
             task.add_done_callback(end)
 
-        if interrupts is not None:
-            interrupts.awaits = True
+        if whose is not None:
+            whose.awaits = True
         self.loop.call_soon_threadsafe(begin)
         done.wait()
-        if interrupts is not None:
-            interrupts.awaits = False
+        if whose is not None:
+            whose.awaits = False
         result, error = ended[0].result()
         if error is not None:
             raise error
@@ -113,9 +119,9 @@ class JobsLoop:
         **options: Any,  # noqa: ANN401 (asyncio's own)
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
-        interrupts = current.get()
-        if interrupts is not None:
-            interrupts.has_started(task)
+        whose = current.get()
+        if whose is not None:
+            whose.has_started(task)
         return task
 
     def _told(self, _: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
@@ -136,6 +142,9 @@ class JobsLoop:
 
     def _tick(self) -> None:
         self._ticks = False
+        late = time.monotonic() - self._ticked
+        if late > STILL:
+            self.stood += late
         self.came_round()
 
     def current(self) -> asyncio.Task[Any] | None:
@@ -143,9 +152,16 @@ class JobsLoop:
         return asyncio.current_task(self.loop)
 
     def stack(self) -> str:
-        """Give what its thread is doing."""
+        """Give what its thread is doing: the frames of the job, without what called it."""
         frame = sys._current_frames().get(self.thread)  # noqa: SLF001 (the one way there is)
-        return "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame is not None else ""
+        if frame is None:
+            return ""
+        frames = traceback.extract_stack(frame)
+        around = [place for place, each in enumerate(frames) if each.filename in _AROUND_JOBS]
+        return "".join(traceback.format_list(frames[(around or [-1])[-1] + 1 :][-_FRAMES:]))
+
+
+_AROUND_JOBS = {asyncio.events.__file__, execution.__file__, interrupts.__file__, __file__}
 
 
 async def _kept(steps: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401 (what the job gave)

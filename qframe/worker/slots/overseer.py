@@ -15,6 +15,7 @@ import time
 from qframe import events
 from qframe.drivers.heartbeat import start_thread
 from qframe.payload.text import one_line
+from qframe.worker.slots.jobs_loop import STILL
 from qframe.worker.slots.runner import SlotAttempt, SlotRunner
 
 log = logging.getLogger("qframe")
@@ -31,7 +32,8 @@ class Overseer:
 
     def __init__(self, runner: SlotRunner) -> None:
         self._runner = runner
-        self._blocked_told = 0.0
+        self._told: dict[str, tuple[float, float]] = {}
+        """Of a class until when it is not told again, and for how long after that."""
         self._over = threading.Event()
 
     def start(self) -> None:
@@ -56,8 +58,12 @@ class Overseer:
         grace = self._runner.options.grace
         attempts = self._runner.attempts
         self._runner.cover_all()
+        stands_still = self._runner.jobs_loop.blocked() > STILL
+        computing = self._computing() if stands_still else None
         for attempt in attempts:
             interrupts = attempt.interrupts
+            if stands_still and interrupts.is_on_loop and attempt is not computing:
+                continue  # it is not heard; the time is not its own
             if interrupts.runs and not attempt.is_left and now > interrupts.due + grace:
                 self._runner.give_up(attempt)
                 self._write_stacks()
@@ -75,23 +81,26 @@ class Overseer:
                 os.write(_STDERR, f"Task of {name}:\n{told.getvalue()}".encode(errors="replace"))
 
     def _look_at_loop(self) -> None:
-        """Tell where the loop has been blocked for long, and longer, and by which job."""
+        """Tell where the loop is blocked, and by which job; of a class ever more seldom."""
         seconds = self._runner.jobs_loop.blocked()
-        if seconds < _SLOW:
-            self._blocked_told = 0.0
+        if seconds <= STILL:
             return
-        if seconds < max(_SLOW, 2 * self._blocked_told):
-            return
-        self._blocked_told = seconds
         attempt = self._computing()
-        if attempt is not None:
-            stack = self._runner.jobs_loop.stack()
-            job = attempt.job
-            log.warning(
-                "%s %s has blocked the event loop for %.1f s, and its neighbours with it:\n%s",
-                job.name, job.uuid, seconds, stack,
-            )  # fmt: skip
-            events.fire(events.LoopBlocked, job, seconds, stack)
+        if attempt is None:
+            return
+        attempt.interrupts.own += _LOOK
+        now, name = time.monotonic(), attempt.name_sent
+        quiet_until, pause = self._told.get(name, (0.0, _SLOW))
+        if seconds < _SLOW or now < quiet_until:
+            return
+        self._told[name] = (now + pause, 2 * pause)
+        stack = self._runner.jobs_loop.stack()
+        job = attempt.job
+        log.warning(
+            "%s %s has blocked the event loop for %.1f s, and its neighbours with it:\n%s",
+            job.name, job.uuid, seconds, stack,
+        )  # fmt: skip
+        events.fire(events.LoopBlocked, job, seconds, stack)
 
     def _computing(self) -> SlotAttempt | None:
         """Give the attempt whose code the loop runs."""

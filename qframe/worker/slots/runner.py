@@ -67,7 +67,10 @@ class SlotAttempt(SlottedAttempt):
         self, runner: SlotRunner, job: ReservedJob, job_class: type[JobDefinition] | None = None
     ) -> None:
         super().__init__(runner, job, job_class)
-        self.interrupts: SlotInterrupts = SlotInterrupts(runner.arm, runner.jobs_loop.loop)
+        jobs_loop = runner.jobs_loop
+        self.interrupts: SlotInterrupts = SlotInterrupts(
+            runner.arm, jobs_loop.loop, lambda: jobs_loop.stood
+        )
 
     @property
     def is_for_loop(self) -> bool:

@@ -1,0 +1,46 @@
+"""The time for which one job keeps the event loop from its neighbours is not theirs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Project, wait_for
+
+
+@pytest.fixture
+def crowd(project: Project) -> Project:
+    shutil.copy(Path(__file__).with_name("at_once.py"), project.root)
+    project.configure('jobs = ["at_once"]')
+    return project
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_only_the_job_that_computes_is_late(crowd: Project, loop: str) -> None:
+    if loop == "asyncio":
+        crowd.write("uvloop.py", "raise ImportError")
+    for number in range(5):
+        crowd.push("at_once.Waits", {"word": str(number), "seconds": 1})
+    crowd.push("at_once.Ticks", {"seconds": 2.5})  # needs its turn again and again
+    crowd.push("at_once.Computes", {"seconds": 60})
+    worker = crowd.work("--concurrency", 20, "--timeout", 3, "--tries", 1)
+    wait_for(lambda: crowd.failed() and crowd.empty(), "the end of all")
+    assert crowd.stop([worker]) == [0]
+    assert "at_once.Computes" in str(crowd.failure())
+    assert len(crowd.failed()) == 1
+    assert len(crowd.notes("end")) == 5
+    assert len(crowd.notes("kept")) == 1
+    assert 1 <= worker.err.count("has blocked the event loop") <= 2
+    assert "at_once.py" in worker.err
+    assert "qframe/worker" not in worker.err
+    assert "asyncio/" not in worker.err
+
+
+def test_a_job_that_awaits_is_late_by_its_own_time(crowd: Project) -> None:
+    crowd.push("at_once.Waits", {"word": "late", "seconds": 60})
+    worker = crowd.work("--concurrency", 2, "--timeout", 1, "--tries", 1)
+    wait_for(crowd.failed, "its end", 15)
+    assert "JobTimedOut" in crowd.failure().exception
+    assert crowd.stop([worker]) == [0]
