@@ -7,6 +7,7 @@ that is over shows as `BlockingIOError` then.
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
@@ -56,16 +57,23 @@ def limited(seconds: float) -> float:
     return min(seconds, _thread.longest)
 
 
-def let_block(plain: socket.socket) -> None:
-    """Give a socket's timeout to the kernel."""
+def let_block(plain: socket.socket) -> bool:
+    """Give a socket's timeout to the kernel; says whether reads of its descriptor block there.
+
+    One of gevent's never does: other greenlets run while it waits, for as long as its timeout says.
+    """
     seconds = plain.gettimeout()
+    plain.settimeout(None)
+    if not os.get_blocking(plain.fileno()):
+        plain.settimeout(seconds)
+        return False
     if seconds is None:
-        return
+        return True
     whole = int(seconds)
     limit = struct.pack("@ll", whole, max(1, int((seconds - whole) * 1_000_000)))
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    plain.settimeout(None)
+    return True
 
 
 def notice_gone(line: socket.socket, seconds: int) -> None:

@@ -15,42 +15,17 @@ from pathlib import Path
 import pytest
 
 from qframe import forks
-from tests.support.beanstalkd_server import BeanstalkdServer
-from tests.support.redis_server import RedisServer
-from tests.support.sql_server import SqlServer
+from tests.support.projects import environment_of
 
 _REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["sqlite", "redis", "beanstalkd", "postgres", "mariadb"])
-def connection(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, object]:
-    """Give the settings of a connection to an empty backend."""
-    if request.param == "sqlite":
-        return {"driver": "database", "url": f"sqlite:///{tmp_path}/q.sqlite3"}
-    if request.param == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_running")
-        return {"driver": "redis", "url": redis.url, "prefix": "forks:"}
-    if request.param == "beanstalkd":
-        beanstalkd: BeanstalkdServer = request.getfixturevalue("beanstalkd_server")
-        return {"driver": "beanstalkd", "port": beanstalkd.port}
-    server: SqlServer = request.getfixturevalue(f"{request.param}_running")
-    return {"driver": "database", "url": server.prepared()}
-
-
 def _forking(settings: Mapping[str, object], folder: Path, *arguments: str) -> str:
     """Run `tests.support.forking_dispatches`; gives what it says of the moments."""
-    environment = {
-        "QFRAME_DEFAULT": "q",
-        "QFRAME_JOBS": "[]",
-        "QFRAME_STORE__DRIVER": "auto",
-        "QFRAME_CONNECTIONS__DATABASE__DRIVER": "database",
-        "QFRAME_CONNECTIONS__DATABASE__URL": f"sqlite:///{folder}/facts.sqlite3",
-        **{f"QFRAME_CONNECTIONS__Q__{key}".upper(): str(each) for key, each in settings.items()},
-    }
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.forking_dispatches", *arguments],
         cwd=_REPOSITORY,
-        env=os.environ | environment,
+        env=os.environ | environment_of(settings, folder),
         capture_output=True,
         text=True,
         check=False,
@@ -73,9 +48,9 @@ def _modules(settings: Mapping[str, object]) -> list[str]:
 
 
 def test_a_child_forked_while_a_thread_connects_can_dispatch(
-    connection: dict[str, object], tmp_path: Path
+    each_connection: dict[str, object], tmp_path: Path
 ) -> None:
-    _forking(connection, tmp_path, "drop", "6", *_modules(connection))
+    _forking(each_connection, tmp_path, "drop", "6", *_modules(each_connection))
 
 
 # -- what `forks` promises ------------------------------------------------------------------------
@@ -193,7 +168,7 @@ def test_what_begins_anew_in_a_child_does_not_keep_its_owner() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["send", "drop"])
 def test_a_child_can_dispatch_that_was_forked_at_any_moment_of_a_first_dispatch(
-    connection: dict[str, object], tmp_path: Path, how: str
+    each_connection: dict[str, object], tmp_path: Path, how: str
 ) -> None:
-    _forking(connection, tmp_path, how, "60", *_modules(connection))
-    _forking(connection, tmp_path, how, "30")
+    _forking(each_connection, tmp_path, how, "60", *_modules(each_connection))
+    _forking(each_connection, tmp_path, how, "30")

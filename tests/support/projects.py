@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid as uuids
+from collections.abc import Mapping
 from pathlib import Path
 
 from qframe.connection import Connection
@@ -110,3 +111,13 @@ def rights(extra: str = "") -> list[str]:
         line += " " + re.findall(rf"^\| {extra} \| `(.*)` \|$", text, re.MULTILINE)[0]
     words = line.replace("\\|", "|").replace("'", "").replace("`", "").split()
     return [word.replace("PASSWORD", SECRET) for word in words]
+
+
+def environment_of(settings: Mapping[str, object], folder: Path) -> dict[str, str]:
+    """Give what configures one connection in the environment, its facts elsewhere in a folder."""
+    return {
+        "QFRAME_DEFAULT": "q",
+        "QFRAME_CONNECTIONS__DATABASE__DRIVER": "database",
+        "QFRAME_CONNECTIONS__DATABASE__URL": f"sqlite:///{folder}/facts.sqlite3",
+        **{f"QFRAME_CONNECTIONS__Q__{key}".upper(): str(each) for key, each in settings.items()},
+    }

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BytesIO
-from typing import BinaryIO
+from typing import Any
 
 from qframe import forks
 from qframe.config import BeanstalkdSettings
@@ -66,7 +66,8 @@ class BeanstalkdConnection:
         self._settings = settings
         self._pid = process.pid()
         self._socket: socket.socket | None = None
-        self._reader: BinaryIO = BytesIO()
+        self._reader: Any = BytesIO()
+        """A binary file, which `socket.makefile` is not for type checkers."""
         self._watched: tuple[bytes, ...] = ()
         self._used = b""
         self._spoke = 0.0
@@ -108,9 +109,11 @@ class BeanstalkdConnection:
             unreachable.in_doubt = False
             raise unreachable from error
         sock.settimeout(limited(settings.timeout))
-        let_block(sock)
-        # Not `makefile`: its reads go through Python, some 2 us each.
-        self._reader = open(sock.fileno(), "rb", _BUFFER, closefd=False)  # noqa: SIM115
+        if let_block(sock):
+            # Not `makefile`: its reads go through Python, some 2 us each.
+            self._reader = open(sock.fileno(), "rb", _BUFFER, closefd=False)  # noqa: SIM115
+        else:
+            self._reader = sock.makefile("rb", _BUFFER)
         self._watched, self._used = (b"default",), b"default"
         now = self.clock()
         try:
