@@ -127,10 +127,15 @@ class Signals(WakeUp):
             self._set_alarm(0)
 
     def look_after(self, job: Job) -> None:
-        """Put back the handlers that a job has replaced, which has ended; says so of its class."""
-        if self.on_main_thread and (lost := handlers.lost()):
-            self.put_back(lost)
-            self._tell_of_handlers(lost, (job.name,))
+        """Put back what a job has replaced, which has ended; says so of its class."""
+        if self.on_main_thread:
+            try:
+                signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
+            except (OSError, ValueError) as closed:
+                log.debug("the worker's descriptor for signals: %s", closed)
+            if lost := handlers.lost():
+                handlers.put_back(lost)
+                self._tell_of_handlers(lost, (job.name,))
 
     def _tell_of_handlers(self, lost: Iterable[int], jobs: Iterable[str]) -> None:
         names = ", ".join(signal.Signals(number).name for number in lost)

@@ -24,6 +24,8 @@ class WakeUp:
         self._writer.setblocking(False)
         self._heard: list[int] = []
         self._wakeup_before: int | None = None
+        self._wakes_by = self._writer.fileno()
+        """What signals are written to: an event loop that runs here may have put its own."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +50,10 @@ class WakeUp:
             handlers.take(number, handler)
             self._heard.append(number)
 
-    def put_back(self, numbers: Iterable[int]) -> None:
-        """Handle signals again that somebody else has taken, and wake up with them."""
-        handlers.put_back(numbers)
-        other = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        if other not in {-1, self._writer.fileno()}:  # that of an event loop, which runs here
-            signal.set_wakeup_fd(other, warn_on_full_buffer=False)
+    def keep_waking(self) -> None:
+        """Be woken by signals again where somebody else has had them written elsewhere."""
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
 
     def fileno(self) -> int:
         """Give the descriptor to wait on beside others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 
 from jobs import note  # type: ignore[import-not-found] # the project's
@@ -69,6 +70,33 @@ class TakesSignalsOnLoop(TakesSignals):
             note("took", self.how)
         else:
             super().handle()
+
+
+class TakesWakeUp(Queueable):
+    """Has signals written to a socket of its own, and leaves it so; or closes that."""
+
+    how: str
+
+    def handle(self) -> None:
+        _, writer = sockets = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        if self.how == "closed":
+            for each in sockets:
+                each.close()
+        else:
+            kept.append(sockets)
+        note("took", self.how)
+
+
+class TakesWakeUpOnLoop(TakesWakeUp):
+    async def handle(self) -> None:  # type: ignore[override]
+        super().handle()
+        await asyncio.sleep(1)  # the loop comes round
+        note("slept")
+
+
+kept: list[object] = []
 
 
 class Lasts(Queueable):

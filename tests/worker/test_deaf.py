@@ -66,3 +66,28 @@ def test_the_worker_hears_its_signals_again(
     said = [line for line in worker.err.splitlines() if "replaced the worker's handler" in line]
     assert len(said) <= 1, said
     assert all(f"deafening_jobs.{job}" in line and "SIGTERM" in line for line in said)
+
+
+@pytest.mark.parametrize("how", ["open", "closed"])
+@pytest.mark.parametrize(
+    ("options", "job", "loop"),
+    [
+        ((), "TakesWakeUp", "uvloop"),
+        (("--concurrency", 3), "TakesWakeUpOnLoop", "asyncio"),
+        (("--concurrency", 3), "TakesWakeUpOnLoop", "uvloop"),
+    ],
+    ids=["alone", "asyncio", "uvloop"],
+)
+def test_a_signal_wakes_the_worker_again(
+    project: Project, options: tuple[object, ...], job: str, loop: str, how: str
+) -> None:
+    if loop == "asyncio":
+        project.write("uvloop.py", "raise ImportError")
+    worker = project.idle("--sleep", 3600, *options)
+    project.push(f"deafening_jobs.{job}", {"how": how})
+    project.wait_for_note("slept" if options else "took")
+    wait_for(project.empty, "nothing to be left")
+    project.wait_for_note("idle", count=2)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "wakeup fd" not in worker.err

@@ -38,6 +38,8 @@ class JobsLoop:
         self._ticks = False
         self.stood = 0.0
         """For how many seconds the code of some job has kept it from the others so far."""
+        self.begins: Callable[[], None] = lambda: None
+        """Called on its thread before it turns."""
         self.came_round: Callable[[], None] = lambda: None
         """Called on its thread, a few times a second while it turns."""
 
@@ -46,6 +48,7 @@ class JobsLoop:
         self.thread = threading.get_ident()
         asyncio.set_event_loop(self.loop)
         while not self._over:
+            self.begins()
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt, Interruption) as error:

@@ -295,6 +295,7 @@ class SlotRunner(SlottedRunner):
         """The classes of the jobs that began since the loop was looked after."""
         self._names_before: list[str] = []
         """And of those that ran when it was, or had begun before."""
+        self.jobs_loop.begins = partial(signals.loop_begins, self.jobs_loop.loop)
         self.jobs_loop.came_round = self._look_after_handlers
         signals.jobs = self._interruptible
         self._covering = forks.lock()

@@ -46,13 +46,27 @@ class SlotSignals(Signals):
         self._to_end.append((job, error))
         self.arm(0.0)
 
+    def loop_begins(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let signals wake a loop that is about to run, by its own descriptor where it has one."""
+        if self.on_main_thread:
+            self._wakes_by = self._writer.fileno()
+            self.keep_waking()
+            loop.call_soon(self._note_waking)
+
+    def _note_waking(self) -> None:
+        self._wakes_by = signal.set_wakeup_fd(-1)
+        self.keep_waking()
+
     def look_beside(self, loop: asyncio.AbstractEventLoop, jobs: Iterable[str]) -> None:
-        """Put back the handlers that one of these jobs has replaced, on their loop perhaps."""
-        if self.on_main_thread and (lost := handlers.lost()):
+        """Put back what one of these jobs has replaced, on their loop perhaps."""
+        if not self.on_main_thread:
+            return
+        if lost := handlers.lost():
             for number in lost:
                 loop.remove_signal_handler(number)
-            self.put_back(lost)
+            handlers.put_back(lost)
             self._tell_of_handlers(lost, jobs)
+        self.keep_waking()
 
     # -- handlers -------------------------------------------------------------------------------
 
