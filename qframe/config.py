@@ -110,7 +110,7 @@ class DatabaseSettings(ConnectionSettings):
     busy_timeout: _Wait = 10
     pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
     pool_timeout: _Wait = 30
-    migrate_command: str = "qframe migrate"
+    migrate_command: str = Field(default_factory=lambda: f"{command_line} migrate")
     listen: Literal["auto"] | bool = "auto"
 
     @model_validator(mode="after")
@@ -729,6 +729,8 @@ source: Callable[[], tuple[str, Mapping[str, Any]] | None] | None = None
 
 They stand in place of a file that is looked for, not of one that is named; None: there are none.
 """
+command_line: str = "qframe"
+"""How the command line is called with these settings; a framework has its own way."""
 _file_settings: dict[str, Any] = {}
 """What the file says, while `load` makes settings of it."""
 

@@ -13,7 +13,7 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
-from qframe import config, manager
+from qframe import manager
 from qframe.dispatch import after_commit
 from qframe.dispatch.pending import flush
 from qframe.django import checks as own_checks
@@ -33,12 +33,12 @@ class QframeConfig(AppConfig):
 
     def ready(self) -> None:
         """Join them."""
-        config.source = conf.source
+        conf.join()
         after_commit.find_open = transactions.find_open
         registry.also[:] = job_modules()
         manager.use(None)  # what was made before knew nothing of these
         checks.register(own_checks.check_settings, "qframe")
-        checks.register(own_checks.check_tables, "database")
+        checks.register(own_checks.check_tables, "database", "qframe")
         checks.register(own_checks.check_addresses, "urls")
         setting_changed.connect(_changed, dispatch_uid="qframe")
         connection_created.connect(_let_go, dispatch_uid="qframe")

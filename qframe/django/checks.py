@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
+from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 (Django's own name)
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, connections
-from django.db.migrations.recorder import MigrationRecorder
 from django.urls import NoReverseMatch, reverse
 
 from qframe import config
@@ -19,8 +18,6 @@ from qframe.django import conf, tables
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
-
-_MIGRATION: Final = ("qframe", "0001_initial")
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
@@ -81,38 +78,58 @@ def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
     ]
 
 
-def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
-    """Find tables that are missing or due for an upgrade, in the databases that may be asked."""
-    if sys.argv[1:2] == ["migrate"]:  # which makes them after its checks
+def check_tables(
+    app_configs: Sequence[AppConfig] | None = None,
+    databases: Sequence[str] | None = None,
+    **_: Any,  # noqa: ANN401 (Django's)
+) -> list[CheckMessage]:
+    """Find tables that are missing or due for an upgrade, in the databases that may be asked.
+
+    Those are the ones Django names; all, where a person runs `manage.py check` and names none.
+    """
+    by_hand = databases is None and _is_run("check") and _is_meant(app_configs)
+    if _is_run("migrate") or not (by_hand or databases):  # `migrate` makes them after its checks
         return []
     try:
         queues = QueueManager(config.load())
-    except ConfigurationError:  # said above
+        named = [name for alias in databases or () for name in tables.names_in(alias)]
+        return list(_unmigrated(queues, queues.in_use() if by_hand else named))
+    except ConfigurationError:  # `check_settings` says it
         return []
-    return [
-        found
-        for alias in databases or ()
-        for name in tables.names_in(alias)
-        # SQLite's are made when they are first used.
-        if connections[alias].vendor != "sqlite"
-        for found in _unmigrated(queues, name, alias)
-    ]
 
 
-def _unmigrated(queues: QueueManager, name: str, alias: str) -> Iterator[CheckMessage]:
-    where = f"{conf.NAME}: connections.{name}"
-    try:
-        due = len(queues.backend(name).migration() or ())
-        applied = MigrationRecorder(connections[alias]).applied_migrations()
-    except (QframeError, DatabaseError) as error:
-        yield Warning(f"{where}: {one_line(str(error))}", id="qframe.W005")
-        return
-    if due or _MIGRATION not in applied:
-        yield Warning(
-            f"{where}: the queue's tables in the database {alias!r} are missing or to be upgraded",
-            hint=f"Run: {conf.migrate_command(alias)}",
-            id="qframe.W004",
-        )
+def _is_run(command: str) -> bool:
+    """Whether this process was started for one of Django's commands."""
+    return sys.argv[1:2] == [command]
+
+
+def _is_meant(app_configs: Sequence[AppConfig] | None) -> bool:
+    """Whether a check of some apps, or of all, is also one of this app."""
+    return app_configs is None or any(each.label == "qframe" for each in app_configs)
+
+
+def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMessage]:
+    failed: set[str] = set()
+    for name in names:
+        where = f"{queues.settings.origin.file or conf.NAME}: connections.{name}"
+        place = name
+        try:
+            backend = queues.backend(name)
+            place = backend.described()
+            # SQLite's tables are made when they are first used.
+            due = backend.migration() if backend.path() is None and place not in failed else None
+            backend.close()
+        except QframeError as error:
+            failed.add(place)
+            yield Warning(f"{where}: {one_line(str(error))}", id="qframe.W005")
+            continue
+        if due:
+            own = queues.settings.connection(name).get("migrate_command")
+            yield Warning(
+                f"{where}: the queue's tables are missing or to be upgraded in {place}",
+                hint=f"Run: {own or f'{config.command_line} migrate'}",
+                id="qframe.W004",
+            )
 
 
 def _can_push_within(queues: QueueManager, able: Capability) -> bool:

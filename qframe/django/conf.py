@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS
 from sqlalchemy.engine import URL
 
+from qframe import config
 from qframe.config import ConnectionSettings, Settings
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
@@ -25,6 +26,12 @@ _KINDS: Final = {
     "sqlite": "sqlite",
 }
 """Django's vendors, and what SQLAlchemy calls the drivers that qframe uses."""
+
+
+def join() -> None:
+    """Have this process read its settings here, and name the command line that does so as well."""
+    config.source = source
+    config.command_line = "manage.py qframe"
 
 
 def given() -> Mapping[str, Any] | None:

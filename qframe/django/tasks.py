@@ -97,7 +97,7 @@ class QframeBackend(BaseTaskBackend):
 
         A test runner, for one, gives databases other names before it runs any test.
         """
-        config.source = conf.source  # tasks may be imported before the apps are ready
+        conf.join()  # tasks may be imported before the apps are ready
         queues = QueueManager(config.load())
         return queues.connection(self.options.get("connection")).capabilities
 

@@ -42,6 +42,7 @@ class QFrame:
     def init_app(self, app: Flask) -> None:
         """Join an application. Its settings are read when a connection is first used."""
         config.source = lambda: settings.of(app)
+        config.command_line = "flask qframe"
         self.begin_anew()
         context.around_jobs_of(app)
         app.extensions["qframe"] = self

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.django_shop import DjangoShop, databases, in_database
 from tests.support.postgres_server import PostgresServer
+from tests.support.sql_server import USER
 
 pytest.importorskip("django")
 BARE = """
 import json, os
 SECRET_KEY = "of a worker"
 INSTALLED_APPS = ["qframe.django"]
+EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
 DATABASES = json.loads(os.environ["SHOP_DATABASES"])
 QFRAME = json.loads(os.environ["SHOP_QFRAME"])
+"""
+CHECKED = """
+import json, sys
+from django.core.management import execute_from_command_line
+sys.stderr = sys.stdout
+for words in json.loads(sys.argv[1]):
+    print("\\0", end="")
+    sys.argv = ["manage.py", "check", *words]
+    execute_from_command_line(sys.argv)
 """
 LOGGING = """
 from project.settings import *
@@ -51,6 +66,26 @@ class Talk(Queueable):
 """
 
 
+def away(shop: DjangoShop) -> None:
+    found = json.loads(shop.environment["SHOP_DATABASES"])
+    found["default"]["PORT"] = "1"
+    shop.environment["SHOP_DATABASES"] = json.dumps(found)
+
+
+def checked(shop: DjangoShop, *calls: Sequence[str]) -> list[str]:
+    """Run `manage.py check` with each of some words; gives what each says."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CHECKED, json.dumps(calls)],
+        env=shop.environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.split("\0")[1:]
+
+
 @pytest.fixture
 def bare(postgres_running: PostgresServer, tmp_path: Path) -> DjangoShop:
     """Give a project with settings for a worker alone, and an empty database."""
@@ -64,17 +99,57 @@ def bare(postgres_running: PostgresServer, tmp_path: Path) -> DjangoShop:
 
 
 def test_without_addresses_all_is_checked_and_migrated(bare: DjangoShop) -> None:
-    assert "no issues" in bare.done("check")
     bare.done("check", "--deploy")
-    warned = bare.manage("check", "--database", "default", "--tag", "database").stderr
-    assert "qframe.W004" in warned
-    assert "tables in the database 'default' are missing or to be upgraded" in warned
-    assert "HINT: Run: manage.py migrate\n" in warned
     migrated = bare.manage("migrate")
     assert migrated.returncode == 0, migrated.stderr
     assert "WARNINGS" not in migrated.stderr, "it is what makes them"
-    assert "no issues" in bare.done("check", "--database", "default")
+    assert all("no issues" in each for each in checked(bare, (), ("--database", "default")))
     assert "no jobs" in bare.done("qframe", "work", "--stop-when-empty")
+
+
+def test_a_check_warns_of_forgotten_migrations(bare: DjangoShop) -> None:
+    (bare.folder / "more.py").write_text(BARE + 'INSTALLED_APPS.append("django.contrib.sites")')
+    bare.environment["DJANGO_SETTINGS_MODULE"] = "more"
+    forgotten = (), ("qframe",), ("--tag", "qframe"), ("--database", "default")
+    others = ("--tag", "urls"), ("sites",)
+    said = checked(bare, *forgotten, *others)
+    for each in said[: len(forgotten)]:
+        assert each.count("qframe.W00") == 1, each
+        assert "qframe.W004) settings.QFRAME: connections.database: the queue's tables are" in each
+        assert "HINT: Run: manage.py migrate\n" in each
+    for each in said[len(forgotten) :]:
+        assert "no issues" in each
+
+
+def test_a_check_names_the_command_of_each_connection(bare: DjangoShop) -> None:
+    found = json.loads(bare.environment["SHOP_DATABASES"])
+    there = found["default"]
+    given = {"url": f"postgresql://{USER}@127.0.0.1:{there['PORT']}/{there['NAME']}"}
+    connections = {
+        "by_url": given,
+        "by_hand": given | {"migrate_command": "make tables"},
+        "other": {"django": "other"},
+        "file": {"url": f"sqlite:///{bare.folder / 'jobs.sqlite3'}"},
+        "redis": {"driver": "redis", "url": "redis://127.0.0.1:1"},
+    }
+    connections = {name: {"driver": "database"} | each for name, each in connections.items()}
+    bare.environment |= {
+        "SHOP_DATABASES": json.dumps(found | {"other": there}),
+        "SHOP_QFRAME": json.dumps({"default": "by_url", "connections": connections}),
+    }
+    said = bare.manage("check").stderr
+    named = re.findall(r"connections\.(\w+): .*\n\tHINT: Run: (.*)\n", said)
+    assert dict(named) == {
+        "by_url": "manage.py qframe migrate",
+        "by_hand": "make tables",
+        "other": "manage.py migrate --database other",
+    }, said
+    assert said.count("qframe.W00") == len(named), said
+    assert not (bare.folder / "jobs.sqlite3").exists()
+    ran = bare.manage("qframe", "size")
+    assert ": run `manage.py qframe migrate`\n" in ran.stderr
+    bare.done("qframe", "migrate", "by_url")
+    assert "no issues" in bare.done("check"), "they are one database"
 
 
 def test_forgotten_migrations_name_djangos_command(bare: DjangoShop) -> None:
@@ -86,13 +161,19 @@ def test_forgotten_migrations_name_djangos_command(bare: DjangoShop) -> None:
 
 
 def test_a_database_that_is_away_is_one_warning(bare: DjangoShop) -> None:
-    away = json.loads(bare.environment["SHOP_DATABASES"])
-    away["default"]["PORT"] = "1"
-    bare.environment["SHOP_DATABASES"] = json.dumps(away)
-    assert "no issues" in bare.done("check"), "nothing is asked"
-    said = bare.manage("check", "--database", "default").stderr
-    assert "qframe.W005" in said
-    assert "Traceback" not in said
+    away(bare)
+    here = json.loads(bare.environment["SHOP_QFRAME"])
+    here["connections"]["second"] = here["connections"]["database"]
+    bare.environment["SHOP_QFRAME"] = json.dumps(here)
+    for said in checked(bare, (), ("--database", "default")):
+        assert said.count("qframe.W005") == 1, said
+        assert "Traceback" not in said
+
+
+def test_other_commands_ask_no_database(bare: DjangoShop) -> None:
+    """They run the same checks first."""
+    away(bare)
+    assert bare.manage("sendtestemail", "someone@example.com").stderr == ""
 
 
 def test_a_line_of_a_log_is_written_once(tmp_path: Path) -> None:

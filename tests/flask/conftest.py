@@ -22,6 +22,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "_root", None)
     monkeypatch.setattr(manager, "_default", None)
     monkeypatch.setattr(config, "source", None)
+    monkeypatch.setattr(config, "command_line", "qframe")
     monkeypatch.setattr(execution, "around", None)
     monkeypatch.setattr(execution, "around_on_loop", None)
     jobs.said.clear()

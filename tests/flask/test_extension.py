@@ -9,6 +9,7 @@ import pytest
 from flask import Flask, current_app, g, has_app_context
 
 from qframe import ConfigurationError, QueueManager, dispatch, manager, queueable
+from qframe.drivers.database.backend import DatabaseBackend
 from qframe.flask import QFrame
 from qframe.jobs import execution
 from qframe.testing import drain, run
@@ -136,6 +137,15 @@ def test_in_tests_connections_can_be_kept(alone: None) -> None:
     dispatch(Look()).send()
     assert said == []
     assert isinstance(manager.default(), QueueManager)
+
+
+def test_missing_tables_name_the_command_that_reads_these_settings(app: Flask) -> None:
+    there = {"driver": "database", "url": "postgresql://me@127.0.0.1/shop"}
+    pytest.importorskip("psycopg")
+    app.config["QFRAME"] = {"default": "main", "connections": {"main": there}}
+    backend = QFrame(app).manager.connection().backend
+    assert isinstance(backend, DatabaseBackend)
+    assert backend.settings.migrate_command == "flask qframe migrate"
 
 
 def test_the_command_is_the_whole_of_qframe(app: Flask) -> None:

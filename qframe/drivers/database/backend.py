@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from sqlalchemy import select
 
+from qframe import config
 from qframe.config import DatabaseSettings
 from qframe.contracts.backend import (
     Backend,
@@ -284,9 +285,8 @@ class DatabaseBackend(Backend):
                 session.run(database.statement(select(table).limit(0)))
             found = health(database, session, self.settings)
         if database.missing():
-            command = database.migrate_command
-            shows = "`qframe migrate --sql` shows what it does"
-            due = [f"its tables are to be upgraded: run `{command}`; {shows}"]
+            shows = f"`{config.command_line} migrate --sql` shows what it does"
+            due = [f"its tables are to be upgraded: run `{database.migrate_command}`; {shows}"]
         return Health(found.version, (*found.warnings, *due))
 
     def migrate(self) -> list[Change]:
