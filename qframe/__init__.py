@@ -17,6 +17,7 @@ from qframe.dispatch.pending import (
 )
 from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import (
+    AmbiguousId,
     BackendUnavailable,
     BackendUnusable,
     CannotDecrypt,
@@ -48,6 +49,7 @@ from qframe.exceptions import (
     QframeError,
     ResultTooLarge,
     SettleError,
+    TransactionUndone,
     UnknownJob,
     Unsupported,
     WaitTimedOut,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from qframe.worker import Worker, WorkerOptions
 
 __all__ = [
+    "AmbiguousId",
     "BackendUnavailable",
     "BackendUnusable",
     "Batch",
@@ -105,6 +108,7 @@ __all__ = [
     "Secret",
     "SettleError",
     "State",
+    "TransactionUndone",
     "UnknownJob",
     "Unsupported",
     "WaitTimedOut",

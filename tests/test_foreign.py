@@ -265,11 +265,11 @@ def test_a_name_is_text(name: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tries": -1}, "tries must be a whole number, 0 or more, not -1"),
+        ({"tries": -1}, "tries must be a whole number from 0 to 1,000,000, not -1"),
         ({"tries": True}, "tries must be a whole number"),
-        ({"max_exceptions": 0}, "max_exceptions must be a whole number, 1 or more"),
+        ({"max_exceptions": 0}, "max_exceptions must be a whole number from 1 to"),
         ({"timeout": 1.5}, "timeout must be whole seconds for PHP, not 1.5"),
-        ({"timeout": -1}, "timeout must be seconds, 0 or more"),
+        ({"timeout": -1}, "timeout must be seconds, from 0 to 100 years, not -1"),
         ({"backoff": 0.5}, "backoff must be whole seconds for PHP, not 0.5"),
         ({"backoff": (1, 2.5)}, "backoff must be whole seconds for PHP, not 2.5"),
         ({"backoff": []}, "backoff must be seconds, a sequence of seconds"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,10 +132,9 @@ def of(connection: dict[str, object]) -> dict[str, object]:
         f"postgresql://me@127.0.0.1/shop?password={SECRET}",
         f"postgresql://127.0.0.1/shop?user=me&password={SECRET}&sslmode=require",
         f"postgresql://me@127.0.0.1/shop?sslpassword={SECRET}&sslkey=/etc/key",
-        f"postgresql://me@127.0.0.1/shop?PASSWORD={SECRET}&password={SECRET}",
         f"postgresql://me@127.0.0.1/shop?options=-c%20x.password%3D{SECRET}",
         f"mariadb://me@127.0.0.1/shop?passwd={SECRET}",
-        f"mariadb://me@127.0.0.1/shop?ssl_key_password={SECRET}&auth_token={SECRET}",
+        f"mariadb://me@127.0.0.1/shop?ssl_key_password={SECRET}&read_timeout=5",
     ],
 )
 def test_no_secret_of_a_database_url_is_shown(fresh: Path, url: str) -> None:
@@ -144,6 +144,21 @@ def test_no_secret_of_a_database_url_is_shown(fresh: Path, url: str) -> None:
     connection = queues.connection()
     assert SECRET not in connection.described()
     assert SECRET not in repr(queues.settings) + str(queues.settings) + repr(connection.settings)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me@127.0.0.1/shop?PASSWORD={SECRET}&password={SECRET}",
+        f"mariadb://me@127.0.0.1/shop?ssl_key_password={SECRET}&auth_token={SECRET}",
+    ],
+)
+def test_an_option_that_the_client_does_not_know_is_refused_without_its_value(url: str) -> None:
+    assert SECRET not in shown(sa.make_url(url))
+    queues = QueueManager(of({"driver": "database", "url": url}))
+    with pytest.raises(ConfigurationError, match="unknown option") as raised:
+        queues.connection()
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(

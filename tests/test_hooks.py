@@ -93,7 +93,7 @@ def test_what_a_handle_gives_may_be_a_generator_of_another_function() -> None:
 WRONG: list[tuple[str, Any, str]] = [
     ("handle", lambda self, order: None, r"\(self, order\): it is called without arguments"),
     ("handle", lambda: None, r"\(\): it is called without arguments"),
-    ("handle", lambda self, *, order: None, "missing a required argument: 'order'"),
+    ("handle", lambda self, *, order: None, "missing a required (keyword-only )?argument: 'order'"),
     ("handle", staticmethod(lambda order: None), r"\(order\)"),
     ("handle", classmethod(lambda cls, order: None), r"\(order\)"),
     ("set_up", lambda self, order: None, "without arguments"),

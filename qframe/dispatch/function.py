@@ -125,12 +125,13 @@ def _job_class(
     function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
 ) -> type[Queueable]:
     name = getattr(function, "__qualname__", None) or options.get("job_name")
+    shown = name if isinstance(name, str) else one_line(repr(function), 100)
+    refuse_generator(shown, function)
     if not isinstance(name, str):
         raise JobDefinitionError(
-            f"{one_line(repr(function), 100)} has no name by which a worker could find it: write a "
+            f"{shown} has no name by which a worker could find it: write a "
             "function that calls it, or give it a job_name"
         )
-    refuse_generator(name, function)
     for option, value in options.items():
         check_option(name, option, value)
     fields: dict[str, Any] = {}
