@@ -109,7 +109,7 @@ def follow(
         rows = rows.fresh()
         quarter = int(4 * rows.progress)
         if quarter > told:
-            print(f"{rows.done + rows.failed} of {rows.total} jobs")
+            print(f"{rows.done + rows.failed} of {rows.total} jobs", flush=True)
         told = quarter
         if time.monotonic() > until or all(worker.poll() is not None for worker in workers):
             sys.exit(f"the workers ended, or are too slow: {rows!r}")

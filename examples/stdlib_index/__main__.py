@@ -167,7 +167,7 @@ def wait_until_done(
             progress.update(bar, completed=total - left, delayed=delayed)
             quarter = 4 * (total - left) // total
             if quarter > told and not console.is_terminal:
-                print(f"{total - left:,} of {total:,} done")
+                print(f"{total - left:,} of {total:,} done", flush=True)
             told = quarter
             if left and all(worker.poll() is not None for worker in workers):
                 sys.exit(f"the workers ended before the work did: {left:,} jobs are left")
