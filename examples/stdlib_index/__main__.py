@@ -83,7 +83,7 @@ def demonstrate(folder: Path, limit: int) -> int:
     with closing(Results(folder / "results.sqlite3")) as results:
         began = time.monotonic()
         push(files, folder / "results.sqlite3")
-        print(f"dispatched {len(files):,} jobs in {time.monotonic() - began:.2f} s")
+        print(f"dispatched {len(files):,} jobs in {time.monotonic() - began:.2f} s", flush=True)
         began = time.monotonic()
         with running_workers(settings) as workers:
             wait_until_done(console, queue, len(files), workers)

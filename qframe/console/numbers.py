@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from qframe.payload.text import one_line
 from qframe.worker import machine
 
 YEAR = 365 * 86400
@@ -38,10 +39,15 @@ class Number:
         try:
             number = int(given) if self._is_whole else float(given)
         except ValueError:
-            raise typer.BadParameter(f"{given!r} is not a valid {self.__name__}.") from None
-        if math.isnan(number) or abs(number) > self.most:
+            number = math.nan
+        if math.isnan(number):
+            kind = "whole number" if self._is_whole else "number"
+            raise typer.BadParameter(f"{one_line(str(given), 60)!r} is not a {kind}.")
+        if abs(number) > self.most:
             why = f": {FOR_THIS_MACHINE}" if callable(self._most) else ""
-            raise typer.BadParameter(f"{given} is not within {self.most:,}{why}.")
+            raise typer.BadParameter(
+                f"{one_line(str(given), 60)} is not within {self.most:,}{why}."
+            )
         return number
 
 

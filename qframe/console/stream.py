@@ -298,7 +298,11 @@ def leave_streams() -> OSError | None:
     Python flushes its streams when it ends, and exits with 120 where it cannot.
     """
     first: OSError | None = None
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream: TextIO | None = getattr(sys, name)
+        if not _is_usable(stream):
+            setattr(sys, name, None)
+            continue
         error = _flushed(stream)
         if error is None and not _is_broken(number):
             continue
@@ -324,11 +328,17 @@ def _flushed(stream: TextIO | None) -> OSError | None:
             time.sleep(_FIRST_PAUSE)
         except OSError as error:
             return error
-        except ValueError:  # closed by a job
-            return None
         else:
             return None
     return None
+
+
+def _is_usable(stream: TextIO | None) -> bool:
+    """Whether a job has neither closed the stream nor detached its buffer."""
+    try:
+        return stream is not None and not stream.closed
+    except ValueError:
+        return False
 
 
 def _is_broken(descriptor: int) -> bool:

@@ -466,7 +466,7 @@ def _responses(gives: type[BaseModel]) -> dict[str, Any]:
         "200": _answer("it", gives),
         "401": {"description": "nobody is let in without password or token"},
         "403": {"description": "this is not allowed"},
-        "429": {"description": "too many wrong passwords"},
+        "429": {"description": "too many wrong passwords or tokens"},
         "404": _answer("there is none", Problem),
         "422": _answer("what was asked cannot be", Problem),
         "503": _answer("a backend does not answer", Problem),

@@ -55,7 +55,7 @@ def test_its_status_is_kept_where_that_is_asked_for(shop: Shop) -> None:
         (["a\x1b[31m.B"], r"a\x1b[31m.B is not a job"),
         (["shop.Order", '{"number": 1}', "--queue", "a b"], "'a b' is not a queue name"),
         (["shop.Order", '{"number": 1}', "--delay", "-1"], "delay must not be negative"),
-        (["shop.Order", '{"number": 1}', "--delay", "nan"], "delay must not be negative"),
+        (["shop.Order", '{"number": 1}', "--delay", "nan"], "'nan' is not a number"),
         (["shop.Order", '{"number": 1}', "--delay", "soon"], "Invalid value for '--delay'"),
         (["shop.Order", '{"number": 1}', "--connection", "x"], "unknown connection 'x'"),
         ([], "Missing argument 'job'"),

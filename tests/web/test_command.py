@@ -153,7 +153,7 @@ def test_an_open_page_is_told_what_changes(plain: Project) -> None:
         assert "Rates are of the last five minutes" in first
         assert "database:mail" not in first
         plain.queue.push_raw("{}", "mail")
-        assert "database:mail" in json.loads(next(lines).removeprefix("data: "))
+        assert any("database:mail" in line for line in lines)
     began = time.monotonic()
     with httpx2.stream("GET", f"{address}/live?page=/", timeout=30) as stream:
         next(stream.iter_lines())

@@ -35,6 +35,10 @@ class Takes(Queueable):
         elif self.how == "close":
             sys.stdout.close()
             sys.stderr.close()
+        elif self.how == "detach":
+            with contextlib.suppress(ValueError):
+                sys.stdout.detach()
+                sys.stderr.detach()
         elif self.how == "descriptor":
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
@@ -120,11 +124,14 @@ def said_on_stderr(project: Project) -> str:
 @pytest.mark.parametrize(
     ("how", "way"),
     [
-        pytest.param(
-            how, WAYS[name], id=f"{how}-{name}", marks=() if how == usual else pytest.mark.slow
-        )
-        for name, usual in USUAL.items()
-        for how in ("redirect", "none", "close", "descriptor", "closed descriptor", "object")
+        pytest.param("detach", (), id="detach-alone"),
+        *(
+            pytest.param(
+                how, WAYS[name], id=f"{how}-{name}", marks=() if how == usual else pytest.mark.slow
+            )
+            for name, usual in USUAL.items()
+            for how in ("redirect", "none", "close", "descriptor", "closed descriptor", "object")
+        ),
     ],
 )
 def test_a_job_cannot_take_the_workers_output(
