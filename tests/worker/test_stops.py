@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import psutil
 import pytest
 
 from tests.support.process import Project, wait_for
+
+SOON = 1.0
+"""Seconds, for what would take up to a minute if nobody were woken."""
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
@@ -221,10 +225,8 @@ def test_quiet_prints_failures_only(project: Project) -> None:
 
 
 def test_a_job_that_wakes_the_worker_is_not_waited_for(project: Project) -> None:
-    """Dispatch to start on an idle worker, many times: often far below a polling pause.
-
-    How often depends on what else the machine does: a quarter is more than chance gives who polls.
-    """
+    """Dispatch to start on an idle worker, many times: far below a pause between two looks."""
+    project.looks_seldom()
     worker = project.idle()
     waited = []
     for number in range(15):
@@ -234,4 +236,5 @@ def test_a_job_that_wakes_the_worker_is_not_waited_for(project: Project) -> None
         waited.append(float(line[4]) - sent)
         wait_for(project.empty, "the job's end")
     worker.stop()
-    assert sorted(waited)[3] < 0.1
+    assert statistics.median(waited) < SOON
+    assert max(waited) < 30

@@ -6,6 +6,7 @@ import os
 import random
 import select
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -308,7 +309,7 @@ def test_of_many_workers_one_is_woken_for_each_job_and_none_is_lost(
         worker.stop()
     assert len(taken) == 80
     assert max(waited) < SOON
-    assert sorted(waited)[len(waited) // 8] < 0.1
+    assert statistics.median(waited) < 0.5  # nobody looks without being woken: that takes a minute
 
 
 # -- how many tokens there are --------------------------------------------------------------------
@@ -426,6 +427,7 @@ def app(server: RedisServer, make_project: MakeProject) -> RedisProject:
 
 
 def test_an_idle_worker_starts_what_comes_and_ends_at_once(app: RedisProject) -> None:
+    app.looks_seldom()
     worker = app.idle("redis", "--queue", "high,default")
     late = []
     for number, delay in enumerate([0, 0.4] * 4):
@@ -434,7 +436,8 @@ def test_an_idle_worker_starts_what_comes_and_ends_at_once(app: RedisProject) ->
         late.append(float(app.wait_for_note("note", number)[4]) - due)
         wait_for(app.empty, "its end")
     assert min(late) > -0.1
-    assert sorted(late)[2] < 0.1
+    assert statistics.median(late) < 1
+    assert max(late) < 30
     began = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
