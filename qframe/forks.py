@@ -96,7 +96,7 @@ class _Openings:
     """The threads that must not be missing in a child just now, and the fork under way."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())  # a signal's handler may dispatch
         self._inside: dict[int, int] = {}
         """How deep each thread is inside."""
         self._asking = Counter[int]()
@@ -150,7 +150,7 @@ class _Openings:
 
     def in_child(self) -> None:
         me = threading.get_ident()
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())
         self._inside = {me: self._inside[me]} if me in self._inside else {}
         self._asking = Counter({me: self._asking[me]})
         self._forking = 0

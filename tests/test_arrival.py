@@ -11,7 +11,7 @@ import math
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -419,6 +419,8 @@ class Secrets(Queueable):
     raw: SecretBytes | None = None
     logins: list[Login] = []
     number: OtherSecret[int] | None = None
+    login: OtherSecret[Login] | None = None
+    at: OtherSecret[datetime] | None = None
     encrypted = False
 
     def handle(self) -> None: ...
@@ -430,6 +432,8 @@ class Secrets(Queueable):
         {"text": SecretStr("hunter2")}, {"raw": SecretBytes("ü".encode())},
         {"logins": [Login(password=SecretStr("a"), more={"b": SecretBytes(b"c")})]},
         {"number": OtherSecret(7)},
+        {"login": OtherSecret(Login(password=SecretStr("a"), more={"b": SecretBytes(b"c")}))},
+        {"at": OtherSecret(datetime(2026, 11, 3, 4, 5, tzinfo=UTC))},
     ],
 )  # fmt: skip
 def test_pydantic_s_own_secrets_travel_as_ours_do(fields: dict[str, Any]) -> None:
@@ -497,6 +501,12 @@ def test_a_type_that_is_not_there_at_run_time_is_named() -> None:
         job_class.dispatch(amount=1)
     with pytest.raises(InvalidArguments, match=told):
         job_class.from_data({"amount": 1})
+
+
+def test_what_pydantic_wants_of_a_type_is_said() -> None:
+    part = Annotated[Login | Update, Field(discriminator="kind")]
+    with pytest.raises(JobDefinitionError, match=r"^Late\.part: .*needs a discriminator field"):
+        _made("Late", part=part)
 
 
 def test_a_partial_needs_a_name() -> None:

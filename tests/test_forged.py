@@ -298,6 +298,19 @@ def test_a_chain_of_which_nothing_can_be_read_fails(
     assert [each.key for each in refused] == [key]
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "{}", "[[]]"])
+def test_a_link_of_which_nothing_can_be_read_is_refused_without_a_key_as_well(
+    place: dict[str, Any], refused: list[events.StoredRefused], text: str
+) -> None:
+    queue = used({key: value for key, value in place.items() if key != "signing_keys"})
+    one_chain()
+    key, _ = link_of(queue)
+    forge(queue, key, text)
+    run()
+    assert RAN == ["a", "sorry"]
+    assert [each.key for each in refused] == [key]
+
+
 def test_a_member_whose_chain_is_refused_has_failed(
     queue: Connection, refused: list[events.StoredRefused]
 ) -> None:
@@ -441,6 +454,28 @@ def dispatched(queue: Connection, seconds: float = 3.0) -> int:
         shift[0] += seconds / 3
         one.turn()
     return one.dispatched
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "null", "[]", '"x"', "1e999", "[" * 3000, '{"a":' * 3000, '{"at": "nan", "n": 0}',
+        '{"at": 1e300, "n": 1}', '{"at": -62135596900, "n": 1}', '{"at": 0, "n": 1e300}',
+        '{"at": 1, "n": 1, "runs": [["x", [], {}, null, 5]]}', '{"at": 1, "n": 1, "skip": [{}, 1]}',
+        '{"at": 1, "n": 1, "open": ["{}", "q"]}',
+    ],
+)  # fmt: skip
+def test_a_track_of_which_nothing_can_be_read_holds_no_schedule_up(
+    queue: Connection, text: str
+) -> None:
+    rows = ScheduleRows(manager.default())
+    rows.add(queue, "nightly", ROW)
+    rows.add(queue, "other", ROW)
+    scheduler(queue)
+    forge(queue, keys_of(manager.default(), queue).track("nightly"), text)
+    assert dispatched(queue) > 3
+    states = PlannedSchedules(manager.default()).states()
+    assert {each.name for each in states} == {"nightly", "other"}
 
 
 def test_a_row_that_was_signed_is_dispatched(queue: Connection) -> None:

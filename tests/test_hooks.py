@@ -30,8 +30,12 @@ async def _yields_on_loop(self: Any, *_: Any) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
-    "function", [_yields, _yields_on_loop, staticmethod(_yields), functools.partial(_yields, None)]
-)
+    "function",
+    [
+        _yields, _yields_on_loop, staticmethod(_yields), functools.partial(_yields, None),
+        functools.partialmethod(_yields),
+    ],
+)  # fmt: skip
 def test_a_hook_that_is_a_generator_is_refused(hook: str, function: Any) -> None:
     with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook} is a generator: .*`yield`"):
         _made(hook, function)
@@ -57,9 +61,11 @@ def test_a_function_that_is_a_generator_is_refused() -> None:
 
     for function in (pages, pages_on_loop, functools.partial(pages, 1)):
         with pytest.raises(JobDefinitionError, match="is a generator"):
-            queueable(function)
+            queueable(job_name="pages.of")(function)
         with pytest.raises(JobDefinitionError, match="is a generator"):
-            queueable(queue="pages")(function)
+            queueable(queue="pages", job_name="pages.of")(function)
+    with pytest.raises(JobDefinitionError, match="is a generator"):
+        queueable(pages)
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:

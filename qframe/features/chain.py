@@ -289,10 +289,12 @@ class LinkRefused(QframeError):
 
 def _link(context: Context, key: str, text: str, head: dict[str, Any]) -> Prepared:
     try:
-        (link,) = context.kept_jobs(key, text)
+        links = context.kept_jobs(key, text)
+        if len(links) != 1:
+            raise InvalidPayload(f"what is kept is no link: it is {len(links)} jobs")
     except (InvalidSignature, InvalidPayload) as error:
         raise LinkRefused(key, text, head, error) from None
-    return link
+    return links[0]
 
 
 def plan_refused(context: Context, chain: str, refused: LinkRefused, queue: str, plan: Plan) -> str:

@@ -457,11 +457,13 @@ def _of_unknown_type(cls: type[JobDefinition], error: Exception) -> JobDefinitio
             TypeAdapter(type_)
         except (NameError, AttributeError):
             continue  # it is defined later
-        except (PydanticUserError, SyntaxError):
+        except (PydanticUserError, SyntaxError) as fault:
             shown = one_line(annotation if isinstance(annotation, str) else repr(annotation), 100)
+            advice = "give the field what can be JSON, such as an id or a path"
+            if getattr(fault, "code", None) not in {None, "schema-for-unknown-type"}:
+                advice = one_line(str(fault).partition("\n")[0], 200)
             return JobDefinitionError(
-                f"{cls.__name__}.{name}: pydantic cannot check or send the type {shown}: "
-                "give the field what can be JSON, such as an id or a path"
+                f"{cls.__name__}.{name}: pydantic cannot check or send the type {shown}: {advice}"
             )
     return JobDefinitionError(f"{cls.__name__}: {one_line(str(error), 200)}")
 

@@ -17,6 +17,9 @@ _GIVEN = {"handle": (), "set_up": (), "tear_down": (), "succeeded": (), "failed"
 
 def is_generator(function: object) -> bool:
     """Whether calling it runs nothing, but gives what has to be iterated over."""
+    bound = getattr(function, "_partialmethod", getattr(function, "__partialmethod__", None))
+    if bound is not None:
+        function = bound.func
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler, RootModel, SecretBytes, SecretStr
 from pydantic import Secret as OtherSecret
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 
 from qframe.payload.schemas import parts_of
 
@@ -124,7 +124,9 @@ def revealed(value: Any, written: Any) -> Any:  # noqa: ANN401 (any value)
     """
     if isinstance(value, _PYDANTICS):
         inside = value.get_secret_value()
-        return inside.decode() if isinstance(inside, bytes) else inside
+        if isinstance(inside, bytes):
+            return inside.decode()
+        return revealed(inside, to_jsonable_python(inside, context=TRAVELS))
     if isinstance(value, Secret | RootModel):
         inside = value.reveal() if isinstance(value, Secret) else value.root
         return revealed(inside, written)

@@ -162,20 +162,35 @@ class ScheduleTrack:
         try:
             told = json.loads(text)
             runs = tuple(
-                PastRun(at, pushed_at, uuid, number, bool(manual))
+                PastRun(_time(at), _time(pushed_at), str(uuid), int(number), bool(manual))
                 for at, pushed_at, uuid, number, manual in told.get("runs", ())
             )
             skipped_at, skipped = told.get("skip", (0.0, ""))
             opened = OpenPush.read(told["open"]) if "open" in told else None
             return cls(
-                float(told["at"]),
+                _time(told["at"]),
                 max(0, min(int(told["n"]), _MOST)),
                 runs,
-                skipped_at,
-                skipped,
+                _time(skipped_at),
+                str(skipped),
                 opened,
                 bool(told.get("paused")),
                 text,
             )
-        except (ValueError, KeyError, TypeError, IndexError):
+        except _UNREADABLE:
             return cls(0.0, kept=text)
+
+
+_UNREADABLE = (
+    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+_LATEST = 32_503_680_000.0
+"""The year 3000: no calendar here goes beyond it."""
+
+
+def _time(told: Any) -> float:  # noqa: ANN401 (any JSON value)
+    """Read an epoch time; raises `ValueError` for one that no calendar has."""
+    time = float(told)
+    if not 0 <= time <= _LATEST:
+        raise ValueError(f"{time} is no time")
+    return time

@@ -23,6 +23,7 @@ _SELDOM = 2.0
 """The same where queues are listed at each look and the last ones have found nothing new."""
 _QUIET = 5
 """So many looks."""
+_DIGITS = 9
 
 
 def slots_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
@@ -173,5 +174,6 @@ class Control:
 
 
 def number(told: str | None) -> int:
-    """Read a whole number from the store; 0 where there is none."""
-    return int(told) if told is not None and told.isdecimal() else 0
+    """Read a whole number from the store; 0 where there is none, or one that nobody means."""
+    is_one = told is not None and told.isdecimal() and len(told) <= _DIGITS
+    return int(told) if is_one and told else 0

@@ -753,8 +753,11 @@ def _is_told(job: ReservedJob) -> bool:
 def _end_fork(runner: Runner) -> None:
     """End this process, a fork that a job has made and let come back.
 
-    It has none of the worker's threads, and its job is the worker's to settle.
+    It has none of the worker's threads, and its job is the worker's to settle. What it dispatched
+    is pushed before.
     """
+    with suppress(Exception):
+        pusher.wait(everything=True)
     words = f"qframe: a fork of worker {runner.pid} came back from its job: it is ended\n"
     with suppress(OSError):
         os.write(_STDERR, words.encode())

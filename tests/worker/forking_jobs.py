@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -57,6 +58,26 @@ def pooled(method: str = "fork") -> object:
 def executed(method: str = "fork") -> object:
     with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as executor:
         return list(executor.map(abs, [-1, -2]))
+
+
+def ended() -> object:
+    """Let a child end by itself, and one that dispatches leave by `sys.exit`."""
+    child = multiprocessing.get_context("fork").Process(target=abs, args=(1,))
+    child.start()
+    child.join()
+    pid = os.fork()
+    if not pid:
+        Said.dispatch()
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    return child.exitcode
+
+
+class Said(Queueable):
+    """Says that it ran."""
+
+    def handle(self) -> None:
+        note("said")
 
 
 def forked(*numbers: int) -> object:

@@ -71,6 +71,15 @@ def test_so_do_those_of_a_pools_worker_and_of_a_plain_loop(project: Project) -> 
     assert found == {"terminated": -15, "pooled": [1, 2], "wakes_nobody": 0}
 
 
+@pytest.mark.parametrize("worker", WORKERS)
+def test_one_that_ends_by_itself_has_pushed_what_it_dispatched(
+    project: Project, worker: str
+) -> None:
+    project.push("forking_jobs.HasChildren", {"how": "ended"})
+    assert gave(project, *WORKERS[worker]) == {"ended": 0}
+    assert len(project.notes("said")) == 1
+
+
 def test_a_handler_of_the_jobs_own_is_inherited(project: Project) -> None:
     project.push("forking_jobs.HasChildren", {"how": "own_handler_stays"})
     assert gave(project) == {"own_handler_stays": 55}

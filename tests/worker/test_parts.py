@@ -11,7 +11,7 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store, pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.worker import StopReason, WorkerOptions, memory
-from qframe.worker.control import Control
+from qframe.worker.control import Control, number
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.watchdog import Watchdog
 
@@ -301,3 +301,10 @@ def test_the_resident_size_is_about_right() -> None:
     kept = bytearray(b"x" * 50_000_000)
     assert 40 < memory.resident() - before < 70
     del kept
+
+
+@pytest.mark.parametrize(
+    ("told", "means"), [(None, 0), ("", 0), ("7", 7), ("-1", 0), ("²", 0), ("9" * 5000, 0)]
+)
+def test_a_number_in_the_store_that_nobody_means_is_none(told: str | None, means: int) -> None:
+    assert number(told) == means

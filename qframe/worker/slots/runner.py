@@ -7,9 +7,10 @@ import contextvars
 import logging
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, thread
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -471,3 +472,16 @@ class _OnLoop:
 
     def __init__(self, jobs_loop: JobsLoop) -> None:
         self.run = jobs_loop.finish
+
+
+def _leave_pool() -> None:
+    """Let a child that a job's thread has forked end.
+
+    Before Python exits it waits for the threads of every pool, of which this one is the child's
+    only thread: it cannot wait for itself.
+    """
+    waited_for: Any = getattr(thread, "_threads_queues", {})
+    waited_for.pop(threading.current_thread(), None)
+
+
+forks.in_child(_leave_pool)
