@@ -735,6 +735,14 @@ _file_settings: dict[str, Any] = {}
 """What the file says, while `load` makes settings of it."""
 
 
+def here() -> Path:
+    """Give the working directory; raises `ConfigurationError` where it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigurationError("the working directory was removed: change to another") from None
+
+
 def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN401 (any setting)
     """Read the settings: `file`, or QFRAME_CONFIG, or the one found upward from here.
 
@@ -743,11 +751,11 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     """
     file = file or os.environ.get("QFRAME_CONFIG")
     given = source() if source is not None and not file else None
-    here = Path.cwd()
-    path = Path(file) if file else None if given else find(here)
+    folder = here()
+    path = Path(file) if file else None if given else find(folder)
     values = (read(path) or {}) if path is not None else dict(given[1]) if given else {}
     if isinstance(root := values.setdefault("root", "."), str):
-        values["root"] = (path.resolve().parent if path is not None else Path.cwd()) / root
+        values["root"] = (path.resolve().parent if path is not None else folder) / root
     _check_environment()
     _file_settings.update(values)
     try:
@@ -762,7 +770,7 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
     finally:
         _file_settings.clear()
     found = None if path is None else path.absolute()
-    looked_in = None if over and found is None and not given else here
+    looked_in = None if over and found is None and not given else folder
     settings.origin = Origin(found, given[0] if given else "", looked_in, _variables())
     return settings
 

@@ -7,10 +7,10 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import typer
 
+from qframe import config
 from qframe.console import (
     batches,
     deploys,
@@ -157,7 +157,7 @@ def _unwritten(error: OSError) -> int:
 
 def _helped(words: Sequence[str]) -> int:
     """Print help, beside which command is likely meant in a framework's project."""
-    say_hint(Path.cwd(), " ".join(words))
+    say_hint(config.here(), " ".join(words))
     app([*words, "--help"], standalone_mode=False)
     return 0
 

@@ -11,7 +11,6 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from qframe import config as configuration
@@ -99,7 +98,7 @@ def state() -> int:
 
 def has_project() -> bool:
     """Whether there is a configuration here, or one is named, or the default database is here."""
-    here = Path.cwd()
+    here = configuration.here()
     return (
         bool(os.environ.get("QFRAME_CONFIG"))
         or configuration.find(here) is not None

@@ -223,6 +223,7 @@ def test_a_wrong_variable_is_named(
         ("mariadb://a:secret@h:abc/x", "the port is no number"),
         ("postgresql://a:secret@h:99999/x", "the port is from 1 to 65535"),
         ("mariadb://a:secret@h:0/x", "the port is from 1 to 65535"),
+        ("postgresql://a:secret@h1:1,h2:99999/x", "the port is from 1 to 65535, not 99999"),
         ("postgresql://a:sec@ret@[::1/x", "the port is no number"),
         ("postgresql://a:se,cret@h1/x", "hosts are written host:port"),
         ("postgresql://a:secret@h1,:2/x", "hosts are written host:port"),
@@ -253,6 +254,16 @@ def test_a_wrong_url_is_one_line_without_the_password(shop: Shop, url: str, said
 def test_which_connection_has_it_is_said(shop: Shop) -> None:
     shop.write("qframe.toml", "connections.reports = {driver = 'database', url = 'nonsense'}\n")
     assert shop.run("size").only().startswith("qframe: connections.reports: url: not a database")
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_both_names_of_postgresqls_scheme_are_taken(shop: Shop, scheme: str) -> None:
+    shop.write("qframe.toml", f"connections.database.url = '{scheme}://a:secret@127.0.0.1:1/x'\n")
+    said = shop.run("size")
+    assert (said.code, "postgresql://a:***@127.0.0.1:1/x does not answer" in said.only()) == (
+        69,
+        True,
+    )
 
 
 @pytest.mark.parametrize("port", ["", ":5432"])

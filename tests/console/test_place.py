@@ -258,3 +258,21 @@ def test_of_a_huge_redis_so_many_are_named(shop: Shop, redis_running: RedisServe
     assert Capability.RESERVE in backend.capabilities
     assert len(backend.queues_elsewhere()) <= 20
     redis_running.command("FLUSHALL")
+
+
+@pytest.mark.parametrize("words", [(), ("size",), ("schedule",), ("check",)])
+def test_a_folder_that_was_removed_is_said_in_one_line(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    gone = tmp_path / "release"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        said = shop.run(*words)
+    finally:
+        monkeypatch.chdir(tmp_path)
+    assert (said.code, said.only()) == (
+        2,
+        "qframe: the working directory was removed: change to another",
+    )

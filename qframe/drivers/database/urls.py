@@ -15,6 +15,8 @@ _SEVERAL = re.compile(
     r"(?P<start>postgresql(?:\+\w+)?://(?:[^/?]*@)?)(?P<hosts>[^@/?]*,[^@/?]*)(?P<rest>.*)",
     re.DOTALL,
 )
+_ALIAS = "postgres://"
+"""Another name of the scheme, which hosters give in DATABASE_URL and SQLAlchemy does not know."""
 _HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:]*)(?::(?P<port>\d+))?")
 _PORT = "5432"
 _LIKE = "sqlite:///qframe.sqlite3"
@@ -24,17 +26,23 @@ _LAST_PORT = 65535
 
 def parsed(text: str) -> URL:
     """Read a URL; raises `ConfigurationError`, which shows nothing that may be secret."""
+    if text.startswith(_ALIAS):
+        text = f"postgresql://{text.removeprefix(_ALIAS)}"
     try:
         url = _of_several(text) or make_url(text)
     except ArgumentError:
         raise ConfigurationError(f"url: not a database URL (like {_LIKE})") from None
     except ValueError:
         raise ConfigurationError(f"url: the port is no number; {_HOW}") from None
-    if url.port is not None and not 0 < url.port <= _LAST_PORT:
-        raise ConfigurationError(f"url: the port is from 1 to {_LAST_PORT}, not {url.port}")
+    _check_port(url.port)
     if "\0" in text or "%00" in text:
         raise ConfigurationError("url: it has a NUL in it")
     return url
+
+
+def _check_port(port: int | None) -> None:
+    if port is not None and not 0 < port <= _LAST_PORT:
+        raise ConfigurationError(f"url: the port is from 1 to {_LAST_PORT}, not {port}")
 
 
 def _of_several(text: str) -> URL | None:
@@ -45,6 +53,8 @@ def _of_several(text: str) -> URL | None:
     hosts = [_HOST.fullmatch(each) for each in found["hosts"].split(",")]
     if not all(each and each["name"] for each in hosts):
         raise ConfigurationError(f"url: hosts are written host:port,host:port; {_HOW}")
+    for each in hosts:
+        _check_port(int(each["port"]) if each and each["port"] else None)
     url = make_url(found["start"] + found["rest"])
     names = ",".join(each["name"].strip("[]") for each in hosts if each)
     ports = ",".join(each["port"] or _PORT for each in hosts if each)
