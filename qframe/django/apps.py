@@ -38,7 +38,8 @@ class QframeConfig(AppConfig):
         registry.also[:] = job_modules()
         manager.use(None)  # what was made before knew nothing of these
         checks.register(own_checks.check_settings, "qframe")
-        checks.register(own_checks.check_tables, "database", "qframe")
+        checks.register(own_checks.check_databases, "database")
+        checks.register(own_checks.check_connections, "qframe")
         checks.register(own_checks.check_addresses, "urls")
         setting_changed.connect(_changed, dispatch_uid="qframe")
         connection_created.connect(_let_go, dispatch_uid="qframe")

@@ -78,34 +78,35 @@ def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
     ]
 
 
-def check_tables(
+def check_databases(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
+    """Find tables that are missing or due for an upgrade, in the databases that Django names."""
+    if sys.argv[1:2] == ["migrate"]:  # which makes them after its checks
+        return []
+    return _tables([name for alias in databases or () for name in tables.names_in(alias)])
+
+
+def check_connections(
     app_configs: Sequence[AppConfig] | None = None,
-    databases: Sequence[str] | None = None,
     **_: Any,  # noqa: ANN401 (Django's)
 ) -> list[CheckMessage]:
-    """Find tables that are missing or due for an upgrade, in the databases that may be asked.
+    """Find them on all connections, where a person runs `manage.py check` and names no database.
 
-    Those are the ones Django names; all, where a person runs `manage.py check` and names none.
+    Other commands run the checks, too. What Django gives does not tell one from the other.
     """
-    by_hand = databases is None and _is_run("check") and _is_meant(app_configs)
-    if _is_run("migrate") or not (by_hand or databases):  # `migrate` makes them after its checks
+    by_hand = sys.argv[1:2] == ["check"] and not any(each.startswith("--da") for each in sys.argv)
+    is_meant = app_configs is None or any(each.label == "qframe" for each in app_configs)
+    return _tables() if by_hand and is_meant else []
+
+
+def _tables(names: Sequence[str] | None = None) -> list[CheckMessage]:
+    """Look at the tables of some connections, or of all."""
+    if names is not None and not names:
         return []
     try:
         queues = QueueManager(config.load())
-        named = [name for alias in databases or () for name in tables.names_in(alias)]
-        return list(_unmigrated(queues, queues.in_use() if by_hand else named))
     except ConfigurationError:  # `check_settings` says it
         return []
-
-
-def _is_run(command: str) -> bool:
-    """Whether this process was started for one of Django's commands."""
-    return sys.argv[1:2] == [command]
-
-
-def _is_meant(app_configs: Sequence[AppConfig] | None) -> bool:
-    """Whether a check of some apps, or of all, is also one of this app."""
-    return app_configs is None or any(each.label == "qframe" for each in app_configs)
+    return list(_unmigrated(queues, [*queues.settings.connections] if names is None else names))
 
 
 def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMessage]:
@@ -120,8 +121,11 @@ def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMes
             due = backend.migration() if backend.path() is None and place not in failed else None
             backend.close()
         except QframeError as error:
+            if name == place == queues.settings.default:  # `check_settings` says it
+                continue
             failed.add(place)
-            yield Warning(f"{where}: {one_line(str(error))}", id="qframe.W005")
+            said = one_line(str(error)).removeprefix(f"connections.{name}: ")
+            yield Warning(f"{where}: {said}", id="qframe.W005")
             continue
         if due:
             own = queues.settings.connection(name).get("migrate_command")

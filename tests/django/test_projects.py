@@ -110,7 +110,7 @@ def test_without_addresses_all_is_checked_and_migrated(bare: DjangoShop) -> None
 def test_a_check_warns_of_forgotten_migrations(bare: DjangoShop) -> None:
     (bare.folder / "more.py").write_text(BARE + 'INSTALLED_APPS.append("django.contrib.sites")')
     bare.environment["DJANGO_SETTINGS_MODULE"] = "more"
-    forgotten = (), ("qframe",), ("--tag", "qframe"), ("--database", "default")
+    forgotten = (), ("qframe",), ("--tag", "qframe"), ("--database=default",)
     others = ("--tag", "urls"), ("sites",)
     said = checked(bare, *forgotten, *others)
     for each in said[: len(forgotten)]:
@@ -168,6 +168,17 @@ def test_a_database_that_is_away_is_one_warning(bare: DjangoShop) -> None:
     for said in checked(bare, (), ("--database", "default")):
         assert said.count("qframe.W005") == 1, said
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("default", "id_"), [("memory", "W005"), ("wrong", "E001")])
+def test_a_check_says_once_which_connection_cannot_be_used(
+    bare: DjangoShop, default: str, id_: str
+) -> None:
+    wrong = {"wrong": {"driver": "nothere"}, "memory": {"driver": "memory"}}
+    bare.environment["SHOP_QFRAME"] = json.dumps({"default": default, "connections": wrong})
+    said = bare.manage("check").stderr
+    assert re.findall(r"qframe.(\w+)\) .*connections.wrong: unknown driver", said) == [id_], said
+    assert said.count("connections.wrong") == 1, said
 
 
 def test_other_commands_ask_no_database(bare: DjangoShop) -> None:
