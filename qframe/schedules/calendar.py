@@ -1,8 +1,10 @@
 """Calendar: the planned times of a schedule, as arithmetic without memory.
 
-Times are planned in the schedule's own zone and given as epoch seconds. Daylight saving is as in
-Debian's cron (`cronsim`): what is to run once a day in an hour that is skipped runs once, right
-after it; in an hour that comes twice, once. Intervals count from 1970, so they do not drift.
+Times are planned in the schedule's own zone and given as epoch seconds. Two rules hold where the
+clocks are changed, as in Debian's cron. What names times of day runs once for each of them: right
+after a skipped hour, in the first of an hour that comes twice. All else goes by what the clock
+shows. Days and windows belong to what is planned, so they are asked before a time is moved.
+Intervals count from 1970, so they do not drift.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -20,12 +22,13 @@ from cronsim import CronSim, CronSimError
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
 from qframe.payload.timing import iso
+from qframe.schedules.clocks import DAY, first_not_shown, first_shown, offset, same_offset_until
 
 _JUMPS = 3000
 """So often what is planned may fall on times that are left out before nothing is planned at all."""
-_BEFORE = 1e-4
-_DAY = 86400
-_LONGEST = 366 * _DAY
+_FIRST_DAY = 4
+"""1970 began on a Thursday."""
+_LONGEST = 366 * DAY
 _SHORTCUTS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -125,52 +128,74 @@ class Calendar:
     def find(self, after: float) -> float | None:
         """Compute `next`."""
         zone = zone_of(self.zone)
-        for _ in range(_JUMPS):
-            found = self._unfiltered(after, zone)
-            if found is None or (self.days is None and not self.windows):
-                return found
-            allowed = self._allowed_from(found, zone)
-            if allowed <= found:
-                return found
-            after = allowed - _BEFORE
-        return None
-
-    def _unfiltered(self, after: float, zone: tzinfo) -> float | None:
         if self.at is not None:
-            return self.at if self.at > after else None
-        if self.every:
-            return float((math.floor(after / self.every) + 1) * self.every)
-        for found in CronSim(self.cron, datetime.fromtimestamp(after, zone)):
-            moment = found.timestamp()
-            if moment > after:  # not so in an hour that comes twice, or is skipped
-                return moment
+            second = math.floor(self.at)
+            wall = second + offset(second, zone)
+            return self.at if self.at > after and self._allowed_from(wall) == wall else None
+        last = math.floor(after)
+        found = self._fixed(last, zone) if self._is_fixed() else self._by_clock(last, zone)
+        return None if found is None else float(found)
+
+    def _is_fixed(self) -> bool:
+        """Whether it names times of day: then it has a run for each, whatever the clock does."""
+        return bool(self.cron) and not any(
+            field.startswith("*") for field in self.cron.split()[-5:-3]
+        )
+
+    def _fixed(self, last: int, zone: tzinfo) -> int | None:
+        """Give the first time of day that is planned, and the moment at which it is its turn."""
+        wall = first_not_shown(last, zone)
+        for _ in range(_JUMPS):
+            found = self._by_cron(wall)
+            if found is None:
+                return None
+            wall = self._allowed_from(found)
+            if wall == found:
+                return first_shown(found, zone)
         return None
 
-    def _allowed_from(self, moment: float, zone: tzinfo) -> float:
-        """Give the moment itself where it may be planned, else where it may change that."""
-        local = datetime.fromtimestamp(moment, zone)
-        midnight = datetime.combine(local.date() + timedelta(days=1), time(), zone).timestamp()
-        if self.days is not None and local.isoweekday() % 7 not in self.days:
-            return max(midnight, moment + 1)
-        second = local.hour * 3600 + local.minute * 60 + local.second
+    def _by_clock(self, last: int, zone: tzinfo) -> int | None:
+        """Give the first moment at which the clock shows what is planned."""
+        begin = last + 1
+        for _ in range(_JUMPS):
+            ahead = offset(begin, zone)
+            found = self._by_interval(begin, ahead) if self.every else self._by_cron(begin + ahead)
+            if found is None:
+                return None
+            wall = self._allowed_from(found)
+            changed = same_offset_until(begin, zone)
+            if wall - ahead >= changed:
+                begin = changed
+            elif wall > found:
+                begin = wall - ahead
+            else:
+                return wall - ahead
+        return None
+
+    def _by_interval(self, begin: int, ahead: int) -> int:
+        return -(-begin // self.every) * self.every + ahead
+
+    def _by_cron(self, wall: int) -> int | None:
+        """Give the first time from one on that the expression names."""
+        before = datetime.fromtimestamp(wall - 1, UTC)
+        found = next(CronSim(self.cron, before), None)
+        return None if found is None else int(found.timestamp())
+
+    def _allowed_from(self, wall: int) -> int:
+        """Give the time itself where its day and windows allow it, else when that may change."""
+        midnight = wall - wall % DAY
+        if self.days is not None and (wall // DAY + _FIRST_DAY) % 7 not in self.days:
+            return midnight + DAY
+        second = wall - midnight
         if all(each.allows(second) for each in self.windows):
-            return moment
+            return wall
         edges = {edge for each in self.windows for edge in (each.begin, each.end + 1)}
-        coming = [
-            datetime.combine(local.date(), _time(edge), zone).timestamp()
-            for edge in edges
-            if second < edge < _DAY
-        ]
-        return max(min([midnight, *coming]), moment + 1)
+        return midnight + min([DAY, *(edge for edge in edges if edge > second)])
 
 
 @lru_cache(maxsize=8192)
 def _next(calendar: Calendar, after: float) -> float | None:
     return calendar.find(after)
-
-
-def _time(second: int) -> time:
-    return time(second // 3600, second // 60 % 60, second % 60)
 
 
 @lru_cache(maxsize=256)
@@ -250,7 +275,7 @@ def _clock(second: int) -> str:
 
 
 def _lasting(seconds: int) -> str:
-    for unit, size in (("d", _DAY), ("h", 3600), ("m", 60)):
+    for unit, size in (("d", DAY), ("h", 3600), ("m", 60)):
         if seconds % size == 0:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"

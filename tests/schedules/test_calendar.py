@@ -27,7 +27,7 @@ ZONES = [
     "Asia/Kathmandu",  # never, and 5:45 from UTC
 ]
 DAILY = ["30 2 * * *", "0 0 * * *", "15 1,2,3 * * *", "45 23 * * 1-5", "5 0 1 * *", "0 12 L * *"]
-OFTEN = ["*/15 * * * *", "30 * * * *", "17 */2 * * *", "*/20 1-3 * * *", "30 0 2 * * *"]
+OFTEN = ["*/15 * * * *", "30 * * * *", "17 */2 * * *", "*/20 1-3 * * *"]
 BEGIN, END = datetime(2026, 11, 25, 7, 3, tzinfo=UTC), datetime(2027, 11, 26, tzinfo=UTC)
 
 
@@ -70,6 +70,8 @@ def test_a_year_is_as_cronsim_has_it(zone: str) -> None:
             assert calendar.next(moment) == coming, "also for whoever begins amid the year"
             before = max((each for each in wanted if each <= moment), default=None)
             assert calendar.last(wanted[0] - 1, moment) == before
+    if zone == "Australia/Lord_Howe":
+        return  # cronsim leaves out minutes there: see test_clock_changes.py
     for day in changes(zone):
         begin, end = day - timedelta(days=1), day + timedelta(days=2)
         for expression in OFTEN:
