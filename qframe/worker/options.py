@@ -107,7 +107,7 @@ class WorkerOptions:
         """Check every value."""
         for option in ("timeout", "grace", "sleep", "rest", "memory", "max_time"):
             _not_negative(option, getattr(self, option))
-        for option in ("tries", "max_jobs", "concurrency"):
+        for option in ("tries", "max_jobs"):
             value = getattr(self, option)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigurationError(
@@ -133,10 +133,10 @@ class WorkerOptions:
             queues.check_bound(f"{queue_pattern(name)}:{most}", most)
 
 
-def check_concurrency(number: int) -> None:
+def check_concurrency(number: object) -> None:
     """Raise `ConfigurationError` where no worker runs so many jobs at once."""
-    if not 1 <= number <= MOST_AT_ONCE:
-        raise ConfigurationError(f"concurrency must be 1 to {MOST_AT_ONCE}, not {number}")
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
+        raise ConfigurationError(f"concurrency must be 1 to {MOST_AT_ONCE}, not {number!r}")
 
 
 def _not_negative(option: str, value: object) -> None:

@@ -19,6 +19,7 @@ WRONG = [
     (["--memory", "banana"], ["--memory", "number"]),
     (["--tries", "1.5"], ["--tries", "whole number"]),
     (["--tries", "-1"], ["tries", "-1"]),
+    (["--concurrency", "-1"], ["concurrency must be 1 to 10000", "-1"]),
     (["--max-jobs", "-1"], ["max_jobs", "-1"]),
     (["--backoff", "1,x"], ["--backoff", "1,x"]),
     (["--backoff", "1,-5"], ["backoff", "-5"]),
