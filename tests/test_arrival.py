@@ -9,7 +9,7 @@ import enum
 import functools
 import math
 from collections import deque
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -241,6 +241,58 @@ def test_an_instant_in_the_hour_of_a_clock_change_arrives(moment: datetime) -> N
     back = arrived(At(moment=moment, others={moment: [moment]}, some={moment}))
     for each in (back.moment, *back.others, *back.others.popitem()[1], *back.some):
         assert each.astimezone(UTC) == moment.astimezone(UTC)
+
+
+class Slot(BaseModel):
+    begin: datetime | time
+
+
+@dataclasses.dataclass
+class Shift:
+    begin: datetime | time
+
+
+class Naive(Queueable):
+    one: datetime | time | None = None
+    many: list[datetime] = []
+    some: set[datetime] = set()
+    keys: dict[datetime, int] = {}
+    model: Slot | None = None
+    shift: Shift | None = None
+    deep: dict[str, list[Slot]] = {}
+
+    def handle(self) -> None: ...
+
+
+def of_each_kind(naive: datetime) -> dict[str, Any]:
+    return {
+        "one": naive,
+        "many": [naive],
+        "some": {naive},
+        "keys": {naive: 1},
+        "model": Slot(begin=naive),
+        "shift": Shift(begin=naive.time()),
+        "deep": {"a": [Slot(begin=naive.time())]},
+    }
+
+
+NAIVE = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 (it is about those)
+
+
+@pytest.mark.parametrize("field", of_each_kind(NAIVE))
+def test_a_naive_time_whose_fold_would_be_lost_is_refused(field: str) -> None:
+    """The second 2:30 would arrive as the first, an hour early, and be equal to it."""
+    first = of_each_kind(NAIVE)[field]
+    assert getattr(arrived(Naive(**{field: first})), field) == first
+    with pytest.raises(InvalidJob, match=rf"Naive\.{field} would not arrive as it is.*fold=1"):
+        arrived(Naive(**{field: of_each_kind(NAIVE.replace(fold=1))[field]}))
+
+
+def test_a_time_of_day_whose_zone_would_be_lost_is_refused() -> None:
+    with pytest.raises(InvalidJob, match=r"Naive\.one would not arrive as it is"):
+        arrived(Naive(one=time(2, 30, tzinfo=VIENNA)))
+    fixed = time(2, 30, tzinfo=UTC)
+    assert arrived(Naive(one=fixed)).one == fixed
 
 
 class Colour(enum.Enum):

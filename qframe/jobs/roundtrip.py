@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -46,12 +49,16 @@ def same(sent: object, back: object) -> bool:
         return same(sent.reveal(), back.reveal())
     finite = not isinstance(sent, float) or math.isfinite(sent)
     return finite and (
-        sent == back or type(sent).__eq__ is object.__eq__ or _same_within(sent, back)
+        not _holds_times(type(sent)) or _folds(sent) == _folds(back)  # type: ignore[arg-type] # a type has a hash
+        if sent == back
+        else type(sent).__eq__ is object.__eq__ or _same_within(sent, back)
     )
 
 
 def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
     if sent.keys() == back.keys():
+        if not {*map(type, sent)} <= _SCALARS and _folds([*sent]) != _folds([*back]):
+            return False
         return all(same(value, back[key]) for key, value in sent.items())
     return same([*sent.items()], [*back.items()])  # a key may be a time
 
@@ -83,6 +90,41 @@ def _at_once(value: object) -> object:
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return value.astimezone(UTC)
     return value
+
+
+_MAY_BE_TIMES = {"datetime", "time", "any", "definition-ref"}
+
+
+@lru_cache(maxsize=1024)
+def _holds_times(kind: type) -> bool:
+    """Whether an equal value of a type may hold a time that is another."""
+    schema = getattr(kind, "__pydantic_core_schema__", None)
+    if isinstance(schema, dict):  # it is another object as long as it is not built
+        return any(each.get("type") in _MAY_BE_TIMES for each in parts_of(schema))
+    return issubclass(kind, BaseModel | datetime | time | AbstractSet) or dataclasses.is_dataclass(
+        kind
+    )
+
+
+def _folds(value: object) -> list[tuple[str, int, str]]:
+    """Give what `==` leaves out of the times without an offset in a value: fold and zone."""
+    if isinstance(value, datetime | time):
+        is_bare = not value.fold and value.tzinfo is None
+        if is_bare or value.utcoffset() is not None:
+            return []
+        return [(value.isoformat(), value.fold, str(value.tzinfo))]
+    found = [*chain.from_iterable(map(_folds, _within(value)))]
+    return sorted(found) if isinstance(value, AbstractSet) else found
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, BaseModel):
+        return [value.__dict__, value.__pydantic_extra__]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, each.name) for each in dataclasses.fields(value)]
+    return value if isinstance(value, list | tuple | AbstractSet) else ()
 
 
 def is_strict(schema: object) -> bool:
