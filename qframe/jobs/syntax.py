@@ -21,7 +21,7 @@ _DECORATORS = {"queueable"}
 _TASKS = {("django.tasks", "task"), ("django_tasks", "task")}
 """Decorators of other libraries whose functions adapters make jobs of."""
 _BASES = {"Queueable", "JobDefinition"}
-_MOST = 200
+_MOST = 100
 """So many names are followed at most, from file to file."""
 
 
@@ -103,20 +103,31 @@ class _Reader:
         return any(self._makes_job(source, each) for each in node.decorator_list)
 
     def _is_class(self, source: _Source, node: ast.ClassDef) -> bool:
-        return any(self._is_base(each) for base in node.bases for each in self._named(source, base))
+        return any(self._gives_base(source, base) for base in node.bases)
+
+    def _gives_base(self, source: _Source, given: ast.expr) -> bool:
+        """Whether an expression is a base, or a call of what has to do with one."""
+        parts = [given]
+        if isinstance(given, ast.Call):
+            parts = [each for each in ast.walk(given) if isinstance(each, ast.Name | ast.Attribute)]
+        return any(self._is_base(each) for part in parts for each in self._named(source, part))
 
     def _is_base(self, name: Name) -> bool:
         self._left -= 1
-        if self._left < 0:
-            return False
-        if _is_ours(name.module):
-            return name.attribute in _BASES
+        if self._left < 0 or _is_ours(name.module):
+            return self._left >= 0 and name.attribute in _BASES
         source = self._source(name.module)
         if source is None:
             return _is_loaded_job(name)
         node = source.defined.get(name.attribute)
         if isinstance(node, ast.ClassDef):
             return self._is_class(source, node)
+        if node is not None:  # a function that makes a base
+            made = [each for each in ast.walk(node) if isinstance(each, ast.ClassDef)]
+            return any(self._is_class(source, each) for each in made)
+        assigned = source.assigned.get(name.attribute)
+        if isinstance(assigned, ast.Attribute | ast.Subscript | ast.Call):
+            return self._gives_base(source, assigned)
         return any(self._is_base(each) for each in _meant(source, name.attribute))
 
     def _makes_job(self, source: _Source, decorator: ast.expr) -> bool:
