@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import itertools
 import os
@@ -126,6 +127,63 @@ class Computes(Queueable):
         while time.monotonic() < until:
             sum(range(1000))
         note("end", "computes")
+
+
+def keep_the_interpreter(seconds: float, how: str) -> None:
+    """Let no other thread run: in C code that holds the lock, and computes, or sleeps."""
+    if how == "sleeps":
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    else:
+        any(map((time.monotonic() + seconds).__le__, iter(time.monotonic, None)))
+
+
+class Keeps(Queueable):
+    """Keeps the interpreter to itself, again and again, until it is ended."""
+
+    seconds: float
+    how: str = "computes"
+
+    def handle(self) -> None:
+        try:  # as above
+            note("start", "keeps", time.time())
+            time.sleep(0.5)  # the others begin
+            while True:
+                keep_the_interpreter(self.seconds, self.how)
+                time.sleep(0.1)
+        finally:
+            note("end", "keeps", time.time())
+
+
+class KeepsOnLoop(Keeps):
+    async def handle(self) -> None:  # type: ignore[override]
+        try:  # as above
+            note("start", "keeps", time.time())
+            await asyncio.sleep(0.5)
+            while True:
+                keep_the_interpreter(self.seconds, self.how)
+                await asyncio.sleep(0.1)
+        finally:
+            note("end", "keeps", time.time())
+
+
+class NeedsTurns(Queueable):
+    """Is done after so many turns, in a thread of its own."""
+
+    turns: int
+
+    def handle(self) -> None:
+        note("start", "turns")
+        for _ in range(self.turns):
+            time.sleep(0.1)
+        note("end", "turns")
+
+
+class NeedsTurnsOnLoop(NeedsTurns):
+    async def handle(self) -> None:  # type: ignore[override]
+        note("start", "turns")
+        for _ in range(self.turns):
+            await asyncio.sleep(0.1)
+        note("end", "turns")
 
 
 class Sleeps(Queueable):

@@ -28,8 +28,10 @@ _SLOTS_AT = 4
 _LENGTH = struct.Struct("<I")
 _LENGTH_AT = 8
 _STATE = 0
+_DEADLINE = struct.Struct("<d")
 _HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the permits
 _HEAD_AT = 8
+_DEADLINE_AT = _HEAD_AT + 16
 _ENDED = struct.Struct("<Qd")  # jobs that have ended, and how long they ran together
 _ENDED_AT = 40
 _BODY_AT = 64
@@ -112,6 +114,11 @@ class JobScore:
         _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(told))
         self._memory[at + _BODY_AT : at + _BODY_AT + len(body)] = body
         self._state = state
+
+    def extend(self, limit: float) -> None:
+        """Say that what runs must have ended `limit` seconds from now, and not before."""
+        at = self._start + _DEADLINE_AT
+        _DEADLINE.pack_into(self._memory, at, time.monotonic() + limit)
 
     def settling(self) -> None:
         """Say that the handler has ended: nothing is late any more."""

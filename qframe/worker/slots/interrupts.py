@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobTimedOut
+from qframe.worker.slots.turns import Turns
 
 current: ContextVar[SlotInterrupts | None] = ContextVar("qframe_job", default=None)
 """That of the job whose code runs, on the loop also in the tasks it has started."""
@@ -22,6 +23,8 @@ current: ContextVar[SlotInterrupts | None] = ContextVar("qframe_job", default=No
 _EARLY = 0.01
 _TURN = 0.05
 """Seconds in which a loop that stood still lets all go on who have waited for their turn."""
+_PUT_OFF = 10
+"""How often one is tried again for whom the overseer may have something to give back."""
 _AGAIN = 0.1
 """Seconds after which one that has not reached its job, which computes perhaps, is tried again."""
 
@@ -41,7 +44,7 @@ class SlotInterrupts:
         self,
         arm: Callable[[float], None],
         loop: asyncio.AbstractEventLoop,
-        stood: Callable[[], float] = lambda: 0.0,
+        turns: Turns | None = None,
     ) -> None:
         self.fired: Interruption | None = None
         self.due = math.inf
@@ -54,14 +57,20 @@ class SlotInterrupts:
         """The tasks it has started there."""
         self._arm = arm
         self._loop = loop
-        self._stood = stood
+        self._turns = turns or Turns()
         self._stood_before = 0.0
         self._waits_for_turn = False
+        self._put_off = 0
+        """How often its end was put off, for time that may not be its own, and when last."""
+        self._put_off_at = 0.0
+        self._on_trust = 0.0
+        """Seconds it was given back although nobody knows whether it took them itself."""
         self._timeout = 0.0
         self._runs = False
         self._has_reached = False
         """Whether what ends the job has been raised in it."""
-        self._thread = 0
+        self.thread = 0
+        """That in which the handler runs."""
         self._there: dict[str, Any] = {}
         # Re-entered by a signal that comes while another is handled.
         self._lock = threading.RLock()
@@ -87,9 +96,9 @@ class SlotInterrupts:
     def running(self, timeout: float) -> None:
         """Say that the handler runs, on this thread; it may be ended from now on."""
         self.fired = None
-        self._thread, self._there = threading.get_ident(), guard.here()
+        self.thread, self._there = threading.get_ident(), guard.here()
         self._runs = True
-        self._stood_before = self._stood()
+        self._stood_before = self._turns.stood
         self._set(timeout, 0.0)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
@@ -107,8 +116,26 @@ class SlotInterrupts:
         with self._lock:
             self._runs = False
             if self.fired is not None and self.task is None:
-                _raise_in(ctypes.c_ulong(self._thread), None)
+                _raise_in(ctypes.c_ulong(self.thread), None)
         guard.forget_interruption()
+
+    # -- beside it --------------------------------------------------------------------------------
+
+    def give_back(self, seconds: float, now: float, *, on_trust: bool) -> None:
+        """Give a job in a thread time back in which it could not run."""
+        with self._lock:
+            if not self._runs or self.fired is not None or not self._timeout or self.is_on_loop:
+                return
+            if on_trust:
+                seconds = min(seconds, self._timeout - self._on_trust)
+                self._on_trust += seconds
+            self.due = max(self.due, min(self.due + seconds, now + self._timeout))
+
+    def while_running(self, act: Callable[[], None]) -> None:
+        """Do something, unless the handler has ended; it does not end meanwhile."""
+        with self._lock:
+            if self._runs:
+                act()
 
     # -- in a signal handler ----------------------------------------------------------------------
 
@@ -117,35 +144,58 @@ class SlotInterrupts:
         if not self._runs:
             return math.inf
         if self.fired is None:
-            return max(self.due, now + _AGAIN) if self._waits_for_turn else self.due
+            is_looked_at = self._waits_for_turn or self._put_off
+            return max(self.due, now + _AGAIN) if is_looked_at else self.due
         return math.inf if self._has_reached else now + _AGAIN
 
     def ring(self, now: float, frame: FrameType | None) -> None:
         """End the job where its time is over; try again what has not reached it."""
         if self._runs and self.fired is None and now >= self.due - _EARLY:
-            if (
-                self.is_on_loop and current.get() is not self
-            ):  # the loop may stand still for another
+            # The loop may stand still for another.
+            if self.is_on_loop and current.get() is not self:
                 if not self._waits_for_turn:
                     self._waits_for_turn = True
                     self._loop.call_soon_threadsafe(self._loop.call_later, _TURN, self._have_turned)
-                return
-            self._is_late(frame)
+            elif not self._may_be_put_off(now, is_kept=self._turns.is_kept(self.thread, now)):
+                self._take_back()
+                if now >= self.due - _EARLY:
+                    self._is_late(frame)
         elif self.fired is not None and not self._has_reached:
             self._reach(self.fired, frame)
 
     def _have_turned(self) -> None:
         """End a job on the loop that has had its turn, and the time others have taken from it."""
+        now = time.monotonic()
+        if self._runs and self._may_be_put_off(now, is_kept=self._turns.is_late(now)):
+            self._loop.call_later(_TURN, self._have_turned)
+            return
         self._waits_for_turn = False
         if not self._runs or self.fired is not None:
             return
-        taken = max(0.0, self._stood() - self._stood_before - self.own)
-        self._stood_before, self.own = self._stood(), 0.0
-        self.due += taken
-        if time.monotonic() >= self.due - _EARLY:
+        self._take_back()
+        if now >= self.due - _EARLY:
             self._is_late(None)
         else:
             self._arm(self.due)
+
+    @property
+    def taken(self) -> float:
+        """For how many seconds others have kept the loop from it that were not given back."""
+        return max(0.0, self._turns.stood - self._stood_before - self.own) if self.is_on_loop else 0
+
+    def _take_back(self) -> None:
+        if self.is_on_loop:
+            self.due += self.taken
+            self._stood_before, self.own = self._turns.stood, 0.0
+
+    def _may_be_put_off(self, now: float, *, is_kept: bool) -> bool:
+        """Whether to wait until the overseer has given back what was taken; not for ever."""
+        if not is_kept:
+            self._put_off = 0
+        elif now - self._put_off_at > _AGAIN / 2:
+            self._put_off += 1
+            self._put_off_at = now
+        return is_kept and self._put_off <= _PUT_OFF
 
     def _is_late(self, frame: FrameType | None) -> None:
         late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
@@ -171,7 +221,7 @@ class SlotInterrupts:
                 self._loop.call_soon_threadsafe(self._cancel)
             elif not self.awaits:
                 self._has_reached = True
-                _interrupt(self._thread, self._there, error)
+                _interrupt(self.thread, self._there, error)
 
     def _cancel(self) -> None:
         """Cancel what awaits; on the loop, so it still runs or does not."""

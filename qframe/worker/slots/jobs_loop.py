@@ -17,12 +17,11 @@ from qframe.exceptions import Interruption
 from qframe.jobs import execution
 from qframe.worker.slots import interrupts
 from qframe.worker.slots.interrupts import Steps, current
+from qframe.worker.slots.turns import STILL, Turns
 
 log = logging.getLogger("qframe")
 
 _FRAMES = 12
-STILL = 0.1
-"""Seconds without a turn after which the loop stands still."""
 
 
 class JobsLoop:
@@ -36,8 +35,7 @@ class JobsLoop:
         self._over = False
         self._ticked = time.monotonic()
         self._ticks = False
-        self.stood = 0.0
-        """For how many seconds the code of some job has kept it from the others so far."""
+        self.turns = Turns()
         self.begins: Callable[[], None] = lambda: None
         """Called on its thread before it turns."""
         self.came_round: Callable[[], None] = lambda: None
@@ -46,6 +44,7 @@ class JobsLoop:
     def run(self) -> None:
         """Run what jobs there are, until `stop`."""
         self.thread = threading.get_ident()
+        self.turns.enter()
         asyncio.set_event_loop(self.loop)
         while not self._over:
             self.begins()
@@ -147,8 +146,13 @@ class JobsLoop:
         self._ticks = False
         late = time.monotonic() - self._ticked
         if late > STILL:
-            self.stood += late
+            self.turns.stood += late
         self.came_round()
+
+    def was_kept(self, seconds: float) -> None:
+        """Note that it could not turn for so long, where its own tick does not tell."""
+        if not self._ticks:
+            self.turns.stood += seconds
 
     def current(self) -> asyncio.Task[Any] | None:
         """Give the task that runs; from any thread."""

@@ -11,18 +11,18 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from qframe import events
 from qframe.drivers.heartbeat import start_thread
 from qframe.payload.text import one_line
-from qframe.worker.slots.jobs_loop import STILL
 from qframe.worker.slots.runner import SlotAttempt, SlotRunner
+from qframe.worker.slots.turns import LOOK, STILL, Passed
 
 log = logging.getLogger("qframe")
 
 _STDERR = 2
 """Jobs may have taken `sys.stderr`."""
-_LOOK = 0.25
 _SLOW = 1.0
 """Seconds for which the event loop may be blocked before that is told."""
 
@@ -46,7 +46,7 @@ class Overseer:
         self._runner.watchdog.cancel()
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK):
+        while not self._over.wait(LOOK):
             try:
                 self.look()
             except Exception:
@@ -57,17 +57,43 @@ class Overseer:
         now = time.monotonic()
         grace = self._runner.options.grace
         attempts = self._runner.attempts
+        jobs_loop = self._runner.jobs_loop
+        passed = jobs_loop.turns.passed(now)
+        computing = self._computing()
+        if passed.is_late:
+            self._give_back(attempts, passed, computing, now)
+        stands_still = jobs_loop.blocked() > STILL
+        others_ran = bool(passed.ran) and jobs_loop.thread not in passed.ran
+        if computing is not None and (stands_still or (passed.is_late and not others_ran)):
+            computing.interrupts.own += passed.seconds
+        jobs_loop.turns.looked(now)
         self._runner.cover_all()
-        stands_still = self._runner.jobs_loop.blocked() > STILL
-        computing = self._computing() if stands_still else None
         for attempt in attempts:
             interrupts = attempt.interrupts
             if stands_still and interrupts.is_on_loop and attempt is not computing:
+                attempt.keep_covered()
                 continue  # it is not heard; the time is not its own
-            if interrupts.runs and not attempt.is_left and now > interrupts.due + grace:
+            late = now - interrupts.due - interrupts.taken
+            if interrupts.runs and not attempt.is_left and late > grace:
                 self._runner.give_up(attempt)
                 self._write_stacks()
         self._look_at_loop()
+
+    def _give_back(
+        self,
+        attempts: Sequence[SlotAttempt],
+        passed: Passed,
+        computing: SlotAttempt | None,
+        now: float,
+    ) -> None:
+        """Give back to the others the time in which nobody could run but one of them."""
+        self._runner.jobs_loop.was_kept(passed.seconds)
+        for attempt in attempts:
+            interrupts = attempt.interrupts
+            may_have_run = attempt is computing or not interrupts.is_on_loop
+            if not (may_have_run and interrupts.thread in passed.ran):
+                interrupts.give_back(passed.seconds, now, on_trust=not passed.ran)
+                attempt.keep_covered()
 
     def _write_stacks(self) -> None:
         """Write what every thread, and every task on the loop, is doing."""
@@ -88,7 +114,6 @@ class Overseer:
         attempt = self._computing()
         if attempt is None:
             return
-        attempt.interrupts.own += _LOOK
         now, name = time.monotonic(), attempt.name_sent
         quiet_until, pause = self._told.get(name, (0.0, _SLOW))
         if seconds < _SLOW or now < quiet_until:

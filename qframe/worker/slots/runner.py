@@ -70,7 +70,7 @@ class SlotAttempt(SlottedAttempt):
         super().__init__(runner, job, job_class)
         jobs_loop = runner.jobs_loop
         self.interrupts: SlotInterrupts = SlotInterrupts(
-            runner.arm, jobs_loop.loop, lambda: jobs_loop.stood
+            runner.arm, jobs_loop.loop, jobs_loop.turns
         )
 
     @property
@@ -235,6 +235,17 @@ class SlotAttempt(SlottedAttempt):
         if self.scoreboard is not None:
             self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
 
+    def keep_covered(self) -> None:
+        """Have time that others take from the handler count for nobody who looks after it."""
+        self.interrupts.while_running(self._cover_anew)
+
+    def _cover_anew(self) -> None:
+        if timeout := self.limits.timeout:
+            limit = timeout + self.runner.options.grace
+            self.runner.leases.keep(self.job, limit)
+            if self.scoreboard is not None:
+                self.scoreboard.extend(limit)
+
     # -- a handler that does not end --------------------------------------------------------------
 
     def leave(self) -> None:
@@ -388,6 +399,7 @@ class SlotRunner(SlottedRunner):
         # The thread that begins it hears none: programs that a job starts would not, either.
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
         heartbeat.use(self.heartbeat)
+        self.jobs_loop.turns.enter()
         execution.finish_by(_OnLoop(self.jobs_loop))
 
     def is_for_loop(self, job_class: type[JobDefinition]) -> bool:

@@ -1,0 +1,73 @@
+"""Turns: who could run when code that keeps the interpreter to itself kept the others from it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+LOOK = 0.25
+"""Seconds between two looks of the overseer."""
+STILL = 0.1
+"""Seconds without a turn after which a thread, or the event loop, stands still."""
+
+
+class Passed(NamedTuple):
+    """The seconds since the overseer looked last; where it `is_late`, which threads `ran` then."""
+
+    seconds: float = LOOK
+    is_late: bool = False
+    ran: frozenset[int] = frozenset()
+
+
+class Turns:
+    """When the overseer looked last, and the processor time of each thread up to then.
+
+    The overseer waits for the interpreter's lock as the jobs do. Where it comes late nobody could
+    run, but the threads that used the processor meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.stood = 0.0
+        """For how many seconds some code has kept the event loop from the jobs there so far."""
+        self._looked: float | None = None
+        self._clocks: dict[int, int] = {}
+        self._used: dict[int, float] = {}
+
+    def enter(self) -> None:
+        """Measure the thread that calls this, in which jobs are to run."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            ident = threading.get_ident()
+            self._clocks[ident] = time.pthread_getcpuclockid(ident)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the overseer ought to have looked by now."""
+        return self._looked is not None and now - self._looked > LOOK + STILL
+
+    def is_kept(self, ident: int, now: float) -> bool:
+        """Whether a thread has not run since the overseer ought to have looked."""
+        return self.is_late(now) and not self._has_run(ident, self._seconds(ident))
+
+    def passed(self, now: float) -> Passed:
+        """Say what has passed since the last look; `looked` follows."""
+        if self._looked is None or not self.is_late(now):
+            return Passed()
+        used = {ident: self._seconds(ident) for ident in self._clocks}
+        ran = frozenset(ident for ident, seconds in used.items() if self._has_run(ident, seconds))
+        return Passed(now - self._looked, is_late=True, ran=ran)
+
+    def looked(self, now: float) -> None:
+        """Note that the overseer has looked, and given back what was taken."""
+        self._used = {ident: self._seconds(ident) for ident in self._clocks}
+        self._looked = now
+
+    def _has_run(self, ident: int, seconds: float) -> bool:
+        # What it used before the overseer ought to have looked is no more than that.
+        return seconds - self._used.get(ident, 0.0) > LOOK
+
+    def _seconds(self, ident: int) -> float:
+        """Give the processor time of a thread, also one that has ended."""
+        try:
+            return time.clock_gettime(self._clocks[ident])
+        except (KeyError, OSError):
+            return self._used.get(ident, 0.0)
