@@ -372,6 +372,8 @@ class Attempt:
     """The seconds for which the handler ran, if it did."""
     _name = ""
     _handled = False
+    _handler_began = 0.0
+    """When the timeout of a job whose class has to be imported began to run."""
 
     def __init__(
         self, runner: Runner, job: ReservedJob, job_class: type[JobDefinition] | None = None
@@ -592,6 +594,7 @@ class Attempt:
         """Find the class, importing it if it must be, and make the job from its data."""
         try:
             if self.job_class is None:
+                self._handler_began = time.monotonic()
                 self.job_class = self.runner.registry.find(self._name)
                 self._now_known(self.job_class)
             instance = self.job_class.from_data(self.job.data_for(self.job_class))
@@ -611,7 +614,8 @@ class Attempt:
             raise Expired("it had expired")
         self.admitted(job_class)
         self.cover(self.limits.timeout)
-        self.interrupts.change_timeout(self.limits.timeout, time.monotonic() - self.began)
+        passed = time.monotonic() - self._handler_began
+        self.interrupts.change_timeout(self.limits.timeout, passed)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
         """Make sure that one more of a class may run that was not known before; raises `Full`."""

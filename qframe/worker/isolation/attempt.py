@@ -77,6 +77,8 @@ class IsolatedAttempt(SlottedAttempt):
     """How the job has settled itself."""
     _took = 0.0
     """Seconds its handler took."""
+    _lag = 0.0
+    """Seconds after its fork in which its handler has begun, where they were many."""
     _is_told = False
     """Whether the process was told to end."""
 
@@ -183,7 +185,7 @@ class IsolatedAttempt(SlottedAttempt):
     def cover(self, timeout: float) -> None:
         """Look after the attempt, which has `timeout` seconds from its beginning; 0 is no limit."""
         limit = timeout + self.runner.options.grace if timeout else 0
-        left = max(0.001, self.began + limit - time.monotonic()) if limit else 0
+        left = max(0.001, self.began + self._lag + limit - time.monotonic()) if limit else 0
         if self._child is not None:
             self._child.allow(left)
         self.runner.leases.keep(self.job, left)
@@ -211,12 +213,11 @@ class IsolatedAttempt(SlottedAttempt):
                 return True
             case "intent":
                 self._intent = unpacked_end(message)
-            case "known":
-                self.name = self._name
-                self.limits.timeout = message["timeout"]
+            case "began":
+                self._lag = message["lag"]
                 self.cover(self.limits.timeout)
-            case "bounded":
-                self._admit(message["name"], message["concurrency"])
+            case "known" | "bounded" as what:
+                self._learn_class(what, message)
             case "completing":
                 self._let_complete(answers=message["waits"])
             case "still open":
@@ -228,6 +229,15 @@ class IsolatedAttempt(SlottedAttempt):
             case "log":
                 self.job.note_log(message["line"])
         return False
+
+    def _learn_class(self, what: str, message: Message) -> None:
+        """Hear of a class that only the process has imported."""
+        if what == "bounded":
+            self._admit(message["name"], message["concurrency"])
+        else:
+            self.name = self._name
+            self.limits.timeout = message["timeout"]
+            self.cover(self.limits.timeout)
 
     def _admit(self, name: str, concurrency: int) -> None:
         """Tell the process whether one more of its class, which is known only there, may run."""

@@ -34,6 +34,8 @@ INTERRUPT = signal.SIGUSR1
 GIVE_BACK = signal.SIGUSR2
 CANCEL = signal.SIGVTALRM
 SHOW_STACKS = signal.SIGQUIT
+_LAG = 0.1
+"""Seconds until its handler begins after which the worker is told that it has begun only now."""
 TOLD = (INTERRUPT, GIVE_BACK, CANCEL, SHOW_STACKS)
 """What the worker sends to the job's process."""
 
@@ -58,12 +60,16 @@ class ChildAttempt(Attempt):
         self.limits = parent.limits
         self.report = parent.report
         self._channel = channel
+        self._forked = parent.began
 
     def go(self) -> None:
         """Run the handler, and say how it ended."""
         events.fire(events.JobForked, self.job)
         events.fire(events.JobProcessing, self.job)
         self.began = time.monotonic()
+        lag = self.began - self._forked
+        if lag > _LAG:
+            self._channel.tell({"say": "began", "lag": lag})
         self.report = self.perform()
         features = self.runner.connection.context.features_of(self.job.payload)
         if not any(each.keeps_result for each in features):
