@@ -308,7 +308,7 @@ def test_settings_that_do_not_fit_together_are_refused_with_a_line(
 ) -> None:
     with pytest.raises(ConfigurationError) as error:
         connect(tmp_path, settings)
-    assert str(error.value) == words
+    assert str(error.value) == f"connections.redis: {words}"
 
 
 def test_a_host_is_not_waited_for_longer_than_configured(open_backend: Opener) -> None:
