@@ -8,7 +8,7 @@ import psutil
 
 from tests.support.process import Process, Project, wait_for
 
-STARTED_AGAIN = 5.0
+STARTED_AGAIN = 30.0
 """Seconds in which a job is taken up whose lease would last a minute; on a busy machine."""
 
 

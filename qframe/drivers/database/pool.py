@@ -31,10 +31,12 @@ _REFUSED = 1.0
 class _Waiter:
     """A thread that waits its turn: for a connection, or to open one."""
 
-    __slots__ = ("link", "ready")
+    __slots__ = ("link", "may_open", "ready")
 
     def __init__(self) -> None:
         self.link: Link | None = None
+        self.may_open = False
+        """Whether one more is counted already, which it opens."""
         self.ready = threading.Lock()
         self.ready.acquire()
 
@@ -115,13 +117,14 @@ class Pool:
                 return self._idle.pop()
         deadline = time.monotonic() + limited(self._timeout)
         while True:
-            waiter = self._begin_waiting()
-            if waiter is not None:
-                if self._idle:
-                    self._serve()  # given back before this one was seen to wait
-                self._wait(waiter, deadline)
-                if waiter.link is not None:
-                    return waiter.link
+            waiter = _Waiter()
+            try:
+                self._wait_in_turn(waiter, deadline)
+            except BaseException:  # a Ctrl-C, or there was none in time
+                self._give_up(waiter)
+                raise
+            if waiter.link is not None:
+                return waiter.link
             try:
                 return self._opened()
             except NoConnectionLeft:
@@ -132,24 +135,18 @@ class Pool:
                 self._left()
                 raise
 
-    def _begin_waiting(self) -> _Waiter | None:
-        """Wait behind others; None where there is room for one more, which is counted."""
+    def _wait_in_turn(self, waiter: _Waiter, deadline: float) -> None:
+        """Wait behind others for a connection, or until one more may be opened."""
         with self._lock:
             if self._open < self._size and not (self._waiters or self._is_refused()):
                 self._open += 1
-                return None
-            waiter = _Waiter()
-            self._waiters.append(waiter)
-            return waiter
-
-    def _wait(self, waiter: _Waiter, deadline: float) -> None:
-        try:
-            if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                waiter.may_open = True
                 return
-        except BaseException:  # a Ctrl-C
-            if not self._waits_no_more(waiter):
-                self._left() if waiter.link is None else self.give(waiter.link)
-            raise
+            self._waiters.append(waiter)
+        if self._idle:
+            self._serve()  # given back before this one was seen to wait
+        if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
         if not self._waits_no_more(waiter):
             return  # served in this moment
         used = self._open
@@ -157,6 +154,15 @@ class Pool:
             f"the database {self._shown}: no connection was free within "
             f"{limited(self._timeout):g} s, all {used} of this process are in use (pool_size)"
         )
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        """Leave the line, or let others have what this one was given."""
+        if self._waits_no_more(waiter):
+            return
+        if waiter.link is not None:
+            self.give(waiter.link)
+        elif waiter.may_open:
+            self._left()
 
     def _waits_no_more(self, waiter: _Waiter) -> bool:
         """Take a waiter out of the line; false where it was served."""
@@ -178,7 +184,7 @@ class Pool:
 
     def _hand_on(self, link: Link | None) -> None:
         waiter = self._waiters.popleft()
-        waiter.link = link
+        waiter.link, waiter.may_open = link, link is None
         waiter.ready.release()
 
     def _is_refused(self) -> bool:
