@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -49,9 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _heed_signals()
     forking.enabled = not config.getoption("--exec")
     gc.disable()
     atexit.unregister(pushes.write_all)  # most servers are gone by then
+
+
+def _heed_signals() -> None:
+    """Have SIGINT and SIGQUIT do what they do: a shell's background commands ignore both."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:
