@@ -87,7 +87,11 @@ def test_no_payload_writes_a_line_of_its_own(
     for raw in HOSTILE:
         queue.backend.apply(Step(None, Push("default", raw), Push(f"q{FORGED}", raw)))
     options = WorkerOptions(
-        queues=("default", "*"), stop_when_empty=True, tries=1, concurrency=concurrency
+        queues=("default", "*"),
+        stop_when_empty=True,
+        tries=1,
+        concurrency=concurrency,
+        memory=0,  # that of all tests before this
     )
     Worker(queues, options).run()
     assert is_harmless(logged.getvalue())
