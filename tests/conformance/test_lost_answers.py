@@ -125,6 +125,7 @@ def backend(bench: Bench) -> Backend:
 
 def heard_late(bench: Bench, backend: Backend, *steps: Step) -> list[Result]:
     """Apply steps in one exchange whose first answer is lost."""
+    backend.read("none")  # it is connected
     assert bench.lose_answer()
     results = backend.apply(*steps)
     bench.keep_answers()

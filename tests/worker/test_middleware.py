@@ -308,7 +308,10 @@ def test_workers_of_a_pool_have_it(project: Project) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere:Around", "'nowhere:Around' cannot be loaded (module:name): No module"),
+        (
+            "nowhere:Around",
+            "'nowhere:Around' cannot be loaded (module:name): ModuleNotFoundError: No module",
+        ),
         ("through:Turnstile", "'through:Turnstile' cannot be made without arguments"),
         ("through:Missing", "'through:Missing' cannot be loaded (module:name)"),
     ],
