@@ -533,7 +533,7 @@ def test_on_a_cluster_laravels_names_in_braces_are_our_queues(
         app.php_options = {"cluster": [node.port for node in cluster.nodes]}
         app.php_push(
             ["push", "app.jobs.Shared", {"word": "to python", "php_fails": 1}, "{emails}"],
-            ["later", 1, "app.jobs.Shared", {"word": "delayed to python"}, "{emails}"],
+            ["later", 5, "app.jobs.Shared", {"word": "delayed to python"}, "{emails}"],
         )
         assert app.queue.sizes("emails") == Sizes(ready=1, delayed=1)
         app.php_works_once("{emails}", tries=3)
