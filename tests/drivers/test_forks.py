@@ -165,7 +165,6 @@ def test_what_begins_anew_in_a_child_does_not_keep_its_owner() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["send", "drop"])
 def test_a_child_can_dispatch_that_was_forked_at_any_moment_of_a_first_dispatch(

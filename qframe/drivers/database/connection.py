@@ -216,7 +216,7 @@ class Database:
             raise self.translated(error) from error
         return link
 
-    def open_file(self, session: Session) -> Link:
+    def open_file(self, session: Session) -> None:
         """Open the SQLite file; the first time it makes the tables."""
         with forks.undisturbed(asks=True), sessions.opening:
             is_new = self.file() is None
@@ -231,8 +231,9 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
+            # Before a fork may go on: its child closes what the sessions have.
+            session.use(Link(connection))
             sessions.add(session)
-        return Link(connection)
 
     def _raw(self) -> Connection:
         try:
@@ -572,10 +573,13 @@ class Session:
         database = self._database
         self._keeps = database.is_sqlite or keeps_connections()
         if database.is_sqlite:
-            link = database.open_file(self)
+            database.open_file(self)
             self.file = database.file()
         else:
-            link = database.pool.keep() if self._keeps else database.pool.take()
+            self.use(database.pool.keep() if self._keeps else database.pool.take())
+
+    def use(self, link: Link) -> None:
+        """Have this connection from now on."""
         self._link, self._pid = link, process.pid()
         self.cursor, self.is_whole = link.cursor, link.is_whole
 
