@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -33,7 +34,7 @@ from qframe.contracts.backend import Change, Timing
 from qframe.drivers import process
 from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.engine import check_version, database_url, make_engine, shown
-from qframe.drivers.database.errors import translated
+from qframe.drivers.database.errors import is_disconnect, translated
 from qframe.drivers.database.fork import sessions
 from qframe.drivers.database.link import Link, inherited
 from qframe.drivers.database.migrate import migrate
@@ -213,7 +214,7 @@ class Database:
                 connection.close()
                 raise
         except self.errors as error:
-            raise self.translated(error) from error
+            raise self.translated(error, partial(is_disconnect, self.engine.dialect)) from error
         return link
 
     def open_file(self, session: Session) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
+from sqlalchemy import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from qframe.exceptions import BackendUnavailable, BackendUnusable, TransactionUndone
@@ -119,7 +121,7 @@ def translated(
     `ended_by` tells whether the connection ended with an error, where there was one. A `DataError`
     is about what the caller gave: too long, or a NUL where the server takes none.
     """
-    cause = _cause(error)
+    cause = cause_of(error)
     code = _code(cause)
     text = one_line(str(cause.args[-1] if isinstance(code, int) else cause))
     told = partial(_told, database, migrate, text)
@@ -147,7 +149,21 @@ def _is_operational(error: BaseException) -> bool:
     return bool(names & {"OperationalError", "InterfaceError"})
 
 
-def _cause(error: BaseException) -> BaseException:
+def is_disconnect(
+    dialect: Dialect,
+    error: BaseException,
+    connection: Any = None,  # noqa: ANN401 (the client library's)
+    cursor: Any = None,  # noqa: ANN401
+) -> bool:
+    """Whether a connection ended with this error, as its client library says."""
+    cause = cause_of(error)
+    return isinstance(cause, dialect.loaded_dbapi.Error) and dialect.is_disconnect(
+        cause, connection, cursor
+    )
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Give the client library's own error."""
     return error.orig if isinstance(error, DBAPIError) and error.orig else error
 
 

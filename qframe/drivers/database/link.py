@@ -9,9 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
 
 from qframe import forks
+from qframe.drivers.database.errors import cause_of, is_disconnect
 from qframe.drivers.database.sql import Statement
 from qframe.drivers.sockets import readable
 
@@ -94,15 +94,11 @@ class Link:
         The client library says so; where it has not noticed yet, the server's word counts, or the
         end of its socket.
         """
-        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-        diagnosis = getattr(cause, "diag", None)  # PostgreSQL's: FATAL is the end of a session
+        # PostgreSQL's: FATAL is the end of a session.
+        diagnosis = getattr(cause_of(error), "diag", None)
         if getattr(diagnosis, "severity_nonlocalized", None) in {"FATAL", "PANIC"}:
             return True
-        if isinstance(cause, self._dialect.loaded_dbapi.Error) and self._dialect.is_disconnect(
-            cause, self._dbapi, self.cursor
-        ):
-            return True
-        return self.is_gone()
+        return is_disconnect(self._dialect, error, self._dbapi, self.cursor) or self.is_gone()
 
     def _is_closed(self) -> bool:
         if self._dialect.name == "postgresql":
