@@ -401,8 +401,11 @@ class Bulk:
     """
 
     def __init__(self, connection: Connection, queue: str | None) -> None:
+        connection.learn_limits()  # what the server would refuse is refused before anything is sent
         self.connection = connection
         self.queue = queue
+        self._queues: set[str] = set()
+        """Those that the backend can have."""
         self._pushes: list[Operation] = []
         """Of those without features, which go in one step."""
         self._counts: dict[tuple[str, str], int] = {}
@@ -420,6 +423,9 @@ class Bulk:
         connection = self.connection
         made = connection.envelope(job)
         pushing = connection.pushing(job, made, self.queue, timing.seconds_until(job.delay))
+        if pushing.queue not in self._queues:
+            connection.backend.check_queue(pushing.queue)
+            self._queues.add(pushing.queue)
         if connection.context.features_of(pushing.message):
             plan = Plan()
             connection.context.plan_push(pushing, plan)

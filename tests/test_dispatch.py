@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,13 @@ from qframe import (
     ConfigurationError,
     InvalidJob,
     InvalidQueueName,
+    PayloadTooLarge,
     PendingDispatch,
     Queueable,
     QueueManager,
     Worker,
     WorkerOptions,
+    batch,
     bulk,
     dispatch,
     dispatch_if,
@@ -36,9 +39,10 @@ from qframe import (
 )
 from qframe.connection import Connection
 from qframe.contracts import Sizes
-from qframe.dispatch import pending, pusher
+from qframe.dispatch import after_commit, pending, pusher
 from qframe.dispatch.pending import flush
 from qframe.drivers import guard
+from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Finished, Project
 
 
@@ -70,6 +74,14 @@ class Other(Queueable):
 
     def handle(self) -> None:
         pass
+
+
+class Large(Other):
+    unique = True
+
+
+class Hyphened(Other):
+    queue = "-"
 
 
 class Nowhere(Queueable):
@@ -715,6 +727,42 @@ def test_one_bad_job_in_bulk_pushes_none(queue: Connection, bad: Any) -> None:
         bulk([Job(), Other()], "a b")
     assert queue.queues() == []
     assert manager.default().connection("other").queues() == []
+
+
+@pytest.mark.parametrize("bad", [Job(number={1}), Job(number="x" * 2_000_000), Other(), Job, None])
+def test_one_bad_job_far_back_in_a_batch_pushes_none(queue: Connection, bad: Any) -> None:
+    begins = batch([*(Job(number=n) for n in range(550)), bad, Job()])
+    with pytest.raises(InvalidJob):
+        begins.before(Job()).finally_(Job()).dispatch()
+    assert queue.queues() == []
+
+
+def test_a_batch_that_waits_for_a_commit_is_refused_where_it_is_dispatched(
+    queue: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[Any] = []
+    opened = SimpleNamespace(within=lambda: None, on_commit=waiting.append)
+    monkeypatch.setattr(after_commit, "find_open", lambda _: opened)
+    with pytest.raises(InvalidJob):
+        batch([*(Job(number=n) for n in range(550)), Job(number={1})]).dispatch()
+    assert waiting == []
+    batch([Job(number=7)]).dispatch()
+    assert queue.queues() == []
+    waiting.pop()()
+    assert numbers(queue) == [7]
+
+
+def test_a_job_that_the_server_would_refuse_lets_bulk_push_none(
+    fresh: Path, beanstalkd_server: BeanstalkdServer
+) -> None:
+    settings = {"driver": "beanstalkd", "port": beanstalkd_server.port}
+    manager.use(QueueManager({"root": str(fresh), "connections": {"other": settings}}))
+    with pytest.raises(PayloadTooLarge, match="takes 65,535"):
+        bulk([Job(), Other(), Large(value="x" * 70_000)])
+    with pytest.raises(InvalidQueueName, match="hyphen"):
+        bulk([Job(), Other(), Hyphened()])
+    for connection in (manager.default().connection(), manager.default().connection("other")):
+        assert connection.sizes().total == 0
 
 
 def test_dispatch_if_and_unless(queue: Connection) -> None:

@@ -44,7 +44,7 @@ from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
 from qframe.features.batch import BatchMember, BatchPlan, about
-from qframe.features.batches import Batches
+from qframe.features.batches import Batches, whole
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import on_a_running_loop
@@ -66,8 +66,8 @@ T = TypeVar("T")
 def batch(jobs: Iterable[MemberJobs] = ()) -> PendingBatch:
     """Run jobs side by side: `batch([Import(part=1), ...]).then(Report()).dispatch()`.
 
-    A list of jobs among them is a chain, which counts as one member. An iterator is read while its
-    jobs are pushed.
+    A list of jobs among them is a chain, which counts as one member. All members are built before
+    anything is pushed; but an iterator is read while its jobs are pushed, 500 at a time.
     """
     return PendingBatch(jobs)
 
@@ -181,12 +181,12 @@ class PendingBatch(Pending):
         """Dispatch it when the transaction is committed; what is given knows its id."""
         self.jobs = list(self.jobs)
         plan = self._planned(connection)
-        plan = plan._replace(members=[*plan.members])
+        with sending(connection, many=True):
+            plan = whole(connection.context, plan)
 
         def push() -> None:
             try:
-                with sending(connection, many=True):
-                    connection.start_batch(plan)
+                connection.start_batch(plan)
             except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
                 what = f"the batch {self.label}" if self.label else "a batch"
                 lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
@@ -260,6 +260,7 @@ class PendingBatch(Pending):
         if self.callbacks["progress"]:
             jobs = self.jobs
             step = max(1, len(jobs) // _STEPS) if isinstance(jobs, Sequence) else _STEPS
+        makers = (partial(_member, connection, identity, each, queue) for each in self.jobs)
         return BatchPlan(
             id=identity,
             name=self.label,
@@ -267,7 +268,7 @@ class PendingBatch(Pending):
             allows_failures=self.allows_failures,
             progress_step=step,
             callback_job=connection.prepare(RunBatchCallbacks(of=identity), queue, 0, {}),
-            members=(partial(_member, connection, identity, each, queue) for each in self.jobs),
+            members=makers if isinstance(self.jobs, Iterator) else [*makers],
         )
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:

@@ -116,6 +116,7 @@ class BatchPlan(NamedTuple):
     callback_job: Prepared
     """The job that runs the callbacks."""
     members: Iterable[MakeMember]
+    """Those an iterator gives are built as they are pushed, others before."""
     vouched: bool = True
     """Whether what is kept of it may be signed."""
 

@@ -107,12 +107,23 @@ class Batches:
             pass
 
     def starting(self, plan: BatchPlan) -> Iterator[None]:
-        """Do so in parts, between which others may have their turns."""
+        """Do so in parts, between which others may have their turns.
+
+        Members that are all there are all built first: a batch that is refused has not begun.
+        Those an iterator gives are built as they are pushed, but for the first of them.
+        """
         chunks = _chunks(plan)
-        first = [*itertools.islice(chunks, 1)]
-        begun = [_made(each) for each in first]  # a batch refused for one of these has not begun
+        ahead = 1 if isinstance(plan.members, Iterator) else None
+        built: list[list[ChainPlan]] = []
+        for makers in itertools.islice(chunks, ahead):
+            built.append(_built(makers, len(built) * CHUNK))
+            yield
         self._create(plan)
         try:
+            begun = (
+                _makers(self.context, plan.id, each, place * CHUNK)
+                for place, each in enumerate(built)
+            )
             for makers in itertools.chain(begun, chunks):
                 yield
                 self.add(plan.id, makers)
@@ -478,13 +489,34 @@ def _chunks(plan: BatchPlan) -> Iterator[list[MakeMember]]:
         yield chunk
 
 
-def _made(makers: Sequence[MakeMember]) -> list[MakeMember]:
-    """Build the first members of a batch, and give makers that have them ready."""
+def whole(context: Context, plan: BatchPlan) -> BatchPlan:
+    """Build all members of a batch that is to begin later."""
+    built = _built([*plan.members], 0)
+    return plan._replace(members=_makers(context, plan.id, built, 0))
 
-    def ready(number: int, make: MakeMember, built: ChainPlan) -> MakeMember:
-        return lambda other: built if other == number else make(other)
 
-    return [ready(number, make, make(number)) for number, make in enumerate(makers)]
+def _built(makers: Sequence[MakeMember], first: int) -> list[ChainPlan]:
+    """Build members, numbered from `first`.
+
+    They are kept as bytes: what those say, decoded, would take three times the memory.
+    """
+    built = (make(number) for number, make in enumerate(makers, first))
+    return [
+        each._replace(links=[link._replace(message=None) for link in each.links]) for each in built
+    ]
+
+
+def _makers(
+    context: Context, identity: str, built: Sequence[ChainPlan], first: int
+) -> list[MakeMember]:
+    """Give makers of members of a batch that are built, numbered from `first`."""
+
+    def ready(place: int, member: ChainPlan) -> MakeMember:
+        return lambda number: (
+            member if number == place else renumbered(context, member, identity, number)
+        )
+
+    return [ready(place, member) for place, member in enumerate(built, first)]
 
 
 def _tries(identity: str) -> Iterator[None]:

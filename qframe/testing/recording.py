@@ -182,7 +182,7 @@ class RecordingConnection(Connection):
     def start_batch(self, plan: BatchPlan) -> None:
         """Write a batch down; all its members wait."""
         made: list[ChainPlan] = []
-        super().start_batch(plan._replace(members=(_heard(each, made) for each in plan.members)))
+        super().start_batch(plan._replace(members=[_heard(each, made) for each in plan.members]))
         queue, follow = plan.options["queue"], plan.options["follow"]
         self._notes.batches.append(
             self._batch(plan.id, plan.name, made, queue, follow, plan.allows_failures)

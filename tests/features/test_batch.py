@@ -448,6 +448,21 @@ def test_a_batch_that_is_refused_has_not_begun(bench: Benches) -> None:
     assert bench.drain() == []
 
 
+def test_a_batch_that_is_refused_for_its_last_member_has_not_begun(bench: Benches) -> None:
+    def bad(_number: int) -> ChainPlan:
+        raise InvalidJob("no job")
+
+    makers = [*(bench.maker(f"m{number}") for number in range(2 * batches.CHUNK + 1)), bad]
+    plan = bench.plan(*makers, follow=["before", "then", "catch", "finally"])
+    with pytest.raises(InvalidJob, match="no job"):
+        bench.batches.start(plan)
+    assert bench.drain() == []
+    assert bench.batches.find(plan.id) is None
+    with pytest.raises(InvalidJob, match="no job"):  # an iterator's are built as they are pushed
+        bench.batches.start(plan._replace(members=iter(makers)))
+    assert len(bench.drain("q")) == 2 * batches.CHUNK
+
+
 # -- what follows ---------------------------------------------------------------------------------
 
 
