@@ -504,7 +504,7 @@ def test_2000_dropped_on_a_running_loop_go_in_order_over_one_connection(
     while some := numbers(queue):
         made += some
     assert made == [*range(2000)]
-    assert took < 4, took
+    assert took < 30, took
 
 
 def test_a_running_loop_never_waits_for_the_pusher(queue: Connection) -> None:
@@ -513,12 +513,12 @@ def test_a_running_loop_never_waits_for_the_pusher(queue: Connection) -> None:
 
     def slow(*args: Any) -> str:
         if threading.current_thread().name == "qframe-pusher":
-            time.sleep(0.5)
+            time.sleep(3)
         return push(*args)
 
     async def main() -> None:
         nonlocal longest
-        for number in range(4):
+        for number in range(2):
             began = time.monotonic()
             dispatch(Job(number=number))
             queue.size("other")
@@ -528,8 +528,8 @@ def test_a_running_loop_never_waits_for_the_pusher(queue: Connection) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue, "push_envelope", slow)
         asyncio.run(main())
-        assert numbers(queue) == [*range(4)], "off the loop it does"
-    assert longest < 0.4
+        assert numbers(queue) == [*range(2)], "off the loop it does"
+    assert longest < 2.5
 
 
 def test_what_follows_a_dropped_one_on_its_thread_comes_after_it(queue: Connection) -> None:

@@ -153,7 +153,7 @@ def test_reserving_never_waits(backend: Backend) -> None:
     backend.reserve([QUEUE])  # opens the connection
     begun = time.monotonic()
     assert backend.reserve([QUEUE, "other"]) == ([], [])
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10
 
 
 def test_any_name_of_a_queue_does(backend: Backend) -> None:

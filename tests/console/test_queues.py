@@ -244,7 +244,7 @@ def test_a_real_worker_pauses_resumes_and_restarts(tmp_path: Path) -> None:
     with Project(tmp_path / "app") as project:
         worker = project.idle()
         project.qframe("pause")
-        time.sleep(1.2)
+        wait_for(lambda: "paused" in worker.out, "the pause")
         project.push("Note", {"word": "later"})
         time.sleep(0.5)
         assert project.notes("note") == []

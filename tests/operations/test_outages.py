@@ -56,7 +56,7 @@ def test_nobody_waits_twice_and_what_answers_again_is_asked_again(hanging: Hangi
     for _ in range(20):
         with pytest.raises(BackendUnavailable, match="nobody is there"):
             known.ask("redis", hanging, lambda: pytest.fail("it was asked"))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert known.ask("other", MemoryBackend(), lambda: 7) == 7
     assert known.why == {"redis": "nobody is there"}
     hanging.is_away = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 
 import pytest
@@ -14,17 +13,15 @@ pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 def test_a_slow_job_hoards_none_of_the_short_ones_behind_it(project: Project) -> None:
-    """One of five seconds, a hundred short ones, two workers: the short ones take under three."""
+    """One of eight seconds, a hundred short ones, two workers: the short ones end before it."""
     for number in range(40):  # both learn that jobs are short, and reserve ahead
         project.push("Note", {"word": f"first-{number}"})
     workers = [project.work("--quiet") for _ in range(2)]
     project.wait_for_note("note", count=40)
-    project.push("Sleep", {"seconds": 4})
+    project.push("Sleep", {"seconds": 8})
     for number in range(100):
         project.push("Note", {"word": f"short-{number}"})
-    began = time.monotonic()
     project.wait_for_note("note", count=140)
-    assert time.monotonic() - began < 3
     assert not project.notes("end"), "the slow one still runs"
     assert {
         Counter(words[1] for words in project.notes("note"))[f"short-{n}"] for n in range(100)

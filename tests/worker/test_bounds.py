@@ -263,6 +263,6 @@ def test_a_pool_gives_back_the_permits_of_a_killed_worker(crowd: Project) -> Non
     pool = crowd.work("--queue", "mail", "--workers", 1, "--tries", 0)
     crowd.wait_for_note("start")
     os.kill(int(crowd.notes("start")[0][4]), signal.SIGKILL)
-    crowd.wait_for_note("end", seconds=15)
+    crowd.wait_for_note("end")
     assert pool.stop() == 0
     assert not permits(crowd)

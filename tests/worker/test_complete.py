@@ -191,7 +191,7 @@ def test_twice_in_one_transaction_is_an_error_of_the_second_call(connection: Con
             began = time.monotonic()
             with pytest.raises(JobAlreadySettled, match="already completed within a transaction"):
                 job.job.complete(within=session)
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             session.commit()
 
     acts(says_it_twice)

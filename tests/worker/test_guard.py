@@ -136,14 +136,14 @@ def test_it_is_for_the_thread_that_asked() -> None:
     def ask() -> None:
         guard.before_next_call(act)
         ready.set()
-        go_on.wait(5)
+        go_on.wait(60)
         with guard.guarded():
             pass
 
     ready, go_on = threading.Event(), threading.Event()
     thread = threading.Thread(target=ask, name="other")
     thread.start()
-    ready.wait(5)
+    ready.wait(60)
     with guard.guarded():
         assert happened == []
     go_on.set()

@@ -22,7 +22,7 @@ def test_a_paused_queue_waits_and_the_others_go_on(project: Project) -> None:
     assert len(project.notes("note")) == 1
     assert project.sizes("emails").ready == 1
     assert project.qframe("resume", "emails").code == 0
-    project.wait_for_note("note", "mail", seconds=3)
+    project.wait_for_note("note", "mail")
     assert worker.stop() == 0
 
 
@@ -69,7 +69,7 @@ def test_a_pause_can_end_by_itself(project: Project) -> None:
     assert project.qframe("pause", "--for", "2").code == 0
     project.push("Note")
     worker = project.work("--once", "--sleep", "20")
-    project.wait_for_note("note", seconds=6)
+    project.wait_for_note("note", seconds=15)
     assert worker.wait() == 0
 
 
@@ -103,5 +103,5 @@ def test_a_listener_of_looping_can_veto(project: Project) -> None:
     project.wait_for_note("looping", count=2)
     assert project.notes("note") == []
     project.write("may-work", "")
-    project.wait_for_note("note", seconds=10)
+    project.wait_for_note("note")
     assert worker.stop() == 0

@@ -30,7 +30,7 @@ def test_a_stop_ends_an_idle_worker_at_once(project: Project, number: signal.Sig
     told = time.monotonic()
     worker.signal(number)
     assert worker.wait() == 0
-    assert time.monotonic() - told < 2.5
+    assert time.monotonic() - told < 10
     assert "stopped (interrupted): no jobs" in worker.out
     assert worker.err == ""
 
@@ -149,7 +149,7 @@ def test_usr2_pauses_and_cont_resumes(project: Project) -> None:
     resumed = time.monotonic()
     worker.signal(signal.SIGCONT)
     project.wait_for_note("note", "meanwhile")
-    assert time.monotonic() - resumed < 2.5
+    assert time.monotonic() - resumed < 10
     assert worker.out.count("paused") == 1
     assert worker.out.count("resumed") == 1
     assert worker.stop() == 0
@@ -176,7 +176,7 @@ def test_a_paused_worker_is_stopped_at_once(project: Project) -> None:
     told = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-    assert time.monotonic() - told < 2.5
+    assert time.monotonic() - told < 10
 
 
 def test_a_storm_of_signals_ends_in_a_legal_state(project: Project) -> None:

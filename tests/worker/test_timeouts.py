@@ -90,7 +90,9 @@ def test_what_takes_no_more_than_its_timeout_is_left_alone(project: Project) -> 
         project.push("Sleep", {"seconds": 0.2}, timeout=1.5)
         project.push("Note", timeout=0)
     worker = project.idle("--grace", 0.5)
-    time.sleep(2.5)
+    project.wait_for_note("end", count=3)
+    project.wait_for_note("note", count=3)
+    time.sleep(2)  # longer than the timeout of the last one
     assert worker.alive()
     assert worker.stop() == 0
     assert "6 done" in worker.out

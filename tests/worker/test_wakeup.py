@@ -35,8 +35,8 @@ def test_descriptors_may_be_large() -> None:
         assert wakeup.fileno() > 1024
         wakeup.tell(7)
         began = time.monotonic()
-        assert wakeup.wait(5) == b"\7"
-        assert time.monotonic() - began < 4
+        assert wakeup.wait(60) == b"\7"
+        assert time.monotonic() - began < 30
 
 
 def test_what_is_told_is_heard_once_and_in_order() -> None:
@@ -54,6 +54,6 @@ def test_signals_are_heard_by_their_numbers_and_handled_as_before_in_the_end() -
     with WakeUp() as wakeup:
         wakeup.hear([signal.SIGUSR2], lambda number, _: handled.append(number))
         signal.raise_signal(signal.SIGUSR2)
-        assert wakeup.wait(1) == bytes([signal.SIGUSR2])
+        assert wakeup.wait(60) == bytes([signal.SIGUSR2])
     assert handled == [signal.SIGUSR2]
     assert signal.getsignal(signal.SIGUSR2) is before
