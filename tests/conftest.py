@@ -43,6 +43,9 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
 
 
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--exec", action="store_true", help="start each command of qframe by itself, forking none"
@@ -71,6 +74,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_left() -> Iterator[None]:
+    """Fail a test that leaves a signal with another handler: the next signal would end pytest."""
+    before = [signal.getsignal(number) for number in _WATCHED]
+    yield
+    assert [signal.getsignal(number) for number in _WATCHED] == before
 
 
 @pytest.fixture(autouse=True)

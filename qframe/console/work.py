@@ -162,7 +162,12 @@ def _run(worker: Worker, output: Output, where: Place | None) -> int:
         output.header(where, options, queues=worker.queues)
     title.show(worker)
     _leave_quietly(worker)
-    worker.load()
+    try:
+        worker.load()
+    except BaseException:
+        for name in _TOLD:
+            handlers.give_back(getattr(signal, name))
+        raise
     gc.collect()
     gc.freeze()  # what is there now stays: collecting the garbage of jobs need not look at it
     sys.setswitchinterval(_SWITCH)
