@@ -28,10 +28,9 @@ from qframe.features.context import Context, Prepared, check, push_of
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
-from qframe.jobs.tracing import active, resending, sending
+from qframe.jobs.tracing import active, resending
 from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
-from qframe.payload.signature import OVERHEAD
 from qframe.payload.text import queue_name
 
 
@@ -85,10 +84,12 @@ class Connection:
 
     def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
         """Build the payload of a job, `more` keys in it; raises `InvalidJob`."""
-        if self.runs_elsewhere:
+        if self.runs_elsewhere and not job.is_reachable:
             job.check_reachable()
-        made = Envelope(envelope.create(job, self.context.keyring, more))
-        self._check_envelope(made)
+        context = self.context
+        made = Envelope(envelope.create(job, context.keyring, more))
+        if len(made.raw) + context.overhead > self.max_payload:
+            self._check_envelope(made)  # which raises
         return made
 
     def track(self, made: Envelope, seconds: float) -> None:
@@ -121,7 +122,7 @@ class Connection:
                 self.max_payload = self.context.max_payload = min(self.max_payload, longest)
 
     def _check_envelope(self, made: Envelope) -> None:
-        self.check_size(len(made.raw) + (0 if self.context.signer is None else OVERHEAD))
+        self.check_size(len(made.raw) + self.context.overhead)
 
     def check_size(self, size: int) -> None:
         """Raise `PayloadTooLarge` for a payload that the connection does not take."""
@@ -164,11 +165,15 @@ class Connection:
 
         Gives its id, or that of the job which is there already where it is unique.
         """
-        if (other := substitute(self, job)) is not None:
+        if stand_in is not None and (other := substitute(self, job)) is not None:
             return other.push_envelope(job, made, queue, delay)
-        with sending(self):
+        if (tracing := active.tracing) is None:
             pushing = self.pushing(job, made, queue, delay)
             holder = self.context.push(pushing)
+        else:
+            with tracing.sending(self, many=False):
+                pushing = self.pushing(job, made, queue, delay)
+                holder = self.context.push(pushing)
         self.tell(job, pushing, holder)
         return holder or made.uuid
 
@@ -190,17 +195,20 @@ class Connection:
         if delay and isinstance(job, JobDefinition):  # Laravel would take it for the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
         tracing = active.tracing
-        if delay or tracing is not None or events.listeners_of(events.JobQueueing):
+        if delay or tracing is not None or events.JobQueueing.listeners:
             if tracing is not None:  # before the listeners, who see all that is sent
                 tracing.queueing(self, name, made.payload)
             events.fire(events.JobQueueing, self.name, name, job, made.payload, delay)
             made.encode()
             self._check_envelope(made)
-        return Pushing(made.payload, self.signed(made.raw, name), made.uuid, name, delay)
+        signer = self.context.signer
+        raw = made.raw if signer is None else signer.signed(made.raw, name)
+        return Pushing(made.payload, raw, made.uuid, name, delay)
 
     def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
         """Tell the listeners that a job was pushed, or that `holder` is there instead."""
-        self.context.tell_pushed(pushing, holder, job)
+        if holder or events.JobQueued.listeners:
+            self.context.tell_pushed(pushing, holder, job)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Queue bytes as they are, whatever they hold, and give the job's id, "" if it has none."""
@@ -435,7 +443,7 @@ class Bulk:
             self._pushes.append(push_of(pushing))
             pair = pushing.queue, str(pushing.message.get("job"))
             self._counts[pair] = self._counts.get(pair, 0) + 1
-            if events.listeners_of(events.JobQueued):
+            if events.JobQueued.listeners:
                 self._told.append((job, pushing))
         return pushing
 

@@ -38,10 +38,14 @@ class Event:
     """
 
     __match_args__: ClassVar[tuple[str, ...]]
+    listeners: ClassVar[tuple[Callable[[Any], object], ...]] = ()
+    """Whom an event of this kind calls, in the order they were added."""
 
     def __init_subclass__(cls) -> None:
         """Make it a dataclass with these methods."""
         dataclass(init=False, repr=False, eq=False)(cls)
+        _kinds.append(cls)
+        cls.listeners = _listeners_of(cls)
 
     def __init__(self, *values: object, **named: object) -> None:
         names = self.__match_args__
@@ -69,6 +73,12 @@ class Event:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in shown)})"
 
 
+def _listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
+    return tuple(listener for base, listener in _listeners if issubclass(kind, base))
+
+
+_kinds: list[type[Event]] = []
+_listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
 Event.__init_subclass__()  # of the base itself
 
 
@@ -450,16 +460,12 @@ class AlertResolved(AlertEvent):
 E = TypeVar("E", bound=Event)
 Listener = Callable[[E], object]
 
-_listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
-_heard: dict[type[Event], tuple[Callable[[Any], object], ...]] = {}
-
 
 def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
     """Decorate a function that is to be called with every event of `kind` or a subclass."""
 
     def add(listener: Listener[E]) -> Listener[E]:
-        _listeners.append((kind, listener))
-        _heard.clear()
+        _set([*_listeners, (kind, listener)])
         return listener
 
     return add
@@ -467,8 +473,7 @@ def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
 
 def forget(listener: Callable[[Any], object]) -> None:
     """Stop calling a listener; one that is not listening is ignored."""
-    _listeners[:] = [(kind, each) for kind, each in _listeners if each != listener]
-    _heard.clear()
+    _set([(kind, each) for kind, each in _listeners if each != listener])
 
 
 @contextlib.contextmanager
@@ -478,30 +483,23 @@ def kept() -> Iterator[None]:
     try:
         yield
     finally:
-        _listeners[:] = before
-        _heard.clear()
+        _set(before)
 
 
-def listeners_of(kind: type[Event]) -> tuple[Callable[[Any], object], ...]:
-    """Give the listeners an event of `kind` has, in the order they were added."""
-    found = _heard.get(kind)
-    if found is None:
-        found = _heard[kind] = tuple(
-            listener for base, listener in list(_listeners) if issubclass(kind, base)
-        )
-    return found
+def _set(listeners: list[tuple[type[Event], Callable[[Any], object]]]) -> None:
+    _listeners[:] = listeners
+    for kind in _kinds:
+        kind.listeners = _listeners_of(kind)
 
 
 def fire(kind: type[Event], *fields: object) -> bool:
     """Make the event if anyone listens, and tell them; false when one of them returned False."""
-    heard = _heard.get(kind)
-    if heard is None:
-        heard = listeners_of(kind)
-    if not heard:
+    listeners = kind.listeners
+    if not listeners:
         return True
     event = kind(*fields)
     willing = True
-    for listener in heard:
+    for listener in listeners:
         try:
             willing = listener(event) is not False and willing
         except Interruption:
@@ -519,7 +517,7 @@ _IN_CHILD = (JobForked, JobProcessing)
 
 def tell_own(kind: type[Event], *fields: object) -> None:
     """Tell only listeners of qframe itself: the application hears of it in the job's process."""
-    own = [listener for listener in listeners_of(kind) if _is_own(listener)]
+    own = [listener for listener in kind.listeners if _is_own(listener)]
     if own:
         event = kind(*fields)
         for listener in own:
@@ -534,8 +532,7 @@ def hand_over() -> Callable[[], bool]:
     added from now on hear all that happens here; what is given says whether there are any.
     """
     before = [(kind, _here(listener)) for kind, listener in _listeners if not _is_own(listener)]
-    _listeners[:] = before
-    _heard.clear()
+    _set(before)
     return lambda: len(_listeners) > len(before)
 
 

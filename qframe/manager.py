@@ -373,6 +373,13 @@ def default() -> QueueManager:
     return _default
 
 
+def connection(name: str | None) -> Connection:
+    """Give a connection of the process's manager, the default one without a name."""
+    queues = _default or default()
+    found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (a call less)
+    return found or queues.connection(name)
+
+
 def current() -> QueueManager | None:
     """Give the process's manager if there is one yet."""
     return _default

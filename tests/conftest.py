@@ -128,10 +128,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(variable)
     monkeypatch.setattr(project, "_root", None)
     monkeypatch.setattr(manager, "_default", None)
-    monkeypatch.setattr(events, "_listeners", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    events._heard.clear()
     made: list[QueueManager] = []
     make = QueueManager.__init__
 
@@ -141,7 +139,10 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     monkeypatch.setattr(QueueManager, "__init__", making)
     jobs, modules = dict(index), set(sys.modules)
-    yield folder
+    with events.kept():
+        for _, listener in [*events._listeners]:
+            events.forget(listener)
+        yield folder
     for each in made:
         each.close()
     index.clear()
@@ -149,7 +150,6 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in set(sys.modules) - modules if _is_under(tmp_path, name)]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    events._heard.clear()
 
 
 def _is_under(folder: Path, name: str) -> bool:

@@ -319,7 +319,7 @@ def test_a_wrong_listener_is_refused_each_time_and_none_is_added(text: str, said
         for name in ("null", "sync"):
             with pytest.raises(ConfigurationError):
                 queues.connection(name)
-    assert events.listeners_of(events.JobPopping) == ()
+    assert events.JobPopping.listeners == ()
 
 
 def test_find_gives_none_where_there_is_nothing(tmp_path: Path) -> None:

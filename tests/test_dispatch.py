@@ -363,8 +363,8 @@ def test_dropped_in_a_cycle_it_is_pushed_when_that_is_collected(queue: Connectio
 def test_dropped_inside_a_driver_call_it_is_sent_over_another_connection(queue: Connection) -> None:
     senders: list[str] = []
     events.listen(events.JobQueued)(lambda _e: senders.append(threading.current_thread().name))
-    with guard.guarded():
-        with guard.guarded():
+    with guard.guarded:
+        with guard.guarded:
             dispatch(Job(number=1))
         pending = dispatch(Job(number=2))
         del pending
@@ -387,7 +387,7 @@ def test_dropped_on_another_thread_it_does_not_wait_for_this_one(queue: Connecti
     def drop() -> None:
         dispatch(Job(number=1))
 
-    with guard.guarded():
+    with guard.guarded:
         thread = threading.Thread(target=drop)
         thread.start()
         thread.join()
@@ -603,7 +603,7 @@ def test_who_drops_more_than_can_be_pushed_waits(queue: Connection) -> None:
 
     def slow(*args: Any) -> str:
         time.sleep(0.002)
-        waiting.append(pusher._own.tasks.qsize())
+        waiting.append(pusher.own.tasks.qsize())
         return push(*args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -658,7 +658,7 @@ def test_without_a_thread_to_be_had_it_is_pushed_by_who_waits(
     def refuse(*_: Any) -> int:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(pusher, "_own", pusher._Pusher())
+    monkeypatch.setattr(pusher, "own", pusher._Pusher())
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     dispatch(Job(number=1))
     dispatch(Job(number=2))

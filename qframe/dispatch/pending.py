@@ -15,7 +15,7 @@ from typing import Any, Self
 from qframe import manager
 from qframe.connection import Connection, substitute
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import lost, pusher
+from qframe.dispatch import after_commit, lost, pusher
 from qframe.dispatch.after_commit import OpenTransaction, open_for, when_committed
 from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.handed import Handed, tell_unheard
@@ -35,7 +35,7 @@ from qframe.jobs import execution
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import check_option, seconds
-from qframe.jobs.registry import refuse_while_importing
+from qframe.jobs.registry import importing, refuse_while_importing
 from qframe.jobs.tracing import sending
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for, seconds_until
@@ -83,12 +83,16 @@ class PendingDispatch:
     __slots__ = ("_draft",)
 
     def __init__(self, job: Dispatchable) -> None:
-        check_job(job)
-        refuse_while_importing()
-        pusher.make_room()
+        if not isinstance(job, _JOBS):
+            raise no_job(job)
+        if importing.here:
+            refuse_while_importing()
+        if pusher.own.tasks_open:
+            pusher.make_room()
         self._draft = draft = _Draft(job)
         _unsent[draft] = True
-        draft.heed_open()
+        if after_commit.find_open is not None:
+            draft.heed_open()
 
     def __del__(self) -> None:
         """Have it pushed, if nobody has."""
@@ -209,7 +213,8 @@ class PendingDispatch:
         """
         draft = self._draft
         _unsent.pop(draft, None)
-        pusher.wait()
+        if pusher.own.tasks_open or pusher.own.elsewhere:
+            pusher.wait()
         return draft.send()
 
     @property
@@ -245,7 +250,7 @@ class _Draft:
 
     def __init__(self, job: Dispatchable) -> None:
         self.job = job
-        self.pid = process.pid()
+        self.pid = process.own.pid
         self.context = contextvars.copy_context()
         """What listeners see when it is pushed from another thread, or at a commit."""
         self.queue: str | None = None
@@ -267,7 +272,7 @@ class _Draft:
         """In which it is pushed when it is awaited."""
         self.handed: weakref.ref[Handed[str]] | None = None
         """The push that was awaited; weak, so that an error nobody hears is told at once."""
-        self.connection = manager.default().connection(job.connection)
+        self.connection = manager.connection(job.connection)
         self.envelope = self.connection.envelope(job)
 
     def use(self, connection: Connection) -> None:
@@ -320,7 +325,7 @@ class _Draft:
         return True
 
     def send(self) -> str:
-        if not self.id:
+        if not self.id and after_commit.find_open is not None:
             self.heed_open()
         if self.opened is not None and self.send_in_open():
             return self.id
@@ -333,7 +338,7 @@ class _Draft:
                     "a dispatch within an asynchronous transaction is pushed by awaiting it: "
                     "await dispatch(...).within(...)"
                 )
-            handed = self._under_way()
+            handed = None if self.handed is None else self._under_way()
             return self._push(self.connection) if handed is None else handed.result()
         return self.id
 
@@ -344,7 +349,7 @@ class _Draft:
     def sending(self) -> Coroutine[Any, Any, str]:
         """Push without blocking the loop, with what others await just now."""
         is_faked = substitute(self.connection, self.job) is not None
-        if is_faked or self.waits or self.id or self.pid != process.pid():
+        if is_faked or self.waits or self.id or self.pid != process.own.pid:
             return done(self.send()).outcome()
         handed = self._under_way()
         if handed is None:
@@ -383,9 +388,9 @@ class _Draft:
         return self._push(joined(self.connection, transaction, self.job))
 
     def _push(self, connection: Connection) -> str:
-        if self.pid != process.pid():
+        if self.pid != process.own.pid:
             raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
-        delay = seconds_until(self.delay)
+        delay = seconds_until(self.delay) if self.delay else 0.0
         self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
         return self.id
 
@@ -417,12 +422,20 @@ class _Disarming:
             _unsent.pop(self._draft, None)
 
 
+_JOBS = (JobDefinition, Foreign)
+
+
 def check_job(job: object) -> None:
     """Raise `InvalidJob` for what is no job."""
-    if not isinstance(job, (JobDefinition, Foreign)):
-        shown = job.__name__ if isinstance(job, type) else type(job).__name__
-        hint = f"{shown}(...)" if isinstance(job, type) else "a Queueable"
-        raise InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
+    if not isinstance(job, _JOBS):
+        raise no_job(job)
+
+
+def no_job(given: object) -> InvalidJob:
+    """Give the error for what is no job."""
+    shown = given.__name__ if isinstance(given, type) else type(given).__name__
+    hint = f"{shown}(...)" if isinstance(given, type) else "a Queueable"
+    return InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
 
 
 # -- dropped dispatches ---------------------------------------------------------------------------
@@ -453,7 +466,7 @@ def flush() -> None:
 def send_dropped() -> None:
     """Push now whatever is unsent: the process ends."""
     ended = True
-    while own := [draft for draft in unsent() if draft.pid == process.pid()]:
+    while own := [draft for draft in unsent() if draft.pid == process.own.pid]:
         for draft in own:
             _drop(draft)
         ended = pusher.wait()
@@ -472,7 +485,7 @@ def _send_heeded(draft: _Draft, opened: OpenTransaction) -> None:
     It is in place when the commit returns, unless the backend does not answer: then it is tried
     again as a dropped dispatch is.
     """
-    if draft.opened is not opened or draft.pid != process.pid():
+    if draft.opened is not opened or draft.pid != process.own.pid:
         return
     draft.opened, draft.waits, draft.heeds = None, False, False
     _unsent.pop(draft, None)
@@ -503,9 +516,9 @@ def _drop(draft: _Draft) -> None:
     """
     if draft.opened is not None:
         _drop_in_open(draft)
-    elif draft.pid == process.pid() and not _done_here(draft):
+    elif draft.pid == process.own.pid and not _done_here(draft):
         pusher.put(partial(draft.context.run, send_unsent, draft))
-    elif _unsent.pop(draft, False) and draft.pid == process.pid():
+    elif _unsent.pop(draft, False) and draft.pid == process.own.pid:
         error = _push(draft)
         if isinstance(error, Interruption):  # it is for the job that dispatched this one
             guard.defer(error)
@@ -515,7 +528,7 @@ def _drop_in_open(draft: _Draft) -> None:
     """Push in the transaction that it belongs to; where that cannot be here, its commit does."""
     _unsent.pop(draft, None)
     try:
-        if draft.pid == process.pid():
+        if draft.pid == process.own.pid:
             draft.send_in_open()
     except Exception as error:  # noqa: BLE001 (nothing can be raised from here)
         _report(draft, error)

@@ -51,7 +51,7 @@ class _Pusher:
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.beats = 0
-        self._open: dict[int, Callable[[], object]] = {}
+        self.tasks_open: dict[int, Callable[[], object]] = {}
         """Those that are not done; a dictionary, whose changes no finalizer can break into."""
         self._follow: deque[Callable[[], object]] = deque()
         """Those made by the one that is being done: they are done before any other."""
@@ -65,7 +65,7 @@ class _Pusher:
         self._thread = 0
 
     def put(self, task: Callable[[], object]) -> None:
-        self._open[id(task)] = task
+        self.tasks_open[id(task)] = task
         if sys.is_finalizing():  # a module's object dies: no thread runs any more, and none starts
             self._do(task)
             return
@@ -83,7 +83,7 @@ class _Pusher:
         self.elsewhere[id(task)] = task
 
     def is_open(self) -> bool:
-        return bool(self._open)
+        return bool(self.tasks_open)
 
     def may_wait(self) -> bool:
         return self._thread != threading.get_ident() and not on_a_running_loop()
@@ -110,7 +110,7 @@ class _Pusher:
         return True
 
     def wait_for_tasks(self) -> bool:
-        if not self._open:
+        if not self.tasks_open:
             return True
         if not self.may_wait():
             return False
@@ -161,10 +161,10 @@ class _Pusher:
             log.exception("a dropped dispatch could not be pushed, nor could that be reported")
         finally:
             self.beats += 1
-            self._open.pop(id(task), None)
+            self.tasks_open.pop(id(task), None)
 
 
-_own = _Pusher()
+own = _Pusher()
 """That of this process."""
 
 
@@ -173,7 +173,7 @@ def put(task: Callable[[], object]) -> None:
 
     The next driver call on this thread waits until it is done.
     """
-    _own.put(task)
+    own.put(task)
     guard.before_next_call(_wait_before_a_call)
 
 
@@ -183,35 +183,35 @@ def wait(*, everything: bool = False) -> bool:
     Also what somebody waits for, where it is to be `everything`. False where that takes too long,
     on the thread of a running loop, and on the pusher's own.
     """
-    return _own.wait(everything=everything)
+    return own.wait(everything=everything)
 
 
 def wait_for_tasks() -> bool:
     """Wait until what was put is done, and for nothing else."""
-    return _own.wait_for_tasks()
+    return own.wait_for_tasks()
 
 
 def note(task: Elsewhere) -> None:
     """Have whoever waits for the pusher wait for this, too, until it is `over`."""
-    _own.note(task)
+    own.note(task)
     guard.before_next_call(_wait_before_a_call)
 
 
 def over(task: Elsewhere) -> None:
     """Hear that something is done that another thread does."""
-    _own.elsewhere.pop(id(task), None)
+    own.elsewhere.pop(id(task), None)
 
 
 def left() -> list[Elsewhere]:
     """Give what other threads do that is not done."""
-    return list(_own.elsewhere.values())
+    return list(own.elsewhere.values())
 
 
 @contextlib.contextmanager
 def helping() -> Iterator[None]:
     """Do on this thread what others have noted: it cannot wait for that."""
     thread = threading.get_ident()
-    helpers = _own.helpers
+    helpers = own.helpers
     helpers.add(thread)
     try:
         yield
@@ -221,12 +221,12 @@ def helping() -> Iterator[None]:
 
 async def wait_on_loop() -> None:
     """Do as `wait`, on the thread of a running loop, without blocking it."""
-    if _own.is_open():
+    if own.is_open():
         loop = asyncio.get_running_loop()
         done = loop.create_future()
-        _own.put(lambda: loop.call_soon_threadsafe(_end, done))
+        own.put(lambda: loop.call_soon_threadsafe(_end, done))
         await done
-    for each in left() if _own.elsewhere else ():
+    for each in left() if own.elsewhere else ():
         if not each.is_awaited:
             await each.ended()
 
@@ -238,25 +238,25 @@ def _end(done: asyncio.Future[None]) -> None:
 
 def make_room() -> None:
     """Wait where many tasks do: who makes them may be quicker than the backend."""
-    if _own.tasks.qsize() >= _MOST:
-        _own.wait()
+    if own.tasks.qsize() >= _MOST:
+        own.wait()
 
 
 def beat() -> None:
     """Say that the task that is being done makes progress."""
-    _own.beats += 1
+    own.beats += 1
 
 
 def _wait_before_a_call() -> bool:
-    if (_own.is_open() or _own.elsewhere) and not _own.may_wait():
+    if (own.is_open() or own.elsewhere) and not own.may_wait():
         return False
-    _own.wait()
+    own.wait()
     return True
 
 
 def _anew() -> None:
-    global _own  # noqa: PLW0603 (a forked child has none of its parent's threads)
-    _own = _Pusher()
+    global own  # noqa: PLW0603 (a forked child has none of its parent's threads)
+    own = _Pusher()
 
 
 forks.in_child(_anew)

@@ -145,7 +145,7 @@ class QframeBackend(BaseTaskBackend):
             "at": at,
             "ttl": self.options.get("result_ttl", _DAY),
         }
-        object.__setattr__(job, "_besides", {task_results.KEY: besides})
+        object.__setattr__(job, "besides", {task_results.KEY: besides})
         task_jobs.set_(result, id=dispatch(job).send())
         task_enqueued.send(sender=type(self), task_result=result)
         return result

@@ -2,7 +2,7 @@
 
 A signal handler that raises, to end the running job, can break into a call on a connection at any
 byte code, and would leave it in the middle of an exchange. Each driver call runs inside
-`guarded()`; what came meanwhile is raised when the outermost call on the thread has returned.
+`guarded`; what came meanwhile is raised when the outermost call on the thread has returned.
 """
 
 from __future__ import annotations
@@ -45,12 +45,8 @@ class _Guarded:
             raise late
 
 
-_GUARDED = _Guarded()
-
-
-def guarded() -> _Guarded:
-    """Give the context in which a driver talks to its backend; may be nested."""
-    return _GUARDED
+guarded = _Guarded()
+"""The context in which a driver talks to its backend; may be nested."""
 
 
 def busy() -> bool:

@@ -82,7 +82,8 @@ class Heartbeat:
         self._beats: dict[Beat, None] = {}
         self._next = 0.0
         self._last: Callable[[], None] | None = None
-        self._over = False
+        self.is_over = False
+        """Whether it does nothing any more."""
         self._mutex = forks.lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,11 +102,6 @@ class Heartbeat:
             self._beats[beat] = None
         return beat
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it does nothing any more."""
-        return self._over
-
     def drop(self, beat: Beat) -> None:
         """Do it no more; it may be under way still."""
         with self._mutex:
@@ -122,7 +118,7 @@ class Heartbeat:
     def end(self, last: Callable[[], None], within: float) -> None:
         """Do something for the last time, and then nothing; waits for that some seconds at most."""
         self._last = last
-        self._over = True
+        self.is_over = True
         if self._thread is None:
             self._finish()
         else:
@@ -133,7 +129,7 @@ class Heartbeat:
         sockets.limit_waits(self.longest)
         # What renews leases waits for no job's thread; what only counts pushes may.
         sockets.keep_connections(keeps=not self.ends_without_beats)
-        while not self._over:
+        while not self.is_over:
             self.beat()
             if self._is_needless():
                 return
@@ -143,7 +139,7 @@ class Heartbeat:
     def _is_needless(self) -> bool:
         """Whether this thread is to end; the next that is added starts another one."""
         with self._mutex:
-            if self._over or self._beats or not self.ends_without_beats:
+            if self.is_over or self._beats or not self.ends_without_beats:
                 return False
             self._thread = None
             return True
@@ -153,7 +149,7 @@ class Heartbeat:
             self._next = min((beat.due for beat in self._beats), default=float("inf"))
             self._wake.clear()
             seconds = self._next - time.monotonic()
-        if not self._over:
+        if not self.is_over:
             self._wake.wait(None if seconds == float("inf") else max(0.0, seconds))
 
     def _finish(self) -> None:

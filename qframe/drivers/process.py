@@ -13,18 +13,32 @@ from qframe import forks
 
 NAME = socket.gethostname()
 
-_token = os.urandom(6).hex()
-_pid = os.getpid()
+
+class _Process:
+    """What names this process; a forked child has its own."""
+
+    __slots__ = ("pid", "token")
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.token = os.urandom(6).hex()
+        self.pid = os.getpid()
+
+
+own = _Process()
+"""`own.pid` asks nobody, and is no call: both cost a job more than it seems."""
 
 
 def token() -> str:
     """Give this process's token; a forked child has its own."""
-    return _token
+    return own.token
 
 
 def pid() -> int:
-    """Give this process's id, without asking the system, which costs more than it seems."""
-    return _pid
+    """Give this process's id."""
+    return own.pid
 
 
 @cache
@@ -62,10 +76,4 @@ def before_a_child_ends(act: Callable[[], object]) -> None:
         util.Finalize(None, act, exitpriority=0)
 
 
-def _renew() -> None:
-    global _token, _pid  # noqa: PLW0603 (the process changed)
-    _token = os.urandom(6).hex()
-    _pid = os.getpid()
-
-
-forks.in_child(_renew)
+forks.in_child(own.renew)

@@ -220,7 +220,7 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
         head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
-    if events.listeners_of(events.JobQueued):
+    if events.JobQueued.listeners:
         plan.then(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
     return pushing, plan
 

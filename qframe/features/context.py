@@ -31,7 +31,7 @@ from qframe.features.base import Plan, Pushing
 from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
-from qframe.payload.signature import Kept, Signer, seal, unseal, without_signature
+from qframe.payload.signature import OVERHEAD, Kept, Signer, seal, unseal, without_signature
 from qframe.payload.text import one_line
 
 
@@ -100,6 +100,8 @@ class Context:
     """The `Connection` that has it, for what a running job dispatches by it."""
     pushes: Pushes | None = None
     """Counts what is pushed, where that is measured."""
+    overhead: int = field(init=False)
+    """How many bytes a signature takes."""
     joint: bool = field(init=False)
     """Whether a step is one thing here."""
     in_parts: bool = field(init=False)
@@ -113,6 +115,7 @@ class Context:
 
     def __post_init__(self) -> None:
         able = self.backend.capabilities
+        self.overhead = 0 if self.signer is None else OVERHEAD
         self.joint = Capability.JOINT in able
         self.in_parts = not self.joint and Capability.FACTS in able and not self.at_once
         self._keys = frozenset(each.key for each in self.features)
@@ -206,8 +209,10 @@ class Context:
 
     def push(self, job: Pushing) -> str:
         """Push a job; gives the uuid of the one that is there instead, "" where it was pushed."""
-        if not self.features_of(job.message):
-            check(*self.backend.apply(Step(None, push_of(job))))
+        if self._keys.isdisjoint(job.message):
+            (result,) = self.backend.apply(Step(None, push_of(job)))
+            if result.outcome is not Outcome.APPLIED:
+                check(result)
             if self.pushes is not None:
                 self.pushes.count(job.queue, job.message)
             return ""
@@ -266,7 +271,7 @@ class Context:
         """
         if holder:
             events.fire(events.JobDuplicate, self.connection, job.queue, source, holder)
-        elif events.listeners_of(events.JobQueued):
+        elif events.JobQueued.listeners:
             events.fire(
                 events.JobQueued, self.connection, job.queue, job.uuid, source, job.message,
                 job.delay,
@@ -284,7 +289,7 @@ def _checked(job: Prepared) -> Prepared:
 def push_of(job: Pushing) -> Push:
     """Give what pushes a job, with the priority that its payload asks for."""
     priority = job.message.get("priority")
-    if type(priority) is not int or not 0 <= priority < 2**32:
+    if priority is not None and (type(priority) is not int or not 0 <= priority < 2**32):
         priority = None
     return Push(job.queue, job.raw, job.delay, priority)
 

@@ -248,7 +248,7 @@ class ReservedJob(Job):
         if view is backend:
             self.delete()
             return
-        with guarded():
+        with guarded:
             # A renewal under way may wait for what this very transaction has locked.
             alone = self._moving.acquire(timeout=_RENEWAL)
             try:
@@ -374,7 +374,7 @@ class ReservedJob(Job):
 
         A step that is refused, for something has changed meanwhile, is made anew.
         """
-        with guarded(), self._moving:
+        with guarded, self._moving:
             self._check_open()
             for _ in range(_TRIES):
                 plan = self.plan(end)
@@ -504,7 +504,7 @@ class ReservedJob(Job):
         if not self.is_completing:
             self.say(step)
             return
-        with guarded(), self._moving:  # a transaction that is open keeps the message from others
+        with guarded, self._moving:  # a transaction that is open keeps the message from others
             if self.context.backend.standing(self.reservation) is Standing.OURS:
                 self.context.backend.apply(step)
 
@@ -515,7 +515,7 @@ class ReservedJob(Job):
 
         Raises `LeaseLost` where the last one finds it so.
         """
-        with guarded(), self._moving:
+        with guarded, self._moving:
             if not self._unsaid:
                 self._check_open()
             results = self.context.backend.apply(*steps)
@@ -546,7 +546,7 @@ class ReservedJob(Job):
 
     def look(self) -> None:
         """Do what its features ask for while it runs on; from another thread."""
-        with guarded(), self._moving:
+        with guarded, self._moving:
             if not self._state:
                 steps = [Step(None, *made) for each in self.features if (made := each.look(self))]
                 if steps:

@@ -9,7 +9,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
@@ -40,6 +40,7 @@ from qframe.jobs import project, unset
 from qframe.jobs.hooks import check_hooks
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import (
+    SCALARS,
     first_fault,
     is_strict,
     plain,
@@ -69,17 +70,14 @@ class JobDefinition(Options):
 
     _base: ClassVar[type[JobDefinition]]
     """The class whose members no field may be named as."""
-    _wire_name: ClassVar[str] = ""
-    """Its name on the wire, where that is known with the class."""
     _incomplete: ClassVar[bool] = False
     _holds_models: ClassVar[bool] = False
     _is_strict: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
+    _fields: ClassVar[AbstractSet[str]]
     _reserved: Job | None = None
     _growths: int = 0
     """How often this attempt has added to its batch."""
-    _besides: Mapping[str, Any] | None = None
-    """What its payload says besides, where something else than its class wants it to."""
     _own_backoff: Backoff | None = None
     """What a middleware wants instead of the class's, for this attempt."""
 
@@ -101,14 +99,16 @@ class JobDefinition(Options):
             cls._adapter = TypeAdapter(cls)
         except (PydanticUserError, SyntaxError) as error:
             raise _of_unknown_type(cls, error) from error
-        _find_secrets(cls)
+        fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made above
+        cls._fields = fields.keys()
+        _look_into(cls)
         cls.unique_rule = rule_of(cls)
-        cls._wire_name = cls.job_name or ""
+        cls.fixed_name = cls.job_name or ""
         if cls.is_runnable():
             _refuse_taken_name(cls)
             index[cls.own_name()] = cls
             if cls.__module__ != "__main__":
-                cls._wire_name = cls.own_name()
+                cls.fixed_name = cls.own_name()
 
     if TYPE_CHECKING:
         # Each subclass has its own; here so that every job is known to have one.
@@ -191,8 +191,8 @@ class JobDefinition(Options):
     @classmethod
     def wire_name(cls) -> str:
         """Give the name another process can find the class by; raises `InvalidJob` if none can."""
-        if cls._wire_name:
-            return cls._wire_name
+        if cls.fixed_name:
+            return cls.fixed_name
         if not cls.is_runnable():
             raise InvalidJob(f"{cls.__name__} has no handle method")
         module, trouble = project.main_module()
@@ -205,11 +205,16 @@ class JobDefinition(Options):
         """Refuse a class a worker could not find: one defined inside a function or class."""
         if cls._incomplete:
             cls._complete()
-        if not cls.job_name and "." in cls.__qualname__:
+        if cls._is_inside():
             raise InvalidJob(
                 f"{cls.__qualname__} is not at the top level of its module, so no worker could "
                 "find it; move it there"
             )
+
+    @classmethod
+    def _is_inside(cls) -> bool:
+        """Whether a worker could not import the class: it is inside a function or another class."""
+        return not cls.job_name and "." in cls.__qualname__
 
     @classmethod
     def _complete(cls) -> None:
@@ -218,7 +223,7 @@ class JobDefinition(Options):
             cls._adapter.rebuild(raise_errors=False)
         except (PydanticUserError, SyntaxError) as error:
             raise _of_unknown_type(cls, error) from error
-        _find_secrets(cls)
+        _look_into(cls)
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
         """Give the backoff seconds as the class is deployed now; None where it says nothing."""
@@ -237,7 +242,7 @@ class JobDefinition(Options):
 
     def to_data(self) -> dict[str, Any]:  # noqa: C901 (a call more costs each dispatch)
         """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
-        names = self.field_names()
+        names = self._fields
         if not names:
             return {}
         name = type(self).__name__
@@ -253,7 +258,11 @@ class JobDefinition(Options):
         if len(data) > len(names):  # a field that is computed is computed there
             data = {key: value for key, value in data.items() if key in names}
         try:
-            back = self._validated(data)
+            back = (
+                self._validated(data)
+                if self._is_strict
+                else self._adapter.validator.validate_python(data, by_name=True)
+            )
         except ValidationError as error:
             back, data = self._by_names(error)
         except Exception as error:  # noqa: BLE001 (a validator of the job's may raise anything)
@@ -261,7 +270,11 @@ class JobDefinition(Options):
         for key in names:
             sent = getattr(self, key)
             try:
-                arrives = same(sent, getattr(back, key))
+                arrived = getattr(back, key)
+                if type(sent) in SCALARS and type(sent) is type(arrived):
+                    arrives = sent == arrived
+                else:
+                    arrives = same(sent, arrived)
             except Exception:  # noqa: BLE001 (`__eq__` of whatever it is)
                 arrives = False
             if not arrives:
@@ -326,8 +339,7 @@ class JobDefinition(Options):
     @classmethod
     def field_names(cls) -> AbstractSet[str]:
         """Name the fields."""
-        fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made in __init_subclass__
-        return fields.keys()
+        return cls._fields
 
     @classmethod
     def from_data(cls, data: object) -> Self:
@@ -473,10 +485,14 @@ _BY_NAME = ConfigDict(serialize_by_alias=False, validate_by_name=True)
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
 
 
-def _find_secrets(cls: type[JobDefinition]) -> None:
-    """Note which fields hold secrets; if any do, pydantic's errors never show what was given."""
+def _look_into(cls: type[JobDefinition]) -> None:
+    """Note what the types of the fields ask of each dispatch.
+
+    If any field holds a secret, pydantic's errors never show what was given.
+    """
     schema = cls._adapter.core_schema
     cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
+    cls.is_reachable = not (cls._incomplete or cls._is_inside())
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
     cls._holds_models = not cls._incomplete and unset.holds_models(schema)
     cls._is_strict = not cls._incomplete and is_strict(schema)

@@ -53,6 +53,9 @@ class Foreign(Options):
         vars(self).update(options)
         for option in ("timeout", "backoff"):
             vars(self)[option] = self._whole(option, getattr(self, option))
+        vars(self)["fixed_name"] = name
+        if not self.display_name:  # the part before `@`, as Laravel has it
+            vars(self)["display_name"] = name.partition("@")[0]
         self.data = self._checked(data, "data")
 
     def __repr__(self) -> str:
@@ -68,8 +71,8 @@ class Foreign(Options):
         return self.name
 
     def shown_name(self, name: str) -> str:
-        """Give the display name: the part before `@`, as Laravel does."""
-        return str(self.display_name or name.partition("@")[0])
+        """Give the display name."""
+        return str(self.display_name or name)
 
     def retry_deadline(self) -> int | None:
         """Give `retry_until` as an epoch time in whole seconds, rounded up."""

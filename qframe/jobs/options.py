@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
@@ -53,6 +53,12 @@ class Options:
     tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
     middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
 
+    fixed_name: ClassVar[str] = ""
+    """Its name on the wire, where that is known beforehand."""
+    is_reachable: ClassVar[bool] = True
+    """Whether it is known that a worker can find it."""
+    besides: Mapping[str, Any] | None = None
+    """What its payload says besides, where something else than its class wants it to."""
     unique_rule: ClassVar[Rule | None] = None
     """What the options say of a lock."""
     secret_fields: ClassVar[tuple[str, ...]] = ()

@@ -26,13 +26,12 @@ adapters: list[Callable[[object], type[JobDefinition] | None]] = []
 """Give the job class of what is none, such as another library's task, where they know it."""
 
 
-class _Thread(threading.local):
-    """Whether a thread imports a job module just now: others may dispatch meanwhile."""
-
-    imports = False
+class _Importing(threading.local):
+    here = False
 
 
-_thread = _Thread()
+importing = _Importing()
+"""Whether a worker imports a job module on this thread: others may dispatch meanwhile."""
 
 
 class Registry:
@@ -189,7 +188,7 @@ def refuse_while_importing() -> None:
 
     It would be made again by every worker that imports the module.
     """
-    if _thread.imports:
+    if importing.here:
         raise InvalidJob(
             "a job was dispatched while a worker imports the module: "
             'put that line under `if __name__ == "__main__":` or into a function'
@@ -197,8 +196,8 @@ def refuse_while_importing() -> None:
 
 
 def _imported(name: str) -> ModuleType:
-    before, _thread.imports = _thread.imports, True
+    before, importing.here = importing.here, True
     try:
         return importlib.import_module(name)
     finally:
-        _thread.imports = before
+        importing.here = before

@@ -32,14 +32,14 @@ def plain(value: object) -> bool:
     )
 
 
-_SCALARS = {int, str, bool}
+SCALARS = {int, str, bool}
 
 
 def same(sent: object, back: object) -> bool:
     """Whether what came back is what was sent, types included."""
     if type(sent) is not type(back):
         return type(sent) is int and isinstance(back, float) and sent == back
-    if type(sent) in _SCALARS:
+    if type(sent) in SCALARS:
         return sent == back
     if isinstance(sent, dict) and isinstance(back, dict):
         return _same_dicts(sent, back)
@@ -57,7 +57,7 @@ def same(sent: object, back: object) -> bool:
 
 def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
     if sent.keys() == back.keys():
-        if not {*map(type, sent)} <= _SCALARS and _folds([*sent]) != _folds([*back]):
+        if not {*map(type, sent)} <= SCALARS and _folds([*sent]) != _folds([*back]):
             return False
         return all(same(value, back[key]) for key, value in sent.items())
     return same([*sent.items()], [*back.items()])  # a key may be a time

@@ -42,10 +42,10 @@ class Pushes:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._begin_anew()
+        forks.in_child_of(self, Pushes._begin_anew)  # what was counted is the parent's
         _all.add(self)
 
     def _begin_anew(self) -> None:
-        self._pid = process.pid()
         self._recorder = Recorder()
         self._pushed: deque[tuple[str, object, int]] = deque()
         """What is not in there yet: to count each at its push was a twentieth of a dispatch."""
@@ -53,18 +53,17 @@ class Pushes:
         self._beat: Beat | None = None
         self._mutex = forks.lock()
         self._writing = forks.lock()
-        process.before_a_child_ends(write_all)
+        self._is_at_the_end = False
+        """Whether it is written when a process of `multiprocessing` ends."""
 
     def count(self, queue: str, message: Mapping[str, Any], times: int = 1) -> None:
         """Count that jobs with such a payload were pushed to a queue."""
-        if self._pid != process.pid():  # a forked child: what was counted is its parent's
-            self._begin_anew()
         self._pushed.append((queue, message.get("job"), times))
         if self._heart is None or self._heart.is_over:
-            with guarded(), self._mutex:  # no signal is to break into the start of a thread
+            with guarded, self._mutex:  # no signal is to break into the start of a thread
                 self._begin()
         if len(self._pushed) >= _MOST:
-            with guarded():
+            with guarded:
                 self._take_in()
 
     def _take_in(self) -> None:
@@ -86,16 +85,19 @@ class Pushes:
         heart = heartbeat.current()
         if self._heart is not None and not self._heart.is_over:
             return
+        if not self._is_at_the_end:
+            self._is_at_the_end = True
+            process.before_a_child_ends(write_all)
         with suppress(RuntimeError):  # no thread can be had: the next push tries again
             self._beat = heart.add(EVERY, self._look)
             self._heart = heart
 
     def write(self) -> bool:
         """Write what is not written yet; says whether there was any. Raises nothing."""
-        if self._pid != process.pid() or self._is_written:
+        if self._is_written:
             return False
         try:
-            with self._writing, guarded():
+            with self._writing, guarded:
                 self._take_in()
                 self._metrics.write(self._recorder, KEPT)
         except Exception as error:  # noqa: BLE001 (information must never disturb the work)

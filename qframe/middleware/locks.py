@@ -41,7 +41,7 @@ class Lock:
 
     def take(self, instead_of: str | None = None) -> bool:
         """Take the lock if nobody has it, or an owner known to be dead; says whether it did."""
-        with guarded():
+        with guarded:
             self._mine = True  # perhaps: should the answer be lost, `release` is to free it
             began = time.monotonic()
             self.holder = self._store.claim(self.name, self.owner, self._lease, instead_of)
@@ -60,7 +60,7 @@ class Lock:
         """
         if not self._mine or self._pid != process.pid():
             return
-        with guarded():
+        with guarded:
             self._renew_no_more()
             with self._moving:  # a renewal under way would put it back
                 self._mine = False

@@ -166,7 +166,7 @@ class ScheduleBook:
             found[each.title] = each  # the same place once more: its module was loaded again
         if any(each.terms.hooks for each in found.values()):
             for kind in (events.JobProcessing, events.JobProcessed, events.JobFailed):
-                if self._hear not in events.listeners_of(kind):
+                if self._hear not in kind.listeners:
                     events.listen(kind)(self._hear)
         return sorted(found.values(), key=lambda each: each.title)
 

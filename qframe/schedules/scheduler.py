@@ -277,7 +277,7 @@ class Scheduler:
         self._pass(schedule, at, tracebacks.brief(error, 160))
 
     def _tell(self, kind: type[events.Event], schedule: Schedule, at: float, *more: object) -> None:
-        if events.listeners_of(kind):
+        if kind.listeners:
             moment = in_zone(at, schedule)
             events.fire(kind, self.connection.name, schedule.title, moment, *more)
 

@@ -35,7 +35,7 @@ def test_outside_of_a_driver_call_it_raises_at_once() -> None:
 
 def test_inside_it_waits_for_the_call_to_return() -> None:
     reached = []
-    with pytest.raises(Cut), guard.guarded():
+    with pytest.raises(Cut), guard.guarded:
         guard.interrupt(Cut())
         assert isinstance(guard.pending(), Cut)
         reached.append("end of the call")
@@ -45,8 +45,8 @@ def test_inside_it_waits_for_the_call_to_return() -> None:
 
 def test_nested_it_waits_for_the_outermost_call() -> None:
     reached = []
-    with pytest.raises(Cut), guard.guarded():
-        with guard.guarded():
+    with pytest.raises(Cut), guard.guarded:
+        with guard.guarded:
             guard.interrupt(Cut())
         reached.append("between")
         assert guard.busy()
@@ -54,23 +54,23 @@ def test_nested_it_waits_for_the_outermost_call() -> None:
 
 
 def test_the_error_of_the_call_is_kept_as_its_context() -> None:
-    with pytest.raises(Cut) as caught, guard.guarded():
+    with pytest.raises(Cut) as caught, guard.guarded:
         guard.interrupt(Cut())
         raise ValueError("of the driver")
     assert isinstance(caught.value.__context__, ValueError)
 
 
 def test_an_interruption_that_comes_too_late_is_dropped() -> None:
-    with guard.guarded():
+    with guard.guarded:
         guard.interrupt(Cut())
         guard.forget_interruption()
-    with guard.guarded():
+    with guard.guarded:
         pass
 
 
 def test_each_thread_is_busy_for_itself() -> None:
     seen = []
-    with guard.guarded():
+    with guard.guarded:
         thread = threading.Thread(target=lambda: seen.append(guard.busy()))
         thread.start()
         thread.join()
@@ -84,14 +84,14 @@ def test_what_comes_before_the_next_call_happens_once_and_outside_of_it() -> Non
         happened.append(guard.busy())
         return True
 
-    with guard.guarded():
+    with guard.guarded:
         guard.before_next_call(act)
-        with guard.guarded():
+        with guard.guarded:
             pass
         assert happened == []
     assert happened == []
     for _ in range(2):
-        with guard.guarded():
+        with guard.guarded:
             assert happened == [False]
 
 
@@ -104,7 +104,7 @@ def test_what_could_not_be_done_yet_comes_before_the_call_after() -> None:
 
     guard.before_next_call(act)
     for _ in range(5):
-        with guard.guarded():
+        with guard.guarded:
             pass
     assert happened == [1, 1, 1]
 
@@ -119,10 +119,10 @@ def test_what_was_interrupted_comes_again_before_the_next_call() -> None:
         return True
 
     guard.before_next_call(act)
-    with pytest.raises(Cut), guard.guarded():
+    with pytest.raises(Cut), guard.guarded:
         happened.append(100)
     assert not guard.busy()
-    with guard.guarded():
+    with guard.guarded:
         assert happened == [1, 1]
 
 
@@ -137,14 +137,14 @@ def test_it_is_for_the_thread_that_asked() -> None:
         guard.before_next_call(act)
         ready.set()
         go_on.wait(60)
-        with guard.guarded():
+        with guard.guarded:
             pass
 
     ready, go_on = threading.Event(), threading.Event()
     thread = threading.Thread(target=ask, name="other")
     thread.start()
     ready.wait(60)
-    with guard.guarded():
+    with guard.guarded:
         assert happened == []
     go_on.set()
     thread.join()
@@ -165,7 +165,7 @@ def test_a_real_alarm_never_lands_inside_a_guarded_block() -> None:
         cuts = 0
         while time.monotonic() < end:
             try:
-                with guard.guarded():
+                with guard.guarded:
                     inside = 1
                     sum(range(200))
                     inside = 0
@@ -229,7 +229,7 @@ def test_a_signal_inside_a_finalizer_is_held_until_it_is_over(kind: str) -> None
 @pytest.mark.parametrize("error", [None, ValueError("x")])
 def test_the_depth_is_right_after_an_error(error: BaseException | None) -> None:
     try:
-        with guard.guarded():
+        with guard.guarded:
             if error is not None:
                 raise error
     except ValueError:

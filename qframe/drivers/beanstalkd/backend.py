@@ -85,7 +85,7 @@ class BeanstalkdBackend(Backend):
             _check(step)
         results: list[Result] = []
         pushes: list[Push] = []
-        with guarded():
+        with guarded:
             for step in steps:
                 if step.reservation is None:
                     pushes += step.operations  # type: ignore[arg-type] # looked at by _check
@@ -107,7 +107,7 @@ class BeanstalkdBackend(Backend):
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
         del limit  # each reservation counts: none is made ahead
-        with guarded():
+        with guarded:
             connection = self._connections.work()
             done = _deletable(first, connection) if queues else []
             results = [] if done else self.apply(*first)
@@ -188,7 +188,7 @@ class BeanstalkdBackend(Backend):
         of what it holds, unstarted, learns what was noted meanwhile.
         """
         number = int(fence.split(maxsplit=1)[0])
-        with guarded():
+        with guarded:
             talk = self._connections.talk()
             (word, _, raw), told = talk.exchange(
                 [b"peek %d\r\n" % number, b"stats-job %d\r\n" % number]
@@ -202,25 +202,25 @@ class BeanstalkdBackend(Backend):
     # -- messages that wait -----------------------------------------------------------------------
 
     def sizes(self, queue: str) -> Sizes:
-        with guarded():
+        with guarded:
             return tubes.sizes(self._talk(), tube_of(queue))[0]
 
     def queues(self) -> list[str]:
-        with guarded():
+        with guarded:
             found = map(queue_of, tubes.filled(self._talk()))
         return sorted(filter(is_queue_name, found))
 
     def purge(self, queue: str) -> int:
-        with guarded():
+        with guarded:
             return tubes.purge(self._talk(), tube_of(queue))
 
     def kick(self, queue: str) -> int:
-        with guarded():
+        with guarded:
             return tubes.kick(self._talk(), tube_of(queue))
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         """List at most one message: the server shows the first of those in a place, if any."""
-        with guarded():
+        with guarded:
             first = None if after else tubes.first(self._talk(), tube_of(queue), place)
         if first is None or limit < 1:
             return Page([], "")
@@ -238,20 +238,20 @@ class BeanstalkdBackend(Backend):
         tube_of(name)
 
     def longest_message(self) -> int | None:
-        with guarded():
+        with guarded:
             return self._talk().server.max_job
 
     def described(self) -> str:
         return where(self.settings)
 
     def check(self) -> Health:
-        with guarded():
+        with guarded:
             talk = self._talk()
             warnings = tuple(checks.warnings(talk, self.settings))
             return Health(f"beanstalkd {talk.server.version}", warnings)
 
     def close(self) -> None:
-        with guarded():
+        with guarded:
             with suppress(BackendUnavailable):  # then what it took goes back with the connection
                 self._waits.end(self._connections.work())
             self._connections.close()

@@ -39,7 +39,7 @@ class Waits:
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
         """Wait until there may be a message, or `wake` can be read."""
-        with guarded():
+        with guarded:
             connection = self._connections.work(idle=True)
             tubes = tuple(map(tube_of, queues))
             if not connection.waits_for or connection.waits_for[1:] != tubes:

@@ -270,7 +270,7 @@ class Database:
 
     def _look(self, act: Callable[[Connection], list[Change]]) -> list[Change]:
         """Act on a connection that is closed afterwards."""
-        with guarded(), forks.undisturbed(asks=True), self._opening():
+        with guarded, forks.undisturbed(asks=True), self._opening():
             try:
                 with self._raw() as connection:
                     check_version(self.engine)
@@ -327,7 +327,7 @@ class Session:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._guard = guarded()
+        self._guard = guarded
         self._link: Link | None = None
         self._told: Told | None = None
         self.mark = Mark()
@@ -363,7 +363,7 @@ class Session:
     def __enter__(self) -> Self:
         self._guard.__enter__()
         try:
-            if self._pid != process.pid():
+            if self._pid != process.own.pid:
                 self._begin_in_process()
             if self._told is not None:
                 self._hear(self._told)

@@ -143,7 +143,7 @@ class MemoryBackend(Backend):
     # -- steps ------------------------------------------------------------------------------------
 
     def apply(self, *steps: op.Step) -> list[op.Result]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             return [self._apply(step) for step in steps]
 
     def _apply(self, step: op.Step) -> op.Result:
@@ -246,7 +246,7 @@ class MemoryBackend(Backend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[op.Step] = ()
     ) -> tuple[list[op.Reservation], list[op.Result]]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             results, room = self.apply(*first), self.timing.most_bytes
             found: list[op.Reservation] = []
             for queue in map(self._queue, queues):
@@ -268,7 +268,7 @@ class MemoryBackend(Backend):
                 return
 
     def sizes(self, queue: str) -> Sizes:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             of = Counter(message.place for message in self._queue(queue))
             reserved = of[Place.HELD] + of[Place.RUNNING]
             return Sizes(of[Place.READY], of[Place.DELAYED], reserved, of[Place.BURIED])
@@ -283,7 +283,7 @@ class MemoryBackend(Backend):
         return self._move_all(queue, {Place.BURIED}, Place.READY)
 
     def _move_all(self, queue: str, places: set[Place], to: Place | None) -> int:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             moved = [message for message in self._queue(queue) if message.place in places]
             for message in moved:
                 message.fence = b""
@@ -291,11 +291,11 @@ class MemoryBackend(Backend):
             return len(moved)
 
     def spans(self, queue: str) -> list[Span]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             return [Span("", 0, len(self._queue(queue)), in_order=True)]
 
     def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             there = self._in(queue, within)[:limit]
             return [(place, each.raw) for place, each in enumerate(there, within.first)]
 
@@ -306,7 +306,7 @@ class MemoryBackend(Backend):
     def search(
         self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
     ) -> list[Found]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             there = self._in(queue, within)
             found = [message for message in there if text in message.raw][:limit]
             return [Found(queue, each.raw, each.place, each) for each in found if each.place]
@@ -314,7 +314,7 @@ class MemoryBackend(Backend):
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         held = {Place.HELD} if place is Place.RUNNING else set()
         first = position(after)
-        with guarded(), self._lock:
+        with guarded, self._lock:
             there = [each for each in self._queue(queue) if each.place in {place, *held}]
             found = [
                 Found(queue, each.raw, each.place, each, self._due(each))
@@ -330,12 +330,12 @@ class MemoryBackend(Backend):
         return time.time() + message.order[0] - self.clock()
 
     def notes_of(self, found: Found) -> bytes:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             notes: bytes = found.handle.notes
             return notes
 
     def take(self, found: Found) -> op.Reservation | None:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             self._queue(found.queue)
             waits = found.handle.place in {Place.READY, Place.DELAYED, Place.BURIED}
             return self._hold(found.handle) if waits else None
@@ -355,13 +355,13 @@ class MemoryBackend(Backend):
         return self._live(self._latches, key)
 
     def read(self, *keys: str) -> list[str | None]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             return [self._live(self._facts, key) for key in keys]
 
     def scan(
         self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
     ) -> list[tuple[str, str]]:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             keys = in_order(
                 (key for key in self._facts if key.startswith(prefix)),
                 after,
@@ -371,7 +371,7 @@ class MemoryBackend(Backend):
             return [(key, value) for key, value in values if value is not None][:limit]
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
-        with guarded(), self._lock:
+        with guarded, self._lock:
             return latch.seen(labels) if (latch := self._latch(key)) else None
 
     def find_failed(self, uuid: str) -> FailedJob | None:

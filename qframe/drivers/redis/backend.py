@@ -105,7 +105,7 @@ class RedisBackend(RedisFacts, Backend):
     # -- steps ------------------------------------------------------------------------------------
 
     def apply(self, *steps: Step) -> list[Result]:
-        with guarded():
+        with guarded:
             return self._apply(steps)[0]
 
     def _apply(
@@ -141,7 +141,7 @@ class RedisBackend(RedisFacts, Backend):
         assert exchange is not None  # noqa: S101 (whoever calls this has one)
         starts = [] if not exchange.jobs else _unheard_starts(exchange.jobs, connection)
         said = exchange.command_for(connection, self.timing.skew)
-        replicas = self._replicas() if exchange.pushes else []
+        replicas = self._replicas() if exchange.pushes and self.settings.min_replicas else []
         if exchange.pushes and self.settings.cluster:
             self._remember(exchange.queues)
         asked_at = self.clock() if exchange.jobs else 0.0
@@ -177,8 +177,6 @@ class RedisBackend(RedisFacts, Backend):
         return None
 
     def _replicas(self) -> list[Command]:
-        if not self.settings.min_replicas:
-            return []
         ms = max(1, int(self.settings.replica_timeout * 1000))
         return [command("WAIT", self.settings.min_replicas, ms)]
 
@@ -202,7 +200,7 @@ class RedisBackend(RedisFacts, Backend):
             self._remembered.update(dict.fromkeys(new, now + _REMEMBER))
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
-        with guarded():
+        with guarded:
             now = self.clock()
             sure_until = _sure_until(steps)
             told = self._to_tell(steps, now, heard) if now < sure_until else None
@@ -239,7 +237,7 @@ class RedisBackend(RedisFacts, Backend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        with guarded():
+        with guarded:
             if not queues:
                 return [], self._apply(first)[0]
             if not self.settings.cluster:

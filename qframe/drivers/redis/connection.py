@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from redis.exceptions import AskError, RedisError, ResponseError
@@ -23,6 +24,7 @@ from qframe.drivers.redis.wire import Wire
 from qframe.exceptions import BackendUnavailable
 
 Reply = Any
+_PACKED = attrgetter("packed")
 _BEHIND = 60
 """So many answers may be outstanding before they are read."""
 
@@ -91,7 +93,7 @@ class RedisConnection:
     def ask_all(self, *commands: Command) -> list[Reply]:
         """Do the same; an error the server answered with is among the replies."""
         self.repeated = self._sent = self.mended = False
-        with guarded():
+        with guarded:
             try:
                 return self._exchange(commands)
             except BackendUnavailable:
@@ -162,8 +164,10 @@ class RedisConnection:
             if not commands:
                 return []
             self._sent = True
-            wire.send(b"".join([each.packed for each in commands]))
-            replies = [wire.read() for _ in commands]
+            wire.send(b"".join(map(_PACKED, commands)))
+            replies: list[Reply] = []
+            for _ in commands:
+                replies.append(wire.read())  # noqa: PERF401 (a comprehension is a call in 3.11)
             for index, reply in enumerate(replies):
                 if isinstance(reply, ResponseError):
                     replies[index] = self._mended(wire, commands[index], reply)

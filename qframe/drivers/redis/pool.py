@@ -64,8 +64,8 @@ class Pool:
     def _own(self) -> _Thread:
         """Give what belongs to this thread; the sockets of a parent are closed without a word."""
         own = self._thread
-        if own.pid != process.pid():
-            own.pid = process.pid()
+        if own.pid != process.own.pid:
+            own.pid = process.own.pid
             own.connections = {}
             own.waiter = Waiter(self.server, apart=self._by_key)
         return own
@@ -77,7 +77,7 @@ class Pool:
 
     def close(self) -> None:
         """Close this thread's connections."""
-        with guarded():
+        with guarded:
             own = self._own()
             own.waiter.close()
             for connection in own.connections.values():
@@ -132,7 +132,7 @@ class Pool:
 
     def _with_nodes(self, act: Callable[[], T]) -> T:
         """Do something with the nodes of a Cluster; once more, for there may be others by now."""
-        with guarded():
+        with guarded:
             try:
                 return act()
             except (RedisError, OSError):

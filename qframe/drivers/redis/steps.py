@@ -73,7 +73,9 @@ class RedisSteps:
 
     def add(self, step: Step) -> bool:
         """Take one more step; False where it belongs to the next exchange."""
-        job, operations = _own(step.reservation), step.operations
+        job, operations = step.reservation, step.operations
+        if job is not None:
+            job = _own(job)
         if not self._steps:
             self.key = self._key_of(job, operations)
         elif not self._has_room(job, operations):
@@ -233,7 +235,7 @@ class RedisSteps:
         """Give the keys that are touched, but markers."""
         found: set[str | bytes] = {self._touched, *self._notes}
         for step in self._steps:
-            job = _own(step.reservation)
+            job = None if step.reservation is None else _own(step.reservation)
             if job is not None:
                 found.add(job.keys.reserved)
             for each in step.operations:
@@ -374,8 +376,8 @@ def besides(operations: Sequence[object]) -> list[Word] | None:
     return words
 
 
-def _own(job: Reservation | None) -> RedisJob | None:
-    if job is None or isinstance(job, RedisJob):
+def _own(job: Reservation) -> RedisJob:
+    if isinstance(job, RedisJob):
         return job
     raise TypeError(f"{job!r} is not of this backend")
 

@@ -51,7 +51,7 @@ class Waiter:
         if self._apart:
             groups = {ready: [notify] for ready, notify in keys.items()}
         try:
-            with guarded():
+            with guarded:
                 for name in self._wires.keys() - groups.keys():
                     self._drop(name)
                 for name, notify in groups.items():
@@ -63,7 +63,7 @@ class Waiter:
                 poll.register(wake, select.POLLIN)
             ahead = any(wire.ahead() for wire in self._wires.values())  # of the socket, with TLS
             ready = poll.poll(0 if ahead else (seconds + ours) * 1000)
-            with guarded():
+            with guarded:
                 for name in list(self._wires):
                     self._hear(name)
         except (RedisError, OSError) as error:

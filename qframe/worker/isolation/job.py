@@ -34,7 +34,7 @@ class ChildChannel:
         if process.pid() != self._pid:
             raise QframeError("only the process that runs the job can settle it, not a fork of it")
         try:
-            with guarded(), self._lock:
+            with guarded, self._lock:
                 # A job may have closed every descriptor, and opened its own under this number.
                 if os.fstat(self._socket.fileno()).st_ino != self._inode:
                     raise OSError("the job has closed the connection")
@@ -63,7 +63,7 @@ class IsolatedJob(ReservedJob):
 
     def settle(self, end: End) -> None:
         """Tell the worker, which settles it when the job has ended."""
-        with guarded(), self._moving:
+        with guarded, self._moving:
             self._check_open()
             self._channel.tell({"say": "intent", **packed_end(end)})
             self.was_settled(end)
