@@ -17,6 +17,7 @@ from qframe.console.stream import Stream
 from qframe.console.text import as_json, clock
 from qframe.contracts import Job
 from qframe.exceptions import LOST_LEASE, InvalidPayload
+from qframe.jobs import project
 from qframe.payload import envelope, tags, tracebacks
 from qframe.payload.text import count_of, one_line
 from qframe.worker import WorkerOptions, memory
@@ -87,6 +88,7 @@ class Output:
             self._write(f"  qframe  {where.first_line()}  {told}")
             for key, text in where.lines():
                 self._write(f"  {key:<6}  {text}")
+        project.announce()
 
     def closing(self, reason: str, outcomes: Mapping[str, int]) -> None:
         """Say why the worker ended, and how often each outcome came."""

@@ -22,6 +22,7 @@ from qframe.console.place import Place
 from qframe.console.stream import log_to_stderr
 from qframe.console.text import say_error
 from qframe.exceptions import ConfigurationError
+from qframe.jobs import project
 from qframe.jobs.current import JobLogFilter
 from qframe.worker import Worker, WorkerOptions, handlers
 from qframe.worker.options import MOST_AT_ONCE, MOST_MEMORY, MOST_TRIES
@@ -135,6 +136,8 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         return pool.run(size, stop_timeout, options, configured(config), output, watch=watch)
     queues = configured(config)
     where = place.of(queues, _COMMAND, connection) if member is None else None
+    if member is not None and not quiet:
+        project.announce()  # the pool has said it for all
     worker = Worker(queues, options)
     worker.member = member
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose, overlapping=overlapping)

@@ -13,6 +13,7 @@ from qframe.payload import tracebacks
 
 _root: Path | None = None
 _is_assumed = False
+_is_announced = False
 
 
 def set_root(root: Path, *, assumed: bool = False) -> None:
@@ -20,13 +21,24 @@ def set_root(root: Path, *, assumed: bool = False) -> None:
 
     `assumed`: nothing says so, it is the working directory.
     """
-    global _root, _is_assumed
-    _root, _is_assumed = root.resolve(), assumed
+    global _root, _is_assumed, _is_announced
+    _root, _is_assumed, _is_announced = root.resolve(), assumed, False
 
 
 def is_assumed() -> bool:
     """Whether the root is the working directory since nothing is configured."""
     return _is_assumed
+
+
+def announce() -> None:
+    """Note that the command has said which database and configuration it uses."""
+    global _is_announced
+    _is_announced = True
+
+
+def is_announced() -> bool:
+    """Whether that need not be said again."""
+    return _is_announced
 
 
 def root() -> Path:

@@ -46,14 +46,18 @@ def test_the_first_lines_of_work_name_database_and_configuration(bare: Project) 
         assert lines[1] == (
             f"  config  none: neither qframe.toml nor [tool.qframe] in {root} or above"
         )
+        assert said == ""
+        (root / "qframe.sqlite3").unlink()
+        _, said = _worked(bare, root, "--quiet")
         assert f"created the database {root}/qframe.sqlite3: no qframe.toml in {root}" in said
         lines, said = _worked(bare, root)
         assert lines[0].startswith(f"  qframe  database ({root}/qframe.sqlite3)  ")
         assert said == ""
         inner = root / "app"
         inner.mkdir()
-        lines, _ = _worked(bare, inner)
+        lines, said = _worked(bare, inner, "--workers", "1", "--max-time", "1")
         assert f"({inner}/qframe.sqlite3, just created)" in lines[0]
+        assert said == ""
         assert lines[2] == (
             f"  note    {root}/qframe.sqlite3 is there already: is this the right folder?"
         )

@@ -247,7 +247,9 @@ class Database:
 
     def _tell_of_new_file(self) -> None:
         """Say where a new database is: loudly where nothing but the working directory says so."""
-        if self.is_given or not project.is_assumed():
+        if project.is_announced():
+            log.debug("created the database %s", self.path)
+        elif self.is_given or not project.is_assumed():
             log.info("created the database %s", self.path)
         else:
             log.warning(
