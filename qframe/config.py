@@ -43,7 +43,18 @@ from qframe.rules import OF_OUTBOX, Rule, check_connections, parse
 _YEAR = 365 * 86400
 _LARGEST_PAYLOAD = 1 << 29
 """Bytes; Redis keeps no larger value."""
-_Seconds = Annotated[float, Field(ge=0, le=_YEAR)]
+
+
+def _number(value: object) -> object:
+    """Refuse true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")  # noqa: TRY004 (what pydantic makes an error of its own)
+    return value
+
+
+_Int = Annotated[int, BeforeValidator(_number)]
+_Float = Annotated[float, BeforeValidator(_number)]
+_Seconds = Annotated[_Float, Field(ge=0, le=_YEAR)]
 QueueName = Annotated[str, AfterValidator(queue_name)]
 QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
 
@@ -70,14 +81,14 @@ class ConnectionSettings(BaseModel):
 
     driver: str
     queue: QueueName = "default"
-    retry_after: Annotated[float, Field(ge=1, le=_YEAR)] = 60
-    max_payload: Annotated[int, Field(gt=0, le=_LARGEST_PAYLOAD)] = 1_000_000
-    push_retries: Annotated[int, Field(ge=0, le=1000)] = 3
-    give_up_after: Annotated[float, Field(ge=0, le=_YEAR)] = 300
+    retry_after: Annotated[_Float, Field(ge=1, le=_YEAR)] = 60
+    max_payload: Annotated[_Int, Field(gt=0, le=_LARGEST_PAYLOAD)] = 1_000_000
+    push_retries: Annotated[_Int, Field(ge=0, le=1000)] = 3
+    give_up_after: Annotated[_Float, Field(ge=0, le=_YEAR)] = 300
 
 
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,50}$")]
-_Wait = Annotated[float, Field(gt=0, le=3600)]
+_Wait = Annotated[_Float, Field(gt=0, le=3600)]
 
 
 class DatabaseSettings(ConnectionSettings):
@@ -108,7 +119,7 @@ class DatabaseSettings(ConnectionSettings):
     outbox_table: _TableName = "qframe_outbox"
     synchronous: Literal["normal", "full", "extra"] = "normal"
     busy_timeout: _Wait = 10
-    pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
+    pool_size: Annotated[_Int, Field(ge=1, le=1000)] = 10
     pool_timeout: _Wait = 30
     migrate_command: str = Field(default_factory=lambda: f"{command_line} migrate")
     listen: Literal["auto"] | bool = "auto"
@@ -181,7 +192,7 @@ class RedisSettings(ConnectionSettings):
     sentinel_password: Annotated[str | None, Field(repr=False)] = None
     cluster: bool = False
     nodes: list[Annotated[str, AfterValidator(_address)]] = []
-    min_replicas: Annotated[int, Field(ge=0, le=100)] = 0
+    min_replicas: Annotated[_Int, Field(ge=0, le=100)] = 0
     replica_timeout: _Wait = 1
 
     @model_validator(mode="after")
@@ -230,8 +241,8 @@ class BeanstalkdSettings(ConnectionSettings):
 
     driver: Literal["beanstalkd"] = "beanstalkd"
     host: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 11300
-    priority: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1024
+    port: Annotated[_Int, Field(ge=1, le=65535)] = 11300
+    priority: Annotated[_Int, Field(ge=0, le=2**32 - 1)] = 1024
     on_lost_connection: Literal["finish", "interrupt"] = "finish"
     block_for: _Wait = 5
     timeout: _Wait = 5
@@ -288,7 +299,7 @@ class PlaceSettings(BaseModel):
     driver: str = "auto"
 
 
-AtOnce = Annotated[int, Field(ge=1, le=LARGEST_BOUND)]
+AtOnce = Annotated[_Int, Field(ge=1, le=LARGEST_BOUND)]
 
 
 class QueueSettings(BaseModel):
@@ -345,7 +356,11 @@ class ScheduleSettings(BaseModel):
     app: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,40}$")] = ""
 
 
-_Processes = Annotated[int, Field(ge=1, le=1000)]
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, bool | int | float | str) else value
+
+
+_Processes = Annotated[_Int, Field(ge=1, le=1000)]
 
 
 class SupervisorSettings(BaseModel):
@@ -368,27 +383,27 @@ class SupervisorSettings(BaseModel):
     min_processes: _Processes = 1
     max_processes: _Processes = 1
     balance_max_shift: _Processes = 3
-    balance_cooldown: Annotated[float, Field(ge=1, le=3600)] = 3
+    balance_cooldown: Annotated[_Float, Field(ge=1, le=3600)] = 3
     strategy: Literal["time", "size"] = "time"
     order: Literal["weighted", "strict"] = "weighted"
-    weights: dict[QueueName, Annotated[float, Field(gt=0, le=1000)]] = {}
-    clear_within: Annotated[float, Field(ge=1, le=86400)] = 10
+    weights: dict[QueueName, Annotated[_Float, Field(gt=0, le=1000)]] = {}
+    clear_within: Annotated[_Float, Field(ge=1, le=86400)] = 10
     timeout: _Seconds = 60
-    tries: Annotated[int, Field(ge=0, le=1_000_000)] = 1
-    backoff: _Seconds | list[_Seconds] = 0
+    tries: Annotated[_Int, Field(ge=0, le=1_000_000)] = 1
+    backoff: Annotated[list[_Seconds], BeforeValidator(_one_or_more)] = [0]
     grace: _Seconds = 5
     sleep: _Seconds = 3
     rest: _Seconds = 0
-    memory: Annotated[float, Field(ge=0, le=2**24)] = 256
-    max_jobs: Annotated[int, Field(ge=0, le=10**9)] = 0
+    memory: Annotated[_Float, Field(ge=0, le=2**24)] = 256
+    max_jobs: Annotated[_Int, Field(ge=0, le=10**9)] = 0
     max_time: _Seconds = 0
     force: bool = False
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 1
+    concurrency: Annotated[_Int, Field(ge=1, le=10_000)] = 1
     isolate: bool = False
     preload: bool = False
     schedule: bool = True
-    stop_timeout: Annotated[float, Field(ge=0, le=86400)] = 0
-    nice: Annotated[int, Field(ge=0, le=19)] = 0
+    stop_timeout: Annotated[_Float, Field(ge=0, le=86400)] = 0
+    nice: Annotated[_Int, Field(ge=0, le=19)] = 0
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -449,7 +464,7 @@ def _mail_address(text: str) -> str:
     return text
 
 
-_Span = Annotated[float, Field(gt=0, le=60)]
+_Span = Annotated[_Float, Field(gt=0, le=60)]
 _MailAddress = Annotated[str, AfterValidator(_mail_address)]
 
 
@@ -480,7 +495,7 @@ class MailSettings(BaseModel):
     to: Annotated[list[_MailAddress], Field(min_length=1)]
     sender: Annotated[_MailAddress, Field(alias="from")]
     host: Annotated[str, Field(pattern=r"^\S+$")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 587
+    port: Annotated[_Int, Field(ge=1, le=65535)] = 587
     tls: Literal["starttls", "tls", "none"] = "starttls"
     user: str | None = None
     password: SecretStr | None = None
@@ -521,9 +536,9 @@ class AlertSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     rules: list[Annotated[str, AfterValidator(_rule)]] = []
-    every: Annotated[float, Field(ge=1, le=3600)] = 10
-    calm: Annotated[float, Field(ge=0, le=86400)] = 60
-    remind: Annotated[float, Field(ge=0, le=_YEAR)] = 0
+    every: Annotated[_Float, Field(ge=1, le=3600)] = 10
+    calm: Annotated[_Float, Field(ge=0, le=86400)] = 60
+    remind: Annotated[_Float, Field(ge=0, le=_YEAR)] = 0
     resolved: bool = True
     connection: str | None = None
     webhook: WebhookSettings | None = None

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from qframe import ConfigurationError, QueueManager, config, events
 from qframe.config import Settings, load
 from qframe.jobs import project
 
+MODELS = [
+    each
+    for each in vars(config).values()
+    if isinstance(each, type) and issubclass(each, BaseModel) and each.__module__ == config.__name__
+]
 HOME = 'default = "database"\n[connections.database]\n'
 
 
@@ -17,6 +24,12 @@ def write(folder: Path, text: str, name: str = "qframe.toml") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     return folder / name
+
+
+def _is_number(annotation: object) -> bool:
+    if get_origin(annotation) in {Annotated, UnionType, Union}:
+        return any(map(_is_number, get_args(annotation)))
+    return annotation is int or annotation is float
 
 
 def refused(text: str, **over: Any) -> str:
@@ -201,6 +214,13 @@ def test_a_dotenv_file_is_not_read(fresh: Path) -> None:
         ('[failed]\ndriver = "sync"', ["failed: the connection 'sync' cannot hold failed jobs"]),
         ("root = 5", ["root", "path"]),
         ("unknown_job_delays = [-1]", ["unknown_job_delays.0"]),
+        (
+            "[supervisors.mail]\nmax_processes = true",
+            ["qframe.toml: supervisors.mail.max_processes: must be a number, not true"],
+        ),
+        ("[supervisors.mail]\nbackoff = [1, false]", ["mail.backoff.1: must be a number, not f"]),
+        ("unknown_job_delays = [true]", ["unknown_job_delays.0: must be a number, not true"]),
+        (f"{HOME}retry_after = true", ["database: retry_after: must be a number, not true"]),
         ("default = ", ["qframe.toml", "Invalid value"]),
         ("a = 1\na = 2", ["qframe.toml", "overwrite"]),
     ],
@@ -209,6 +229,14 @@ def test_a_mistake_in_the_file_is_one_line_that_names_the_key(text: str, said: l
     message = refused(text)
     for words in said:
         assert words in message
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_true_and_false_are_no_numbers(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        if _is_number(field.annotation):
+            with pytest.raises(ValidationError, match="must be a number, not true"):
+                model.model_validate({field.alias or name: True})
 
 
 @pytest.mark.usefixtures("fresh")

@@ -115,14 +115,13 @@ def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.P
 
 
 def _options(name: str, connection: str, told: SupervisorSettings) -> WorkerOptions:
-    backoff = told.backoff if isinstance(told.backoff, list) else [told.backoff]
     return WorkerOptions(
         connection=connection,
         queues=tuple(told.queues),
         name=name,
         timeout=told.timeout,
         tries=told.tries,
-        backoff=tuple(backoff),
+        backoff=tuple(told.backoff),
         grace=told.grace,
         sleep=told.sleep,
         rest=told.rest,

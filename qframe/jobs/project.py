@@ -32,7 +32,7 @@ def is_assumed() -> bool:
 
 def announce() -> None:
     """Note that the command has said which database and configuration it uses."""
-    global _is_announced
+    global _is_announced  # noqa: PLW0603 (of the process, as the root)
     _is_announced = True
 
 
