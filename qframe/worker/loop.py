@@ -152,6 +152,7 @@ class Loop:
                 ran = True
                 self._backend_lost(error)
             except Exception as error:
+                self.signals.leave_if_closed("a job")
                 # A driver with a bug of its own: reported, and tried again like one that is gone.
                 log.exception("the connection %r failed", self.connection.name)
                 ran = True
@@ -398,6 +399,7 @@ class Loop:
 
     def _backend_lost(self, error: BackendUnavailable) -> None:
         """Say so once, then try again with growing, jittered pauses."""
+        self.signals.leave_if_closed("a job")
         self._rest()
         if not self._lost_since:
             self._lost_since = time.monotonic()

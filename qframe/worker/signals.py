@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Self
 from qframe.contracts.job import Job
 from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
+from qframe.jobs import current
 from qframe.worker import handlers
 from qframe.worker.wakeup import STOPS, WakeUp
 
@@ -120,6 +122,13 @@ class Signals(WakeUp):
         """The job has ended: nothing raises any more."""
         self._running = False
         guard.forget_interruption()
+        try:
+            closed = os.fstat(self._own).st_ino != self._inode
+        except OSError:
+            closed = True
+        if closed:  # looked at here for each job, which costs no call of a function
+            job = current.running.get()
+            self.leave_if_closed("a job" if job is None else job.name)
 
     def at_rest(self) -> None:
         """No job follows at once: nothing is to ring."""

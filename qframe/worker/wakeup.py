@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterable
@@ -10,7 +11,10 @@ from typing import Self
 
 from qframe.drivers.sockets import readable
 from qframe.worker import handlers
+from qframe.worker.options import StopReason
 
+_STDERR = 2
+_LOST = StopReason.LOST_BACKEND.exit_code
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """The signals that stop a worker, or a pool of them."""
 
@@ -26,6 +30,8 @@ class WakeUp:
         self._wakeup_before: int | None = None
         self._wakes_by = self._writer.fileno()
         """What signals are written to: an event loop that runs here may have put its own."""
+        self._own = self._writer.fileno()
+        self._inode = os.fstat(self._own).st_ino
 
     def __enter__(self) -> Self:
         return self
@@ -39,6 +45,24 @@ class WakeUp:
             signal.set_wakeup_fd(self._wakeup_before)
         self._reader.close()
         self._writer.close()
+
+    def leave_if_closed(self, by: str) -> None:
+        """End the process at once where the job `by` this name has closed the worker's files.
+
+        Their numbers are given to what is opened next: who went on might write into a database.
+        """
+        try:
+            closed = os.fstat(self._own).st_ino != self._inode
+        except OSError:
+            closed = True
+        if closed:
+            words = (
+                f"qframe: {by} closed files of its worker's process, which ends at once: the job "
+                "comes back, as its tries have it\n"
+            )
+            with contextlib.suppress(OSError):
+                os.write(_STDERR, words.encode(errors="replace"))
+            os._exit(_LOST)
 
     def hear(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
         """Handle signals so, and wake up with each; raises `ValueError` off the main thread."""

@@ -96,7 +96,7 @@ def test_preload_imports_once_and_seeds_each_process_anew(project: Project) -> N
         ("exit 0", "exited with code 0"),
         ("exit 3", "exited with code 3"),
         ("exec", "exited with code 0"),
-        ("fds", "exited with code 70"),
+        ("fds", "exited with code 69"),
         ("segfault", "was killed by SIGSEGV"),
         ("abort", "was killed by SIGABRT"),
         ("kill", "was killed by SIGKILL, possibly out of memory"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.marks import slow
+from qframe.worker.options import StopReason
 from tests.support.process import Project, wait_for
 from tests.support.projects import RedisProject
 from tests.support.redis_server import RedisServer
@@ -68,11 +68,16 @@ def test_a_link_that_ends_while_the_backend_is_away_is_ended_when_it_is_back(
         assert "Traceback" not in worker.err
 
 
-@pytest.mark.parametrize("job", ["ClosesAll", *slow("ClosesAllInThread")])
-def test_a_worker_whose_loop_is_broken_ends(crowd: Project, job: str) -> None:
+@pytest.mark.parametrize("options", [(), ("--concurrency", 10)], ids=["alone", "slots"])
+@pytest.mark.parametrize("job", ["ClosesAll", "ClosesAllInThread"])
+def test_a_worker_whose_files_a_job_closes_ends_at_once(
+    crowd: Project, job: str, options: tuple[object, ...]
+) -> None:
     crowd.write("uvloop.py", "raise ImportError\n")  # it ends the process by itself
-    crowd.push(f"at_once.{job}")
-    worker = crowd.work("--concurrency", 10)
+    crowd.push(f"at_once.{job}", maxTries=2)
+    worker = crowd.work(*options)
     crowd.wait_for_note("closes")
-    assert worker.wait() not in {0, None}
-    assert "the event loop is broken" in worker.err
+    assert worker.wait() == StopReason.LOST_BACKEND.exit_code
+    (line,) = worker.err.splitlines()
+    assert "closed files of its worker's process" in line
+    assert crowd.sizes().total == 1, "its lease brings it back"

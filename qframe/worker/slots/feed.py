@@ -290,6 +290,8 @@ class Feed(SlotLoop):
         try:
             loop.run()
         except OSError as error:
+            self.signals.leave_if_closed("a job")
+            self._reason = StopReason.LOST_BACKEND
             self._leave(f"the event loop is broken: {error}")
         finally:
             thread.join()

@@ -182,6 +182,7 @@ class SlotAttempt(SlottedAttempt):
             error = None if self._handled else raised
         finally:
             interrupts.not_running()
+        self.runner.signals.leave_if_closed(self.job.name)
         if self.is_left:
             raise _Left
         return Report(await self._where_it_may_ask(lambda: self._ended_by(error)), result)
@@ -263,6 +264,7 @@ class SlotAttempt(SlottedAttempt):
     def perform(self) -> Report:
         """Run the handler in this thread, and say how it ended."""
         report = super().perform()
+        self.runner.signals.leave_if_closed(self.job.name)
         if self.is_left:
             raise _Left
         return report
