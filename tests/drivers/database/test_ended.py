@@ -52,8 +52,12 @@ class Place:
 
 
 def _by_idle_session_timeout(folder: Path) -> Iterator[Place]:
-    with PostgresServer(folder, config=["idle_session_timeout = 100"]) as server:
-        yield Place(server, lambda: None)
+    with PostgresServer(folder) as server:
+        place = Place(server, lambda: None)
+        # Not before: a busy machine leaves who prepares the database idle for longer.
+        server.sql("alter system set idle_session_timeout = 100")
+        server.sql("select pg_reload_conf()")
+        yield place
 
 
 def _by_terminate(folder: Path) -> Iterator[Place]:
