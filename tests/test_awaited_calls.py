@@ -297,10 +297,11 @@ def test_a_thousand_that_wait_ask_together(
     async def main() -> None:
         ids = await bulk(Watched(number=number) for number in range(1000))
         slow = Slow(embedded, monkeypatch, 0)
+        await asyncio.to_thread(int)  # its thread is there
         before = set(threading.enumerate())
         waiting = [asyncio.create_task(wait_for(each, 300)) for each in ids]
         began = time.monotonic()
-        await asyncio.sleep(2)
+        await asyncio.to_thread(wait_until, lambda: slow.exchanges >= 10, "ten exchanges")
         asked, seconds = slow.exchanges, time.monotonic() - began
         assert not set(threading.enumerate()) - before
         assert slow.threads == {"qframe-sender"}

@@ -491,6 +491,7 @@ def test_a_worker_waits_for_its_server_and_says_so_once(
     app.push("Note", {"word": "before"})
     worker = app.work("redis")
     app.wait_for_note("note", "before")
+    wait_for(app.empty, "the job's end")
     own_server.kill() if fault == "kill" else own_server.command(fault, "127.0.0.1", "1")
     wait_for_line(worker, "redis gone: ")
     own_server.start() if fault == "kill" else own_server.command(fault, "NO", "ONE")
