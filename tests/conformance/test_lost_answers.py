@@ -31,6 +31,8 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.connection import Session
+from qframe.drivers.database.marks import Marks
 from tests.conformance.backends import NAME, Bench, LossyRedisBench, named
 from tests.conformance.steps import (
     QUEUE,
@@ -254,6 +256,30 @@ def test_what_found_no_connection_at_first_is_done(bench: Bench, backend: Backen
     push(backend, b"2")
     assert bench.losses == 1
     assert drained(backend) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("bench", named({"mariadb": LossyMariadbBench}), indirect=True)
+def test_the_connection_that_found_out_goes_on_as_it_was(
+    bench: Bench, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(backend, DatabaseBackend)
+    seen: list[tuple[int, int]] = []
+
+    def look(session: Session) -> None:
+        session.cursor.execute("SELECT CONNECTION_ID(), @@innodb_lock_wait_timeout")
+        seen.append(session.cursor.fetchone())
+
+    def is_done(self: Marks, session: Session) -> bool:
+        look(session)
+        return found_out(self, session)
+
+    found_out = Marks.is_done
+    monkeypatch.setattr(Marks, "is_done", is_done)
+    applied(bench, backend, Step(None, Set("key", "1"), Add("n", 1)))
+    with backend.database.session() as session:
+        look(session)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
 
 
 def test_it_is_able_to_lose_answers(bench: Bench, backend: Backend) -> None:

@@ -7,8 +7,8 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -338,7 +338,6 @@ class Session:
         self.listens = False
         """Whether it keeps its connection, to be told of messages."""
         self._keeps = False
-        self._is_worn = False
         """Whether its connection has settings that are not for others."""
         self._depth = 0
         self._pid = 0
@@ -405,7 +404,7 @@ class Session:
         link = self._link
         if link is not None and not (self._depth or self._database.is_sqlite):
             is_sound = error is None or isinstance(error, Exception)
-            if self._is_worn or self.in_transaction or not is_sound:
+            if self.in_transaction or not is_sound:
                 self.close()
                 self.in_transaction = False
             elif self._keeps or self.listens or self._told is not None:
@@ -448,13 +447,21 @@ class Session:
             self.cursor.execute(f"PRAGMA busy_timeout = {patience}")
         return True
 
-    def wait_for_locks(self, seconds: int) -> None:
-        """Wait for locks that others hold no longer than this, in this transaction."""
+    @contextmanager
+    def waiting_for_locks(self, seconds: int) -> Iterator[None]:
+        """Wait for locks of others no longer than this, on PostgreSQL in all of the transaction.
+
+        What raises here ends the connection.
+        """
         if self._database.is_postgresql:
             self.cursor.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
-        else:
-            self.cursor.execute(f"SET innodb_lock_wait_timeout = {seconds}")
-            self._is_worn = True
+            yield
+            return
+        before = "@qframe_lock_wait_timeout"
+        name = "innodb_lock_wait_timeout"
+        self.cursor.execute(f"SET {before} = @@{name}, {name} = {seconds}")
+        yield
+        self.cursor.execute(f"SET {name} = {before}")
 
     def spoil(self) -> None:
         """See to it that the transaction cannot be committed, where that is possible."""
@@ -599,7 +606,7 @@ class Session:
     def close(self) -> None:
         """Close the connection; the next call has another."""
         link, self._link = self._link, None
-        self.listens = self._is_worn = False
+        self.listens = False
         if link is None:
             return
         if self._database.is_sqlite:

@@ -47,7 +47,7 @@ class Marks:
 
     def is_done(self, session: Session) -> bool:
         """Whether this exchange was done before; in the transaction that does it else."""
-        session.wait_for_locks(_PATIENCE)
-        session.run(self._touch, **self.values(session))
+        with session.waiting_for_locks(_PATIENCE):
+            session.run(self._touch, **self.values(session))
         (found,) = session.run(self._read, key=session.mark.key).fetchone()
         return bool(found == session.mark.number)
