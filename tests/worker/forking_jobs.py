@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import ClassVar
 
@@ -80,36 +81,35 @@ class Said(Queueable):
         note("said")
 
 
-def forked(*numbers: int) -> object:
-    """Fork by hand, and send each signal to a child of its own; gives what they died of."""
-    return [_died_of(number) for number in numbers or (15, 3, 10, 12, 14, 1, 26)]
-
-
-def _died_of(number: int) -> int:
+def _code_after(number: int, run: Callable[[int], object] = sleep_long) -> int:
+    """Send a signal to a forked child that runs this, and sleeps; gives its exit code."""
     there, here = os.pipe()
     pid = os.fork()
     if not pid:
-        sleep_long(here)
+        run(here)
         os._exit(0)
+    os.close(here)
     os.read(there, 1)
+    os.close(there)
     os.kill(pid, number)
-    return -os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def forked(*numbers: int) -> object:
+    """Fork by hand, and send each signal to a child of its own; gives what they died of."""
+    return [-_code_after(number) for number in numbers or (15, 3, 10, 12, 14, 1, 26)]
 
 
 def interrupted() -> object:
     """Send a child SIGINT: like any program of Python, it raises KeyboardInterrupt."""
-    there, here = os.pipe()
-    pid = os.fork()
-    if not pid:
+
+    def run(here: int) -> None:
         try:
             sleep_long(here)
         except KeyboardInterrupt:
             os._exit(77)
-        finally:
-            os._exit(1)
-    os.read(there, 1)
-    os.kill(pid, signal.SIGINT)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    return _code_after(signal.SIGINT, run)
 
 
 def ran() -> object:
@@ -132,35 +132,22 @@ def ignored() -> bool:
 
 def wakes_nobody() -> object:
     """Have a signal come to a child that handles it; says who was woken."""
-    there, here = os.pipe()
-    pid = os.fork()
-    if not pid:
+
+    def run(here: int) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: os._exit(0 if signal.set_wakeup_fd(-1) < 0 else 1))
         sleep_long(here)
         os._exit(2)
-    os.read(there, 1)
-    os.kill(pid, signal.SIGUSR1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    return _code_after(signal.SIGUSR1, run)
 
 
 def own_handler_stays() -> object:
     """A handler of the job's own is inherited, as anywhere."""
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(55))
     try:
-        return _code_after_term()
+        return _code_after(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _code_after_term() -> int:
-    there, here = os.pipe()
-    pid = os.fork()
-    if not pid:
-        sleep_long(here)
-        os._exit(0)
-    os.read(there, 1)
-    os.kill(pid, signal.SIGTERM)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def watches_by_itself() -> object:
