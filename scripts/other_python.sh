@@ -34,6 +34,7 @@ if .venv-other/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 14))'
     echo "With Django 4.2:"
     .venv-other/bin/python -m pip install -qq --disable-pip-version-check "Django>=4.2,<5"
     .venv-other/bin/python -m pytest -q -n 2 -m "not slow" tests/django
+    .venv-other/bin/python -m pytest -q -n 2 tests/django/test_suite.py::test_the_suite
 fi
 
 # Django 6 has tasks of its own, and needs Python 3.12. In 6.0 @task takes no options.
@@ -41,11 +42,11 @@ fi
 .venv-other/bin/python -m pip uninstall -qq -y django-tasks
 echo "With Django 6.0:"
 .venv-other/bin/python -m pip install -qq --disable-pip-version-check "Django~=6.0.0"
-.venv-other/bin/python -m pytest -q -n 2 -m "not slow" tests/django/test_suite.py
+.venv-other/bin/python -m pytest -q -n 2 tests/django/test_suite.py::test_the_suite
 echo "With the newest Django 6, and with workers that are killed, and that try again what was late:"
 .venv-other/bin/python -m pip install -qq --disable-pip-version-check "Django>=6.1,<7"
 .venv-other/bin/python -m pytest -q -n 2 -m "not slow" tests/django
-.venv-other/bin/python -m pytest -q -n 2 \
+.venv-other/bin/python -m pytest -q -n 2 tests/django/test_suite.py::test_the_suite \
     tests/django/test_real.py::test_a_task_whose_worker_is_killed_runs_again \
     "tests/django/test_tasks_real.py::test_a_timeout_is_told[one]"
 

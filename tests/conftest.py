@@ -21,7 +21,7 @@ from qframe.jobs import project
 from qframe.jobs.definition import index
 from qframe.metrics import pushes
 from qframe.metrics.pushes import Pushes
-from tests.support import forking
+from tests.support import forking, selection
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
@@ -67,6 +67,22 @@ def _heed_signals() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is left to `make test-all` or to .ci/run."""
+    for text, marks in (
+        (selection.SLOW, [pytest.mark.slow]),
+        (selection.LONG, [pytest.mark.slow, pytest.mark.long]),
+    ):
+        chosen = selection.Selection(text)
+        for item in items:
+            if chosen.moves(item.nodeid):
+                for mark in marks:
+                    item.add_marker(mark)
+        if config.args == config.getini("testpaths") and chosen.stale():
+            raise pytest.UsageError(f"tests/support/selection.py names no test: {chosen.stale()}")
 
 
 def pytest_collection_finish() -> None:

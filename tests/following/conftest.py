@@ -29,11 +29,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         marked = {mark.name for mark in metafunc.definition.iter_markers()}
         quick = "database" if "two_managers" in marked else "memory"
-        marks = [] if "every_backend" in marked else [pytest.mark.slow]
+        long = [pytest.mark.slow, pytest.mark.long]
+        marks = [] if "every_backend" in marked else long
         others = [pytest.param(name, marks=marks) for name in _SERVERS if name != quick]
-        others += [
-            pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in _REPEATED
-        ]
+        others += [pytest.param(name, marks=long) for name in _REPEATED]
         metafunc.parametrize("backend", [quick, *others], indirect=True)
 
 

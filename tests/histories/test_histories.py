@@ -13,6 +13,7 @@ from tests.conformance.backends import (
     Bench,
     LossyRedisBench,
     OrderedPostgresBench,
+    OrderedSqliteBench,
     SqlBench,
 )
 from tests.histories.history import Author, Event, shrunk
@@ -21,8 +22,9 @@ from tests.histories.run import Run
 MOST = int(os.environ.get("HISTORIES", "15"))
 """The histories of each backend; `make test-all` asks for more."""
 FEW = int(os.environ.get("SQL_HISTORIES", "6"))
-"""Those of a backend on a server of SQL, where each takes a second or two."""
+"""Those of a backend on a server of SQL, or of SQLite in parts: each takes a second or two."""
 
+_SLOW_ONES = (SqlBench, OrderedPostgresBench, OrderedSqliteBench)
 KINDS: dict[str, type[Bench]] = {**BACKENDS, "redis that loses answers": LossyRedisBench}
 
 
@@ -51,7 +53,7 @@ def test_it_does_what_the_memory_backend_does(
             return True
         return False
 
-    seeds = FEW if issubclass(kind, SqlBench | OrderedPostgresBench) else MOST
+    seeds = FEW if issubclass(kind, _SLOW_ONES) else MOST
     for seed in range(seeds):
         history = Author(seed).history()
         if fails(history):

@@ -34,6 +34,15 @@ QUICK = frozenset(
     }
 )
 """Each way on each backend, and both at once: all others are slow."""
+ON_EACH_SERVER = frozenset(
+    {
+        "test_a_row_of_python_is_one_of_laravel_s",
+        "test_attempts_are_counted_beyond_what_laravel_s_column_holds",
+        "test_the_tables_may_be_made_by_either",
+        "test_what_either_pushes_comes_in_order_to_either",
+    }
+)
+"""What differs from server to server: .ci/run has all others on MariaDB alone."""
 
 MakeApplication = Callable[..., RedisApplication]
 MakeOnBeanstalkd = Callable[..., BeanstalkdApplication]
@@ -42,9 +51,13 @@ MakeOnDatabase = Callable[..., DatabaseApplication]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        is_ours = HERE in item.path.parents
-        if is_ours and getattr(item, "originalname", "") not in QUICK:
-            item.add_marker(pytest.mark.slow)
+        name = getattr(item, "originalname", "")
+        if HERE not in item.path.parents or name in QUICK:
+            continue
+        item.add_marker(pytest.mark.slow)
+        elsewhere = "[sqlite" in item.name or "[postgresql" in item.name
+        if elsewhere and "_database" in item.path.stem and name not in ON_EACH_SERVER:
+            item.add_marker(pytest.mark.long)
 
 
 def php_with(driver: str, **options: object) -> str:

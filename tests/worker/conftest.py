@@ -4,8 +4,9 @@ A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis a
 `on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
-So a test is `slow` on Redis, or `long` where it shows nothing of backends, and `long` on
-beanstalkd. One marked `every_backend` is neither, and runs on PostgreSQL, too, where it is `slow`.
+So a test is `long` on the others. One marked `on_redis_in_ci` is `slow` on Redis: it shows what a
+lease, a lock or a wait of the worker's makes of that server. One marked `every_backend` is neither,
+and runs on PostgreSQL, too, where it is `slow`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,10 @@ from tests.support.redis_server import RedisServer
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_redis_too: run on Redis as well")
     config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
+    config.addinivalue_line("markers", "on_redis_in_ci: run on Redis by .ci/run, too")
     config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
     config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
     config.addinivalue_line("markers", "embedded_only: about the database's file")
-
-
-_ABOVE = {
-    *("test_attempts", "test_awaiting", "test_job_logs", "test_listeners", "test_middleware"),
-    *("test_pauses", "test_presence", "test_scaling", "test_sealed", "test_status"),
-    *("test_supervise", "test_tracing", "test_usage", "test_isolation_same"),
-}
-"""What these show is above the backends, all of which a worker drives by one contract."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,8 +42,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             backends.append("beanstalkd")
         slow = metafunc.definition.get_closest_marker("every_backend") is None
         long = [pytest.mark.slow, pytest.mark.long]
-        above = metafunc.module.__name__.rpartition(".")[2] in _ABOVE
-        marks = {"redis": long if above else [pytest.mark.slow], "beanstalkd": long}
+        in_ci = metafunc.definition.get_closest_marker("on_redis_in_ci")
+        marks = {"redis": [pytest.mark.slow] if in_ci else long, "beanstalkd": long}
         others = [pytest.param(name, marks=marks[name] if slow else []) for name in backends[1:]]
         if not slow:
             others.append(pytest.param("postgresql", marks=pytest.mark.slow))

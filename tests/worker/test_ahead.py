@@ -9,7 +9,11 @@ import pytest
 
 from tests.support.process import Project
 
-pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
 
 
 def test_a_slow_job_hoards_none_of_the_short_ones_behind_it(project: Project) -> None:

@@ -7,7 +7,11 @@ import pytest
 from tests.support.process import Project
 from tests.worker.scenes import Scene, in_order, played
 
-pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
 
 
 def counts(scene: Scene, *words: str) -> list[int]:

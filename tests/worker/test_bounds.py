@@ -31,6 +31,7 @@ def crowd(project: Project) -> Project:
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("kind", ["Waits", *slow("Blocks"), "Blocks apart"])
+@pytest.mark.on_redis_in_ci
 def test_a_worker_runs_so_many_of_a_queue_and_delays_no_other(crowd: Project, kind: str) -> None:
     crowd.configure('jobs = ["jobs", "at_once"]\n')
     apart = ["--isolate", "--preload"] if "apart" in kind else []
@@ -49,6 +50,7 @@ def test_a_worker_runs_so_many_of_a_queue_and_delays_no_other(crowd: Project, ki
 
 
 @pytest.mark.every_backend
+@pytest.mark.on_redis_in_ci
 def test_all_workers_run_so_many_of_a_queue_and_delay_no_other(crowd: Project) -> None:
     crowd.configure(OVER_ALL)
     push(crowd, 18, seconds=0.5)
@@ -233,6 +235,7 @@ def test_a_job_that_does_not_end_keeps_its_permit_as_long_as_it_runs(crowd: Proj
     ],
     ids=str,
 )
+@pytest.mark.on_redis_in_ci
 def test_a_permit_lasts_as_long_as_its_job(crowd: Project, how: tuple[object, ...]) -> None:
     crowd.configure(OVER_ALL.replace("3", "1"), retry_after=1)
     push(crowd, 2, job="Blocks", seconds=3)
@@ -257,6 +260,7 @@ def test_a_worker_that_stood_still_for_longer_says_so(crowd: Project) -> None:
     other.end()
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_pool_gives_back_the_permits_of_a_killed_worker(crowd: Project) -> None:
     crowd.configure('jobs = ["jobs", "at_once"]\n' + OVER_ALL.replace("3", "1"), retry_after=60)
     push(crowd, 1, job="Few", seconds=0.5)

@@ -12,7 +12,11 @@ from tests.support.process import Project, wait_for
 from tests.worker import killing
 from tests.worker.scenes import Scene, in_order, played
 
-pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
 
 
 def once(scene: Scene, *words: str) -> None:

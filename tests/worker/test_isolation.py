@@ -316,6 +316,7 @@ def test_the_lease_is_kept_while_the_job_holds_the_interpreter_lock(project: Pro
         assert worker.err == ""
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_job_whose_lease_is_lost_is_ended_at_once(project: Project) -> None:
     project.configure(retry_after=1)
     project.push("Sleep", {"seconds": 60}, maxTries=3)
@@ -400,6 +401,7 @@ def test_usr1_interrupts_the_job_and_not_the_worker(project: Project) -> None:
     stop(worker)
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_killed_workers_job_ends_with_it_and_runs_again(project: Project) -> None:
     project.configure(retry_after=1)
     project.push("Sleep", {"seconds": 60}, maxTries=2)

@@ -251,6 +251,7 @@ def test_one_of_several_is_cancelled(project: Project) -> None:
     stop(worker)
 
 
+@pytest.mark.on_redis_in_ci
 def test_leases_are_kept_while_all_hold_the_interpreters_lock(project: Project) -> None:
     for _ in range(4):
         project.push("iso.Busy", {"seconds": 3.5}, maxTries=3)
@@ -410,6 +411,7 @@ def test_the_jobs_of_a_killed_worker_end_with_it_and_run_again(project: Project)
     stop(second)
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_pool_settles_all_that_a_dead_worker_ran(project: Project) -> None:
     for number in range(4):
         sleep(project, 1.5, str(number))

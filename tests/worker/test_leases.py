@@ -10,7 +10,11 @@ import pytest
 from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
-pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
 
 
 @pytest.mark.every_backend

@@ -161,6 +161,7 @@ class TestReplacing:
 
 @pytest.mark.on_redis_too
 class TestDeadWorkers:
+    @pytest.mark.on_redis_in_ci
     def test_its_job_starts_again_at_once(self, project: Project) -> None:
         project.push("Kill", {"times": 1})
         project.push("Note")
@@ -178,6 +179,7 @@ class TestDeadWorkers:
         assert running.stop() == 0
         assert project.failed() == []
 
+    @pytest.mark.on_redis_in_ci
     def test_a_job_out_of_tries_fails_with_what_became_of_its_worker(
         self, project: Project
     ) -> None:

@@ -196,6 +196,7 @@ def rescue_of(project: Project, job: ReservedJob, **about: bool) -> Rescue:
     return rescue(project, job.reservation.fence, **about)
 
 
+@pytest.mark.on_redis_in_ci
 @pytest.mark.on_redis_too
 class TestRescuer:
     def test_it_is_ready_again_at_the_head_with_its_attempt_counted(self, project: Project) -> None:

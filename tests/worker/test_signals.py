@@ -25,6 +25,7 @@ def asleep(project: Project, *words: object) -> None:
 
 
 @pytest.mark.parametrize("number", STOPS)
+@pytest.mark.on_redis_in_ci
 def test_a_stop_ends_an_idle_worker_at_once(project: Project, number: signal.Signals) -> None:
     worker = project.idle()
     told = time.monotonic()
@@ -50,6 +51,7 @@ def test_a_stop_lets_the_running_job_finish(project: Project, number: signal.Sig
     assert worker.err == ""
 
 
+@pytest.mark.on_redis_in_ci
 def test_after_a_stop_nothing_is_held(project: Project) -> None:
     """Many short jobs are held ahead; none of them stays reserved."""
     for number in range(300):
@@ -138,6 +140,7 @@ def test_an_idle_worker_ignores_usr1(project: Project) -> None:
     assert worker.err == ""
 
 
+@pytest.mark.on_redis_in_ci
 def test_usr2_pauses_and_cont_resumes(project: Project) -> None:
     worker = project.idle()
     worker.signal(signal.SIGUSR2)
@@ -179,6 +182,7 @@ def test_a_paused_worker_is_stopped_at_once(project: Project) -> None:
     assert time.monotonic() - told < 10
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_storm_of_signals_ends_in_a_legal_state(project: Project) -> None:
     for number in range(200):
         project.push("Note", {"word": str(number)}, maxTries=0)

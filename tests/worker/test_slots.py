@@ -306,6 +306,7 @@ def test_a_worker_lists_what_it_runs(crowd: Project) -> None:
 
 
 @pytest.mark.every_backend
+@pytest.mark.on_redis_in_ci
 def test_a_killed_worker_loses_nothing_of_many(crowd: Project) -> None:
     crowd.configure(retry_after=2)
     for number in range(100):
@@ -322,6 +323,7 @@ def test_a_killed_worker_loses_nothing_of_many(crowd: Project) -> None:
     assert sum(again.values()) - 100 <= 20, "only what ran may run twice"
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_pool_settles_all_that_a_dead_worker_ran(crowd: Project) -> None:
     for number in range(6):
         push(crowd, "Waits" if number % 2 else "Blocks", word=str(number), seconds=1.5)

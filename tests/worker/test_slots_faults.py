@@ -14,9 +14,13 @@ import pytest
 
 from tests.support.process import Process, Project, wait_for
 
-pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
 
-_JOBS = int(os.environ.get("SLOTS_JOBS", "600"))
+_JOBS = int(os.environ.get("SLOTS_JOBS", "300"))
 """20,000 take some minutes."""
 _SLOTS = {"": 50, "--isolate": 10}
 """How many run at once, in one process and in one each."""

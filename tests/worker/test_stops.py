@@ -16,6 +16,7 @@ SOON = 1.0
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
+@pytest.mark.on_redis_in_ci
 def test_restart_ends_an_idle_worker(project: Project) -> None:
     worker = project.idle()
     told = project.qframe("restart")
@@ -66,6 +67,7 @@ def test_max_jobs(project: Project) -> None:
     assert (project.sizes().ready, project.sizes().reserved) == (13, 0)
 
 
+@pytest.mark.on_redis_in_ci
 def test_max_time_ends_an_idle_worker(project: Project) -> None:
     worker = project.idle("--max-time", 1.5)
     assert worker.wait() == 0
@@ -92,6 +94,7 @@ def test_once_without_a_job_waits_at_most_sleep(project: Project) -> None:
     assert worker.err == ""
 
 
+@pytest.mark.on_redis_in_ci
 def test_once_takes_a_job_that_comes_while_it_waits(project: Project) -> None:
     worker = project.idle("--once", "--sleep", 60)
     project.push("Note")
@@ -173,6 +176,7 @@ def test_a_reader_that_goes_away_loses_no_job(project: Project) -> None:
     assert project.empty()
 
 
+@pytest.mark.on_redis_in_ci
 def test_an_idle_worker_costs_next_to_nothing(project: Project) -> None:
     worker = project.idle()
     process = psutil.Process(worker.pid)
@@ -191,6 +195,7 @@ def test_an_idle_worker_costs_next_to_nothing(project: Project) -> None:
     assert time.monotonic() - told < 10
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_delayed_job_starts_when_it_is_due(project: Project) -> None:
     worker = project.idle()
     due = time.time() + 0.8

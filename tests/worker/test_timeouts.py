@@ -191,6 +191,7 @@ def test_the_hard_stage_covers_jobs_in_quick_succession(project: Project) -> Non
 
 
 @pytest.mark.parametrize("dropped", [False, *slow(True)])
+@pytest.mark.on_redis_in_ci
 def test_an_alarm_during_a_driver_call_leaves_the_connection_whole(
     project: Project, dropped: bool
 ) -> None:
@@ -223,6 +224,7 @@ def test_an_alarm_during_a_driver_call_leaves_the_connection_whole(
 
 
 @pytest.mark.parametrize("number", [0, *slow(1, 2)])
+@pytest.mark.on_redis_in_ci
 def test_usr1_during_a_driver_call_leaves_the_connection_whole(
     project: Project, number: int
 ) -> None:

@@ -36,6 +36,7 @@ def listening(event: str, listener: str) -> str:
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("how", ["", *slow("--isolate")])
+@pytest.mark.on_redis_in_ci
 def test_a_job_is_alone_until_its_final_end(project: Project, how: str) -> None:
     """However it comes: done, out of tries, skipped, deleted, failed by hand, after a release."""
     words = ["done", "raises", "skips", "deletes", "fails", "releases"]
@@ -54,6 +55,7 @@ def test_a_job_is_alone_until_its_final_end(project: Project, how: str) -> None:
     "point",
     ["JobProcessing", "JobProcessed", *slow("JobPopped")],
 )
+@pytest.mark.on_redis_in_ci
 def test_a_worker_killed_with_a_unique_job_leaves_room_for_another(
     project: Project, point: str
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_worker_killed_with_a_unique_job_leaves_room_for_another(
 @pytest.mark.not_on_beanstalkd("its locks are elsewhere, and end by themselves")
 @pytest.mark.parametrize("what", ["unique", "unique-failure"])
 @pytest.mark.slow
+@pytest.mark.on_redis_in_ci
 def test_a_worker_that_dies_as_a_unique_job_ends_leaves_no_lock(
     project: Project, what: str
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_dispatch_says_that_it_is_a_duplicate_also_a_dropped_one(project: Proj
     assert project.sizes().total == 1
 
 
+@pytest.mark.on_redis_in_ci
 def test_a_dispatcher_killed_within_a_push_leaves_no_lock_without_a_bound(project: Project) -> None:
     """Where lock and job are one step there is neither; elsewhere the lock ends by itself."""
     finished = project.python(

@@ -233,6 +233,7 @@ def test_with_jobs_only_these_modules_run(project: Project) -> None:
     assert project.empty()
 
 
+@pytest.mark.on_redis_in_ci
 def test_raw_bytes_survive_failing_and_retrying(project: Project) -> None:
     raws: list[bytes] = [
         bytes(range(256)),

@@ -93,6 +93,7 @@ def _alone(project: Project, killed: dict[int, float] | None = None) -> list[alo
     return found
 
 
+@pytest.mark.on_redis_in_ci
 def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
     _push(project, 100)
     workers = [project.work("--tries", 1) for _ in range(2)]
@@ -106,6 +107,7 @@ def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.on_redis_in_ci
 def test_the_lock_is_renewed_beyond_its_lease(project: Project) -> None:
     _push(project, 2, seconds=3)
     workers = [project.work("--tries", 1) for _ in range(2)]

@@ -1,0 +1,259 @@
+"""Which tests `make test` and .ci/run leave out, and what `make quick` takes.
+
+A line names a test of a file; `*` stands for anything. Words after `=` are parametrizations that
+stay as they are: all others of this test move. A line that names no test is an error where
+everything is collected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SLOW = """
+# What takes whole programs, many processes or a server of its own: .ci/run shows it once.
+django/test_suite.py::test_the_suite
+django/test_projects.py::test_without_addresses_all_is_checked_and_migrated
+django/test_projects.py::test_a_check_names_the_command_of_each_connection
+django/test_projects.py::test_a_check_says_once_which_connection_cannot_be_used = memory-*
+django/test_projects.py::test_a_line_of_a_log_is_written_once
+django/test_suite.py::test_a_schedule_in_the_jobs_of_an_app
+django/test_suite.py::test_a_test_database_in_memory
+typing/test_typing.py::*
+web/browser/test_smoke.py::*
+web/test_api.py::test_a_fuzzer_finds_nothing_that_the_document_does_not_say
+web/test_command.py::test_one_worker_is_quieted_scaled_and_stopped
+web/test_command.py::test_an_open_page_is_told_what_changes
+console/test_failed.py::test_a_reader_that_has_enough_is_no_error
+console/test_migrate_servers.py::* = postgres*
+examples/test_api_client.py::test_everything_is_fetched_at_the_pace_the_service_allows
+examples/test_frameworks.py::test_fastapi_answers_and_a_worker_does_the_work
+examples/test_stdlib_index.py::*
+examples/test_webapp.py::*
+examples/test_order_pipeline.py::*
+console/test_batches.py::test_it_is_followed_while_a_worker_works
+testing/test_plugin.py::test_an_installed_package_brings_it_and_it_imports_nothing_heavy
+testing/test_documentation.py::test_a_page_does_what_it_says
+benchmarks/test_benchmarks.py::test_a_folder_without_qframe_is_no_checkout
+benchmarks/test_benchmarks.py::test_the_bare_loop_speaks_to_*
+plugins/test_list_driver.py::test_one_that_cannot_be_loaded_is_one_line
+drivers/test_support_*.py::*
+drivers/database/test_many_workers.py::test_eight_workers_on_one_queue
+drivers/redis/test_bad_members.py::test_a_member_of_64_megabytes_is_failed_with_its_bytes
+worker/test_redis_faults.py::*
+worker/test_beanstalkd_faults.py::*
+worker/test_bounds_faults.py::*
+worker/test_usage.py::test_a_file_that_may_not_grow
+worker/test_timeouts.py::test_an_alarm_during_a_driver_call_leaves_the_connection_whole
+worker/test_scaling.py::test_a_pool_whose_workers_are_all_in_long_jobs_gets_more_and_fewer
+worker/test_globs.py::test_a_backend_that_cannot_list_its_queues_wants_names
+worker/test_globs.py::test_a_worker_with_no_queue_wakes_for_a_signal
+worker/test_timeouts.py::test_a_failed_hook_that_hangs_ends_the_worker_not_the_record
+worker/test_slots.py::test_a_blocked_loop_costs_nobody_its_lease_and_is_named
+worker/test_slots.py::test_a_pool_settles_all_that_a_dead_worker_ran
+worker/test_isolation_many.py::test_a_pool_settles_all_that_a_dead_worker_ran
+worker/test_isolation_many.py::test_a_late_job_ends_no_worker_of_a_pool
+worker/test_isolation_many.py::test_one_that_*
+worker/test_isolation_many.py::test_one_at_a_time_rests_between_jobs
+worker/test_isolation_many.py::test_leases_are_kept_while_all_hold_the_interpreters_lock
+worker/test_pool_faults.py::test_killed_while_*
+worker/test_pool_faults.py::test_a_stop_and_its_death_in_one_moment_are_not_told_twice
+worker/test_pool_faults.py::test_stopped_*
+worker/test_pool_faults.py::test_one_that_is_stopped_does_not_hold_the_end_up
+worker/test_pool_faults.py::test_one_that_runs_its_jobs_apart_takes_its_child_along
+worker/test_pool_faults.py::test_what_*
+worker/test_pool_faults.py::test_orphans_that_end_are_reaped
+worker/test_pool_faults.py::test_workers_killed_all_the_time_lose_no_job
+worker/test_pool.py::test_what_a_job_starts_is_no_member_of_the_pool
+worker/test_pool.py::test_a_worker_that_has_done_its_jobs_is_replaced
+worker/test_pool.py::test_restart_replaces_every_worker
+worker/test_pool.py::test_a_worker_broken_by_a_deploy_does_not_end_the_pool
+worker/test_pool.py::test_a_job_out_of_tries_fails_with_what_became_of_its_worker
+worker/test_pool.py::test_one_that_leaves_in_a_job_without_a_word
+worker/test_pool.py::test_the_others_jobs_are_left_alone
+worker/test_pool.py::test_a_large_job_is_taken_up_too
+worker/test_pool.py::test_a_worker_that_is_stopped_is_killed_and_its_job_tried_again
+worker/test_pool.py::test_the_first_timeout_is_the_end_where_the_class_says_so
+worker/test_pool.py::test_an_interrupted_job_is_a_failed_attempt
+worker/test_pool.py::test_a_pause_holds_for_workers_that_come_later
+worker/test_pool.py::test_many_workers_begin_a_few_at_a_time_and_it_hears_signals_meanwhile
+worker/test_pool.py::test_it_*_a_worker_*
+worker/test_pool.py::test_workers_are_replaced_when_files_change
+worker/test_isolation_apart.py::test_a_killed_workers_job_ends_with_it_there_as_well
+worker/test_isolation_apart.py::test_who_finds_no_room_waits_for_it_and_its_neighbours_go_on
+outbox/test_killed.py::*
+worker/test_exactly_once.py::test_each_row_has_its_job_whenever_the_program_is_killed
+
+# `make test` shows it on one backend, .ci/run on the others.
+drivers/test_shared_store.py::* = redis-*
+drivers/test_forks.py::test_a_child_forked_while_a_thread_connects_can_dispatch = sqlite redis
+drivers/test_gevent.py::* = sqlite redis
+drivers/database/test_migrate.py::test_tables_of_laravel_are_upgraded = postgres*13 mariadb*10
+drivers/database/test_migrate.py::test_processes_at_once = postgres*
+drivers/database/test_migrate.py::test_the_printed_sql_does_what_migrate_does = postgres*
+drivers/database/test_ended.py::* = unseen-kill
+outbox/test_relay.py::* = sqlite* postgres*
+worker/test_exactly_once.py::* = sqlite*
+worker/test_leases.py::test_a_killed_workers_job_runs_again_soon = database redis
+worker/test_leases.py::test_a_long_job_runs_once_though_its_lease_is_short = database
+worker/test_slots.py::test_a_killed_worker_loses_nothing_of_many = database
+worker/test_slots.py::test_so_many_run_at_once_and_no_more = database*
+worker/test_bounds.py::test_a_worker_runs_so_many_of_a_queue_* = database-Waits redis*
+worker/test_bounds.py::test_all_workers_run_so_many_of_a_class_and_delay_no_other = database
+worker/test_bounds.py::test_all_workers_run_so_many_of_a_queue_and_delay_no_other = redis
+worker/test_isolation_chains.py::* = database
+worker/test_stops.py::test_restart_ends_a_busy_worker_after_its_job = database
+worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
+worker/test_chains.py::test_two_workers_run_a_chain_with_a_batch_in_it = database redis
+worker/test_attempts.py::test_three_tries_killed_twice_then_done = database
+worker/test_timeouts.py::test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason = database
+worker/test_awaiting.py::* = database*
+worker/test_hostile.py::* = database*
+
+# `make test` shows it of one kind of worker, job or end, .ci/run of the others.
+worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone isolated-slots
+worker/test_output.py::test_a_reader_that_has_gone_changes_no_exit_code = alone isolated--json
+worker/test_output.py::test_a_job_cannot_take_the_workers_output = *-alone *-pool *-isolated
+worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone pool
+worker/test_children.py::test_children_end_* = isolated-HasChildren *HasChildrenOnLoop
+worker/test_isolation.py::test_a_process_that_ends_without_a_word_* = *-kill-* *-exit?3-* *-fds-*
+worker/test_isolation.py::test_a_job_settles_itself_by_the_worker_and_once = *-release-* *-fail-*
+worker/test_isolation.py::test_what_a_job_made_of_itself_holds_* = *-delete
+worker/test_isolation.py::test_a_job_that_does_not_end_is_killed_and_fails_at_once = *-StuckInC
+worker/test_isolation_many.py::test_what_ends_one_process_ends_no_other = *-kill *-exit*
+worker/test_isolation_many.py::test_a_late_job_is_killed_and_no_worker_ends_for_it = *-StuckInC
+worker/test_isolation_many.py::test_it_is_scaled_while_it_runs = *-1
+worker/test_isolation_many.py::test_it_stops_when_it_is_to = *-options0-*
+worker/test_isolation_many.py::test_nobody_waits_for_what_a_job_does_when_it_has_failed = *-True
+worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *has_a_group* *computes-asyncio
+worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *is_in_c_code*
+worker/test_slots.py::test_one_of_several_is_cancelled = *-Waits
+worker/test_deaf.py::test_the_worker_hears_its_signals_* = isolated-loop slots-f* alone-ignore
+worker/test_deaf.py::test_neighbours_that_had_not_begun_* = cancel-asyncio stop-uvloop
+worker/test_deaf.py::test_a_signal_wakes_the_worker_again = asyncio-closed alone-open
+worker/test_bounds.py::test_a_class_that_is_imported_late_is_bounded = *('--concurrency',?4)
+worker/test_bounds.py::test_whatever_becomes_of_a_job_its_permit_is_given_back = *late *releases
+worker/test_bounds.py::test_it_holds_in_workers_of_every_kind = *isolate*
+metrics/test_pushes.py::test_what_jobs_dispatch_is_written_by_their_worker = words1
+metrics/test_pushes.py::test_it_is_written_when_a_process_ends = fork*
+test_dispatch.py::test_a_process_of_multiprocessing_sends_what_it_dropped_last = spawn
+test_dispatch.py::test_jobs_of_a_script_with_a_guard_work = command0
+test_awaited_ends.py::test_so_does_that_of_a_process_of_multiprocessing = fork
+test_awaited_calls.py::test_an_error_nobody_hears_* = True-*chain* False-*bulk*
+test_imports.py::test_help_loads_no_client = arguments1
+"""
+
+LONG = """
+# Once more on another backend, though what is shown is above the contract.
+web/browser/test_actions.py::* = database
+web/browser/test_live.py::test_what_changes_is_seen_without_a_click = database
+laravel/test_traces.py::test_a_trace_goes_through_laravel_and_back = redis
+test_forged.py::* = memory* apart* redis*
+drivers/test_shared_store.py::* = *-own_postgres
+schedules/test_killed.py::test_one_job_each_planned_time = database redis
+worker/test_exactly_once.py::test_each_row_has_its_job_* = sqlite* postgres*
+worker/test_exactly_once.py::test_each_link_and_member_* = postgres
+worker/test_bounds_faults.py::* = queue-redis class-database queue-beanstalkd class-mariadb
+outbox/test_killed.py::* = sqlite* *-applied
+web/browser/test_attacks.py::test_a_form_of_somebody_else_changes_nothing = localhost
+test_recipes.py::test_alembic = postgres*
+worker/test_slots_faults.py::* = database* redis-
+worker/test_bounds.py::test_all_workers_run_so_many_of_a_class_and_delay_no_other = database
+worker/test_bounds.py::test_a_worker_runs_so_many_of_a_queue_* = database-Waits redis-*
+worker/test_bounds.py::test_a_permit_lasts_as_long_as_its_job = database* redis-*conc*
+worker/test_slots.py::test_so_many_run_at_once_and_no_more = database* redis-Waits
+worker/test_isolation_chains.py::* = database redis
+worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
+worker/test_stops.py::test_restart_ends_a_busy_worker_after_its_job = database
+worker/test_attempts.py::test_three_tries_killed_twice_then_done = database redis
+worker/test_awaiting.py::* = database* redis*
+
+# Once more of another kind of worker, job, end or clock; `make demo` runs the index.
+examples/test_stdlib_index.py::test_indexes_as_a_plain_loop_does
+examples/test_stdlib_index.py::test_the_part_tested_has_a_file_that_is_no_python
+worker/test_pool.py::test_it_ends_when_all_is_empty
+worker/test_pool.py::test_one_job_each_with_once
+worker/test_pool.py::test_a_worker_that_is_too_big_is_replaced
+worker/test_pool.py::test_so_does_the_stop_timeout
+worker/test_pool.py::test_a_paused_pool_stops
+worker/test_neighbours.py::test_a_pool_does_not_end_the_worker_for_a_neighbour
+worker/test_slots.py::test_a_blocked_loop_costs_nobody_its_lease_and_is_named = database-asyncio
+worker/test_isolation_many.py::test_a_worker_lists_what_it_runs
+worker/test_isolation_many.py::test_a_pause_leaves_alone_what_runs
+worker/test_isolation_many.py::test_a_restart_lets_jobs_end
+worker/test_isolation_many.py::test_what_fails_is_tried_again_and_fails
+worker/test_isolation_many.py::test_it_rests_no_longer_than_until_it_is_told_to_stop
+worker/test_isolation_many.py::test_one_that_rests_is_not_scaled
+drivers/database/test_processes.py::test_workers_killed_at_random_lose_and_double_nothing = 1
+worker/test_output.py::test_a_job_cannot_take_the_* = *-alone *-pool object-* none-* redirect-slots
+worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone* isolated--json pool*
+django/test_real.py::test_requests_and_a_worker = wsgi*
+flask/test_real.py::test_jobs_have_a_context_in_each_kind_of_worker = --conc* --isolate
+fastapi/test_real.py::test_jobs_take_dependencies_in_each_kind_of_worker = --conc* --isolate
+web/test_attacks.py::test_a_long_fuzz_of_every_parameter_finds_nothing
+drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-drop redis-send postgres-send
+drivers/database/test_ended.py::test_no_call_after_it_raises_* = unseen-* seen-wait* seen-restart
+drivers/database/test_ended.py::test_a_job_goes_on_* = unseen-kill seen-restart unseen-wait*
+drivers/database/test_migrate.py::test_processes_at_once = *8*
+alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *9-as?it* *19-when*
+worker/test_middleware.py::test_a_wrong_one_* = *Missing*
+console/test_numbers.py::test_a_number_without_sense_is_one_line = inf* 9999*
+schedules/test_clock_changes.py::test_around_* = Europe/Vienna Australia/Lord_Howe America/Sao*
+schedules/test_clock_changes.py::test_a_year_with_windows = Europe/Vienna Africa/C* Australia/L*
+schedules/test_calendar.py::test_a_year_is_as_cronsim_has_it = Africa/C* Australia/L*
+schedules/test_calendar.py::test_a_daily_job_runs_once_each_day_of_the_year = Africa/C* Australia/L*
+"""
+
+
+@dataclass
+class Line:
+    """The tests that one line is about."""
+
+    text: str
+    file: re.Pattern[str]
+    name: re.Pattern[str]
+    staying: Sequence[re.Pattern[str]]
+    found: bool = False
+
+    def moves(self, name: str, parameters: str) -> bool:
+        """Whether it moves a test of its file."""
+        if not self.name.fullmatch(name):
+            return False
+        self.found = True
+        if not self.staying:
+            return True
+        return bool(parameters) and not any(each.fullmatch(parameters) for each in self.staying)
+
+
+class Selection:
+    """What the lines of one list name."""
+
+    def __init__(self, text: str) -> None:
+        lines = (each for each in text.splitlines() if each and not each.startswith("#"))
+        self._lines = [_line(each) for each in lines]
+        self._of_file: dict[str, list[Line]] = {}
+
+    def moves(self, identity: str) -> bool:
+        """Whether a test is among those named."""
+        path, _, test = identity.partition("::")
+        file = path.removeprefix("tests/")
+        if file not in self._of_file:
+            self._of_file[file] = [each for each in self._lines if each.file.fullmatch(file)]
+        name, _, parameters = test.partition("[")
+        name, parameters = name.rpartition("::")[2], parameters.removesuffix("]")
+        return True in [each.moves(name, parameters) for each in self._of_file[file]]
+
+    def stale(self) -> list[str]:
+        """Give the lines that have named no test so far."""
+        return [each.text for each in self._lines if not each.found]
+
+
+def _line(text: str) -> Line:
+    test, _, staying = text.partition(" = ")
+    file, _, name = test.partition("::")
+    return Line(text, _pattern(file), _pattern(name), [_pattern(each) for each in staying.split()])
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    return re.compile(re.escape(glob).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
