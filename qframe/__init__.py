@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from qframe import events, forks
 from qframe.contracts import Cancelling, JobStatus, State
-from qframe.dispatch.batch import Batch, PendingBatch, batch, find_batch
-from qframe.dispatch.bulk import bulk
+from qframe.dispatch.batch import Batch, PendingBatch, afind_batch, batch, find_batch
+from qframe.dispatch.bulk import abulk, bulk
 from qframe.dispatch.chain import PendingChain, chain
 from qframe.dispatch.function import queueable
 from qframe.dispatch.pending import (
@@ -49,6 +49,7 @@ from qframe.exceptions import (
     QframeError,
     ResultTooLarge,
     SettleError,
+    SynchronousOnly,
     TransactionUndone,
     UnknownJob,
     Unsupported,
@@ -60,7 +61,14 @@ from qframe.manager import QueueManager
 from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
-    from qframe.dispatch.status import cancel, job_status, wait_for
+    from qframe.dispatch.status import (
+        acancel,
+        ajob_status,
+        await_for,
+        cancel,
+        job_status,
+        wait_for,
+    )
     from qframe.schedules.definition import schedule
     from qframe.worker import Worker, WorkerOptions
 
@@ -108,12 +116,18 @@ __all__ = [
     "Secret",
     "SettleError",
     "State",
+    "SynchronousOnly",
     "TransactionUndone",
     "UnknownJob",
     "Unsupported",
     "WaitTimedOut",
     "Worker",
     "WorkerOptions",
+    "abulk",
+    "acancel",
+    "afind_batch",
+    "ajob_status",
+    "await_for",
     "batch",
     "bulk",
     "cancel",
@@ -146,7 +160,7 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of these
             from qframe import worker  # noqa: PLC0415 (not before it is needed)
 
             return getattr(worker, name)
-        if name in {"cancel", "job_status", "wait_for"}:
+        if name in {"acancel", "ajob_status", "await_for", "cancel", "job_status", "wait_for"}:
             from qframe.dispatch import status  # noqa: PLC0415 (not before it is needed)
 
             return getattr(status, name)

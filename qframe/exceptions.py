@@ -31,6 +31,13 @@ class InvalidJob(QframeError, ValueError):
     """A job was refused at dispatch: nothing was queued."""
 
 
+class SynchronousOnly(QframeError):
+    """A call that blocks was made on a running event loop: await the one of the same name with `a`.
+
+    Django's `SynchronousOnlyOperation`. Nothing was done.
+    """
+
+
 class InvalidTransaction(QframeError, ValueError):
     """What was given to `within` can carry nothing: no open transaction, or another database's."""
 

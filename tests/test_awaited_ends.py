@@ -16,22 +16,23 @@ import pytest
 from qframe import (
     BackendUnavailable,
     InvalidJob,
+    PendingDispatch,
     Queueable,
     QueueManager,
     Worker,
     WorkerOptions,
+    abulk,
+    ajob_status,
+    await_for,
     batch,
-    bulk,
     chain,
     dispatch,
     events,
-    job_status,
     manager,
-    wait_for,
 )
 from qframe.connection import Connection
 from qframe.contracts.step import Push
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from tests.support.process import Project
 
 
@@ -93,9 +94,9 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[events.JobDispatchFai
 
 CALLS: list[Callable[[], Awaitable[Any]]] = [
     lambda: dispatch(Feed()),
-    lambda: bulk([Feed() for _ in range(3)]),
-    lambda: chain([Feed(), Feed()]).dispatch(),
-    lambda: batch([Feed() for _ in range(3)]).dispatch(),
+    lambda: abulk([Feed() for _ in range(3)]),
+    lambda: chain([Feed(), Feed()]).adispatch(),
+    lambda: batch([Feed() for _ in range(3)]).adispatch(),
 ]
 SIZES = [1, 3, 1, 3]
 
@@ -144,12 +145,9 @@ async def _awaited(given: Awaitable[Any]) -> Any:
     return await given
 
 
-@pytest.mark.parametrize(("call", "size"), [*zip(CALLS, SIZES, strict=True)])
-def test_who_awaits_again_awaits_the_same(
-    queue: Connection, gate: Gate, call: Callable[[], Awaitable[Any]], size: int
-) -> None:
+def test_who_awaits_a_dispatch_again_awaits_the_same(queue: Connection, gate: Gate) -> None:
     async def main() -> None:
-        made = call()
+        made = dispatch(Feed())
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(_awaited(made), 0.05)
@@ -160,7 +158,7 @@ def test_who_awaits_again_awaits_the_same(
         assert await _awaited(made) is await first
 
     asyncio.run(main())
-    assert queue.size() == size
+    assert queue.size() == 1
 
 
 def test_a_dispatch_that_is_under_way_is_not_sent_twice(queue: Connection, gate: Gate) -> None:
@@ -202,13 +200,13 @@ def test_a_question_nobody_waits_for_is_asked_no_more(
     async def main() -> None:
         uuid = await dispatch(Feed())
         monkeypatch.setattr(queue.backend, "read", noting)
-        question = wait_for(uuid, 60)
+        question = await_for(uuid, 60)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(question, 0.3)
         count = len(asked)
         await asyncio.sleep(0.6)
         assert len(asked) <= count + 1
-        assert await job_status(uuid) is not None
+        assert await ajob_status(uuid) is not None
 
     asyncio.run(main())
     assert len(asked) > 1
@@ -262,9 +260,9 @@ def test_loops_in_several_threads_each_hear_of_their_own(queue: Connection) -> N
 
     async def main(first: int) -> None:
         numbers = range(first, first + 20)
-        ids = await asyncio.gather(*(bulk([Feed(number=number)]) for number in numbers))
+        ids = await asyncio.gather(*(abulk([Feed(number=number)]) for number in numbers))
         await asyncio.gather(*(chain([Feed()]) for _ in range(20)))
-        statuses = await asyncio.gather(*(job_status(each) for (each,) in ids))
+        statuses = await asyncio.gather(*(ajob_status(each) for (each,) in ids))
         batches = await asyncio.gather(*(batch([Feed()]) for _ in range(3)))
         found.append((len(statuses), {each.total for each in batches}))
 
@@ -277,22 +275,14 @@ def test_loops_in_several_threads_each_hear_of_their_own(queue: Connection) -> N
     assert queue.size() == 4 * (20 + 20 + 3)
 
 
-def test_what_was_left_on_a_loop_comes_before_the_next_call_of_its_thread(
-    queue: Connection, gate: Gate
-) -> None:
-    async def main() -> None:
-        bulk([Feed()])
-        threading.Timer(0.2, gate.open).start()
-
-    asyncio.run(main())
-    assert queue.size() == 1
-
-
-class Drops(Queueable):
-    """Awaits nothing of what it does."""
+class Leaves(Queueable):
+    """Awaits no longer what it has begun."""
 
     async def handle(self) -> None:
-        bulk([Feed(number=number) for number in range(3)], "made")
+        task = asyncio.create_task(abulk([Feed(number=number) for number in range(3)], "made"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
@@ -309,7 +299,7 @@ def test_a_job_is_settled_after_what_it_has_left(
             happened.append("pushed")
         return apply(*steps)
 
-    queue.push(Drops())
+    queue.push(Leaves())
     monkeypatch.setattr(queue.backend, "apply", slow)
     with events.kept():
         events.listen(events.JobProcessed)(lambda _event: happened.append("processed"))
@@ -324,9 +314,9 @@ def test_a_job_is_settled_after_what_it_has_left(
 
 def test_a_child_has_senders_of_its_own(queue: Connection) -> None:
     async def main(count: int) -> None:
-        await bulk([Feed() for _ in range(count)])
+        await abulk([Feed() for _ in range(count)])
         await batch([Feed()])
-        assert await job_status(await dispatch(Feed())) is not None
+        assert await ajob_status(await dispatch(Feed())) is not None
 
     asyncio.run(main(2))
     child = os.fork()
@@ -342,7 +332,8 @@ def test_a_child_has_senders_of_its_own(queue: Connection) -> None:
 
 def test_a_child_cannot_wait_for_what_its_parent_has_begun(queue: Connection, gate: Gate) -> None:
     async def main() -> int:
-        made = bulk([Feed(), Feed()])
+        made = dispatch(Feed())
+        first = asyncio.create_task(_awaited(made))
         await gate.is_reached()
         child = os.fork()
         if not child:
@@ -350,16 +341,16 @@ def test_a_child_cannot_wait_for_what_its_parent_has_begun(queue: Connection, ga
             os._exit(_refused(made))
         code = await asyncio.to_thread(_ended, child)
         gate.open()
-        assert len(await made) == 2
+        assert len(await first) == 36
         return code
 
     assert asyncio.run(main()) == 0
-    assert queue.size() == 2
+    assert queue.size() == 1
 
 
-def _refused(made: list[str]) -> int:
+def _refused(made: PendingDispatch) -> int:
     try:
-        return len(made)
+        return len(made.send())
     except InvalidJob as error:
         return 0 if "not to a fork" in str(error) else 1
 
@@ -371,7 +362,7 @@ def _ended(child: int) -> int:
 JOBS = """\
 import asyncio, os, sys, time
 import jobs
-from qframe import Queueable, batch, bulk, chain, dispatch, manager
+from qframe import Queueable, abulk, batch, chain, dispatch, manager
 
 class Mark(Queueable):
     word: str
@@ -405,11 +396,10 @@ MAIN = """\
 async def main():
     slow(0.3)
     tasks = [asyncio.create_task(waits(dispatch(Mark(word=f"d{n}")))) for n in range(3)]
-    tasks.append(asyncio.create_task(waits(bulk([Mark(word="b1"), Mark(word="b2")]))))
+    tasks.append(asyncio.create_task(waits(abulk([Mark(word="b1"), Mark(word="b2")]))))
+    tasks.append(asyncio.create_task(waits(chain([Mark(word="c1"), Mark(word="c2")]))))
+    tasks.append(asyncio.create_task(waits(batch([Mark(word="m1"), Mark(word="m2")]))))
     await asyncio.sleep(0.05)
-    chain([Mark(word="c1"), Mark(word="c2")]).dispatch()
-    global kept
-    kept = batch([Mark(word="m1"), Mark(word="m2")]).dispatch()
 
 async def waits(call):
     await call
@@ -430,7 +420,7 @@ def test_so_it_does_where_a_loop_was_only_stopped(project: Project) -> None:
     finished = project.python(
         "from marks import *\n"
         "async def waits():\n"
-        "    await bulk([Mark(word='b1'), Mark(word='b2')])\n"
+        "    await abulk([Mark(word='b1'), Mark(word='b2')])\n"
         "if __name__ == '__main__':\n"
         "    slow(0.5)\n"
         "    loop = asyncio.new_event_loop()\n"
@@ -464,12 +454,12 @@ def test_what_fails_at_the_exit_is_told(project: Project) -> None:
     finished = project.python(
         "from marks import *\n"
         "async def main():\n"
-        "    queue = manager.default().connection()\n"
-        "    queue.settings.push_retries = 0\n"
-        "    queue.backend.apply = lambda *_: open('/nowhere/at/all')\n"
-        "    global kept\n"
-        "    kept = bulk([Mark(word='lost')])\n"
-        "    chain([Mark(word='lost')]).dispatch()\n"
+        "    queue = slow(0.3)\n"
+        "    queue.backend.apply = lambda *_: time.sleep(0.3) or open('/nowhere/at/all')\n"
+        "    global tasks\n"
+        "    calls = abulk([Mark(word='lost')]), chain([Mark(word='lost')]).adispatch()\n"
+        "    tasks = [asyncio.create_task(each) for each in calls]\n"
+        "    await asyncio.sleep(0.05)\n"
         "if __name__ == '__main__':\n"
         "    asyncio.run(main())\n"
     )
@@ -488,7 +478,8 @@ def test_what_does_not_end_at_the_exit_is_told(project: Project) -> None:
         "async def main():\n"
         "    pusher._STUCK = 0.3\n"
         "    slow(60)\n"
-        "    bulk([Mark(word='stuck')])\n"
+        "    task = asyncio.create_task(abulk([Mark(word='stuck')]))\n"
+        "    await asyncio.sleep(0.05)\n"
         "if __name__ == '__main__':\n"
         "    asyncio.run(main())\n"
     )

@@ -21,7 +21,7 @@ from qframe import (
     dispatch,
     events,
 )
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from qframe.testing import fake
 
 

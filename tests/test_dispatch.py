@@ -39,8 +39,8 @@ from qframe import (
 )
 from qframe.connection import Connection
 from qframe.contracts import Sizes
-from qframe.dispatch import after_commit, pending, pusher
-from qframe.dispatch.pending import flush
+from qframe.dispatch import after_commit, draft, pusher
+from qframe.dispatch.draft import flush
 from qframe.drivers import guard
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Finished, Project
@@ -673,7 +673,7 @@ def test_a_report_that_fails_ends_nothing(
 
     with monkeypatch.context() as patch, refusing(queue):
         patch.setattr(queue.settings, "push_retries", 0)
-        patch.setattr(pending, "_report", fail)
+        patch.setattr(draft, "_report", fail)
         dispatch(Job(number=1))
         flush()
     dispatch(Job(number=2))

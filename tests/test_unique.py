@@ -23,7 +23,7 @@ from qframe import (
     manager,
     queueable,
 )
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from qframe.features.unique import Lock
 from qframe.payload.envelope import Envelope, create
 

@@ -18,6 +18,7 @@ from qframe import (
     InvalidJob,
     Queueable,
     QueueManager,
+    abulk,
     batch,
     bulk,
     chain,
@@ -27,7 +28,7 @@ from qframe import (
 )
 from qframe.contracts.status import State
 from qframe.dispatch.batch import MemberJobs, find_batch
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidTransaction, Unsupported
 from qframe.testing import drain, fake
@@ -229,7 +230,7 @@ def test_an_asynchronous_session_is_awaited(shop: Shop, engine: AsyncEngine, com
     async def act(session: AsyncSession) -> None:
         identity = await dispatch(Ship()).within(session)
         assert len(identity) == 36
-        assert len(await bulk([Ship(), ShipOnce()], within=session)) == 2
+        assert len(await abulk([Ship(), ShipOnce()], within=session)) == 2
         await chain([Ship(), Ship()]).within(session)
         made = await batch([Ship(), Ship()]).within(await session.connection())
         assert made.total == 2

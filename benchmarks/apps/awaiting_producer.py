@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.apps.producing import AsyncProducer
 from benchmarks.apps.qframe_jobs import Append, Since
-from qframe import bulk, dispatch
+from qframe import abulk, dispatch
 
 
 class AwaitingProducer(AsyncProducer):
@@ -20,7 +20,7 @@ class AwaitingProducer(AsyncProducer):
 
     async def bulk(self, count: int) -> None:
         """Queue no-op jobs at once."""
-        await bulk(Append() for _ in range(count))
+        await abulk(Append() for _ in range(count))
 
 
 PRODUCER = AwaitingProducer

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import copy
 import hashlib
 import time
 import uuid
 from collections.abc import (
     Awaitable,
     Callable,
-    Coroutine,
     Generator,
     Iterable,
     Iterator,
@@ -18,16 +16,15 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, overload
 
 from qframe import connection as connections
 from qframe import forks, manager
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import lost
+from qframe.dispatch import lost, sender
 from qframe.dispatch.after_commit import OpenTransaction, open_for
-from qframe.dispatch.awaiting import PendingCall, handed_over
 from qframe.dispatch.calls import Call, Pause, direct
 from qframe.dispatch.chain import (
     Pending,
@@ -39,6 +36,7 @@ from qframe.dispatch.chain import (
     stand_in_for,
 )
 from qframe.dispatch.lost import Unpushed
+from qframe.dispatch.sender import awaited
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
@@ -47,7 +45,7 @@ from qframe.features.batch import BatchMember, BatchPlan, about
 from qframe.features.batches import Batches, whole
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.execution import on_a_running_loop
+from qframe.jobs.execution import on_a_running_loop, refuse_on_loop
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.options import seconds
 from qframe.jobs.tracing import sending
@@ -72,25 +70,28 @@ def batch(jobs: Iterable[MemberJobs] = ()) -> PendingBatch:
     return PendingBatch(jobs)
 
 
-def find_batch(identity: str, connection: str | None = None) -> AwaitableBatchOrNone | Any:  # noqa: ANN401 (None, too, which cannot be awaited)
+def find_batch(identity: str, connection: str | None = None) -> Batch | None:
     """Give a batch by its id; None where there is none (any more).
 
-    On a running event loop it is awaited: `await find_batch(id)`.
+    Raises `SynchronousOnly` on a running event loop: await `afind_batch` there.
     """
+    refuse_on_loop("find_batch()", "afind_batch()")
+    return _found(identity, connection)
+
+
+async def afind_batch(identity: str, connection: str | None = None) -> Batch | None:
+    """Do as `find_batch` without blocking the event loop."""
+    return await _asked(partial(_found, identity, connection))
+
+
+def _found(identity: str, connection: str | None) -> Batch | None:
     place = stand_in_for(manager.default().connection(connection), ())
-
-    def found() -> Batch | None:
-        record = _record(place, identity)
-        return None if record is None else Batch(place, record)
-
-    return _asked("find_batch", found)
+    record = _record(place, identity)
+    return None if record is None else Batch(place, record)
 
 
-def _asked(what: str, ask: Callable[[], T]) -> T | PendingCall[T]:
-    """Ask the backend; on a running event loop when that is awaited."""
-    if on_a_running_loop():
-        return PendingCall(what, ask=partial(direct, ask), is_long=True)
-    return ask()
+async def _asked(ask: Callable[[], T]) -> T:
+    return await awaited(direct(ask), is_long=True)
 
 
 def _record(connection: Connection, identity: str) -> BatchRecord | None:
@@ -150,29 +151,38 @@ class PendingBatch(Pending):
         self.callbacks = {**self.callbacks, event: [*self.callbacks[event], *more]}
         return self
 
-    def dispatch(self) -> AwaitableBatch:
+    def dispatch(self) -> Batch:
         """Dispatch the members, some hundred at a time.
 
         Raises `InvalidJob` or `BackendUnavailable`; what was pushed by then runs, and the batch is
-        cancelled.
+        cancelled. Raises `SynchronousOnly` on a running event loop: await the batch itself there,
+        or `adispatch`.
+        """
+        refuse_on_loop("dispatch() of a batch", "adispatch()")
+        place = self._placed()
+        return self._dispatch_joined(place) or self._dispatch_here(place)
 
-        On a running event loop it does not block: `await batch([...]).dispatch()` gives the batch
-        and raises what goes wrong; not awaited, the batch is dispatched all the same.
+    async def adispatch(self) -> Batch:
+        """Do as `dispatch` without blocking the event loop.
+
+        Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported
+        as that of a dropped dispatch.
         """
         place = self._placed()
-        opened = None if connections.stand_in is not None else open_for(place)
-        if opened is not None and (inside := opened.within()) is not None:
-            return cast("AwaitableBatch", self.within(inside))
-        if opened is not None:
-            return cast("AwaitableBatch", self._dispatch_committed(place, opened))
-        if on_a_running_loop():
-            as_it_is = copy.copy(self)
-            return cast("AwaitableBatch", as_it_is._dispatch_on_loop(place))  # noqa: SLF001 (its own)
-        return cast("AwaitableBatch", self._dispatch_here(place))
+        return self._dispatch_joined(place) or await self._dispatch_on_loop(place)
 
     def __await__(self) -> Generator[Any, Any, Batch]:
         """Dispatch it without blocking the event loop."""
-        return self.dispatch().__await__()
+        return self.adispatch().__await__()
+
+    def _dispatch_joined(self, connection: Connection) -> Batch | None:
+        """Dispatch it in the transaction that is open, or at its commit; None: there is none."""
+        opened = None if connections.stand_in is not None else open_for(connection)
+        if opened is None:
+            return None
+        if (inside := opened.within()) is not None:
+            return self.within(inside)
+        return self._dispatch_committed(connection, opened)
 
     def _dispatch_here(self, connection: Connection) -> Batch:
         return _started(connection, connection, self._planned(connection))
@@ -194,13 +204,12 @@ class PendingBatch(Pending):
         opened.on_commit(partial(contextvars.copy_context().run, push))
         return Batch(connection, _unkept(connection, plan))
 
-    def _dispatch_on_loop(self, connection: Connection) -> PendingCall[Batch]:
+    async def _dispatch_on_loop(self, connection: Connection) -> Batch:
         def unpushed(error: BaseException) -> None:
             what = f"the batch {self.label}" if self.label else "a batch"
             lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
 
-        return handed_over(
-            "the dispatch of a batch",
+        return await sender.done(
             lambda: self._dispatch_here(connection),
             lambda: self._dispatching(connection),
             [connection],
@@ -319,7 +328,7 @@ class Batch:
     """A batch as it stood when it was read; `fresh()` reads it again.
 
     What `self.batch()` gives on a running event loop is read when it is first looked at, which
-    blocks; `await self.batch().fresh()` does not.
+    blocks; `await self.batch().afresh()` does not.
     """
 
     def __init__(
@@ -390,21 +399,30 @@ class Batch:
         return self.record.failed > 0
 
     @property
-    def failed_jobs(self) -> AwaitableIds:
+    def failed_jobs(self) -> list[str]:
         """The ids of the jobs by which members failed, as the failed store has them (1,000).
 
-        On a running event loop it is awaited: `await batch.failed_jobs`.
+        As the calls below it raises `SynchronousOnly` on a running event loop: await the one with
+        `a` there, which here is a call as well.
         """
-        return cast(
-            "AwaitableIds", _asked("failed_jobs", lambda: self._batches().failures(self.id))
-        )
+        refuse_on_loop("failed_jobs of a batch", "afailed_jobs()")
+        return self._failed_jobs()
 
-    def fresh(self) -> AwaitableBatch:
-        """Read it again; raises `QframeError` where it is gone.
+    async def afailed_jobs(self) -> list[str]:
+        """Do as `failed_jobs` without blocking the event loop."""
+        return await _asked(self._failed_jobs)
 
-        On a running event loop it is awaited: `await batch.fresh()`.
-        """
-        return cast("AwaitableBatch", _asked("fresh", self._again))
+    def _failed_jobs(self) -> list[str]:
+        return self._batches().failures(self.id)
+
+    def fresh(self) -> Batch:
+        """Read it again; raises `QframeError` where it is gone."""
+        refuse_on_loop("fresh() of a batch", "afresh()")
+        return self._again()
+
+    async def afresh(self) -> Batch:
+        """Do as `fresh` without blocking the event loop."""
+        return await _asked(self._again)
 
     def _again(self) -> Batch:
         return Batch(self._connection, self._read(), self._adder)
@@ -415,25 +433,35 @@ class Batch:
             raise QframeError(f"the batch {self.id} is not kept any more")
         return record
 
-    def cancel(self) -> AwaitableBool:
+    def cancel(self) -> bool:
         """Cancel it; says whether it was neither cancelled nor finished.
 
         Members that wait still run, unless they go through `SkipIfBatchCancelled` or ask
         `self.batch()`. `finally` follows when all have ended, `then` does not.
-
-        On a running event loop it is awaited: `await batch.cancel()`; not awaited, it is cancelled
-        all the same.
         """
-        return cast("AwaitableBool", self._done("cancel", lambda: self._batches().cancel(self.id)))
+        refuse_on_loop("cancel() of a batch", "acancel()")
+        return self._cancelled()
 
-    def add(self, *jobs: MemberJobs) -> AwaitableBatch:
-        """Add members, from a job of the batch; raises `InvalidJob` where it is over.
+    async def acancel(self) -> bool:
+        """Do as `cancel` without blocking the event loop."""
+        return await self._done("acancel", self._cancelled)
 
-        On a running event loop it is awaited: `await batch.add(job)`; not awaited, they are added
-        all the same.
-        """
+    def _cancelled(self) -> bool:
+        return self._batches().cancel(self.id)
+
+    def add(self, *jobs: MemberJobs) -> Batch:
+        """Add members, from a job of the batch; raises `InvalidJob` where it is over."""
+        refuse_on_loop("add() of a batch", "aadd()")
+        return self._adding(jobs)()
+
+    async def aadd(self, *jobs: MemberJobs) -> Batch:
+        """Do as `add` without blocking the event loop."""
+        return await self._done("aadd", self._adding(jobs))
+
+    def _adding(self, jobs: Sequence[MemberJobs]) -> Callable[[], Batch]:
+        """Give what adds members: the same ones where the job that adds them runs again."""
         adder, running, word = self._adder, None, ""
-        if jobs and adder is not None:  # named the same when the job that adds runs again
+        if jobs and adder is not None:
             running = adder.job
             object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
             said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
@@ -446,18 +474,16 @@ class Batch:
                 self._connection.extend_batch(self.id, makers, running, word)
             return self._again()
 
-        return cast("AwaitableBatch", self._done("add", added))
+        return added
 
-    def _done(self, what: str, act: Callable[[], T]) -> T | PendingCall[T]:
-        """Do something with it; on a running event loop in a thread."""
-        if not on_a_running_loop():
-            return act()
+    async def _done(self, what: str, act: Callable[[], T]) -> T:
+        """Do something with it, in a thread, whatever becomes of who awaits it."""
 
         def untold(error: BaseException) -> None:
             lost.tell_undone(f"{what}() of the batch {self.id}", error)
 
         places = [self._connection]
-        return handed_over(what, act, partial(direct, act), places, untold, is_long=True)
+        return await sender.done(act, partial(direct, act), places, untold, is_long=True)
 
     def _batches(self) -> Batches:
         batches = self._connection.batches()
@@ -470,16 +496,6 @@ class Batch:
             f"<Batch {self.name or self.id}: {self.done} done and {self.failed} failed "
             f"of {self.total}>"
         )
-
-
-if TYPE_CHECKING:
-    from qframe.dispatch.awaiting import AwaitableBool, AwaitableIds
-
-    class AwaitableBatch(Batch, Coroutine[Any, Any, Batch]):
-        """A batch, as `awaiting` says of what calls give."""
-
-    class AwaitableBatchOrNone(Batch, Coroutine[Any, Any, Batch | None]):
-        """A batch, where there is one."""
 
 
 def _unkept(connection: Connection, plan: BatchPlan) -> BatchRecord:

@@ -2,71 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, cast, overload
+from collections.abc import Iterable, Sequence
 
 from qframe import manager
 from qframe.connection import Bulk, Connection, push_together, substitute
-from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import lost, pusher
+from qframe.contracts.transaction import is_async, run_in
+from qframe.dispatch import lost, pusher, sender
 from qframe.dispatch.after_commit import OpenTransaction, open_for
-from qframe.dispatch.awaiting import PendingCall, handed_over
 from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.pending import check_job
 from qframe.dispatch.within import joined
-from qframe.jobs.execution import on_a_running_loop
+from qframe.exceptions import InvalidTransaction
+from qframe.jobs import execution
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.registry import refuse_while_importing
 from qframe.jobs.tracing import sending
 from qframe.payload import envelope
 
-if TYPE_CHECKING:
-    from qframe.dispatch.awaiting import AwaitableIds
-
 _MANY = 1000
 """So many jobs take long: they would keep other calls waiting."""
 
 
-@overload
-def bulk(  # type: ignore[overload-overlap] # any object that is no such transaction
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: AsyncTransaction
-) -> Awaitable[list[str]]: ...
-
-
-@overload
 def bulk(
     jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> AwaitableIds: ...
-
-
-def bulk(
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> AwaitableIds | Awaitable[list[str]]:
+) -> list[str]:
     """Queue many jobs at once and give their ids in order.
 
     Those of one connection go together, all or none where the backend can; unique and debounced
     jobs each for itself, after the others. A duplicate has the id of the job that is there in its
-    place. `within` is a transaction of the program's own, as for `PendingDispatch.within`; with an
-    asynchronous one this is to be awaited. Raises `InvalidJob` before anything is pushed, or
-    `BackendUnavailable`.
+    place. `within` is a transaction of the program's own, as for `PendingDispatch.within`. Raises
+    `InvalidJob` before anything is pushed, `BackendUnavailable`, or `SynchronousOnly` on a running
+    event loop: await `abulk` there.
+    """
+    execution.refuse_on_loop("bulk()", "abulk()")
+    refuse_while_importing()
+    if is_async(within):
+        raise InvalidTransaction("an asynchronous transaction is awaited: abulk(jobs, within=...)")
+    ids = _bulk_joined(jobs, queue, within)
+    if ids is None:
+        pusher.wait()
+        ids = push_together(map(_placed, jobs), queue)
+    return ids
 
-    On a running event loop it does not block: `await bulk(jobs)` gives the ids and raises what goes
-    wrong; not awaited, the jobs are pushed all the same.
+
+async def abulk(
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
+) -> list[str]:
+    """Do as `bulk` without blocking the event loop; `within` may be asynchronous, too.
+
+    Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported as
+    that of a dropped dispatch.
     """
     refuse_while_importing()
-    if within is None and (opened := open_for(manager.default().connection())) is not None:
-        if (inside := opened.within()) is None:
-            return cast("AwaitableIds", _bulk_committed([*map(_placed, jobs)], queue, opened))
-        within = inside
-    if within is None:
-        if on_a_running_loop():
-            return cast("AwaitableIds", _on_loop(jobs, queue))
-        pusher.wait()
-        return cast("AwaitableIds", push_together(map(_placed, jobs), queue))
     if is_async(within):
-        return run_in(within, lambda inside: _bulk_within(jobs, queue, inside))
-    return cast("AwaitableIds", _bulk_within(jobs, queue, within))
+        return await run_in(within, lambda inside: _bulk_within(jobs, queue, inside))
+    ids = _bulk_joined(jobs, queue, within)
+    return await _bulk_on_loop([*map(_placed, jobs)], queue) if ids is None else ids
+
+
+def _bulk_joined(
+    jobs: Iterable[Dispatchable], queue: str | None, within: object
+) -> list[str] | None:
+    """Push in a transaction, or at its commit: the one given, or that is open; None: in none."""
+    if within is not None:
+        return _bulk_within(jobs, queue, within)
+    opened = open_for(manager.default().connection())
+    if opened is None:
+        return None
+    inside = opened.within()
+    if inside is None:
+        return _bulk_committed([*map(_placed, jobs)], queue, opened)
+    return _bulk_within(jobs, queue, inside)
 
 
 def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: object) -> list[str]:
@@ -119,8 +126,9 @@ def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
 # -- on an event loop -----------------------------------------------------------------------------
 
 
-def _on_loop(jobs: Iterable[Dispatchable], queue: str | None) -> PendingCall[list[str]]:
-    placed = [*map(_placed, jobs)]
+async def _bulk_on_loop(
+    placed: Sequence[tuple[Connection, Dispatchable]], queue: str | None
+) -> list[str]:
     built: list[tuple[str, bytes, float]] = []
     places = dict.fromkeys(connection for connection, _ in placed)
 
@@ -132,13 +140,11 @@ def _on_loop(jobs: Iterable[Dispatchable], queue: str | None) -> PendingCall[lis
         left += [Unpushed.unbuilt(*each, queue) for each in placed[len(built) :]]
         lost.tell(f"a bulk of {len(placed):,} jobs", left, error)
 
-    return handed_over(
-        "bulk",
+    return await sender.done(
         lambda: push_together(placed, queue),
         lambda: _pushing(placed, queue, built),
         places,
         unpushed,
-        retries=min((each.settings.push_retries for each in places), default=0),
         is_long=len(placed) > _MANY,
     )
 

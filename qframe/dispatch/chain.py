@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import uuid
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from qframe import connection as connections
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
-from qframe.dispatch import lost
+from qframe.dispatch import lost, sender
 from qframe.dispatch.after_commit import OpenTransaction, open_for
-from qframe.dispatch.awaiting import ChainId, handed_over
 from qframe.dispatch.calls import Call, applying
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.within import joined
@@ -23,7 +21,7 @@ from qframe.features import chain as chain_feature
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.execution import on_a_running_loop
+from qframe.jobs.execution import refuse_on_loop
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.options import seconds
 from qframe.jobs.registry import refuse_while_importing
@@ -125,28 +123,41 @@ class PendingChain(Pending):
         self.callbacks = [*self.callbacks, *(dispatchable(job, "catch") for job in jobs)]
         return self
 
-    def dispatch(self) -> ChainId:
+    def dispatch(self) -> str:
         """Dispatch the first link and keep the others; gives the chain's id.
 
         Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
-        connection what a link raised.
+        connection what a link raised; and `SynchronousOnly` on a running event loop: await the
+        chain itself there, or `adispatch`.
+        """
+        refuse_on_loop("dispatch() of a chain", "adispatch()")
+        connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
+        if not (joined := self._dispatch_joined(connection, identity)):
+            self._dispatch_here(connection, identity)
+        return joined or identity
 
-        On a running event loop it does not block: `await chain([...]).dispatch()` raises what goes
-        wrong; not awaited, the chain is dispatched all the same.
+    async def adispatch(self) -> str:
+        """Do as `dispatch` without blocking the event loop.
+
+        Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported
+        as that of a dropped dispatch.
         """
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
-        opened = None if connections.stand_in is not None else open_for(connection)
-        if opened is not None and (inside := opened.within()) is not None:
-            return cast("ChainId", self.within(inside))
-        if opened is not None:
-            return cast("ChainId", self._dispatch_committed(connection, identity, opened))
-        if on_a_running_loop():
-            return copy.copy(self)._dispatch_on_loop(connection, identity)  # noqa: SLF001 (its own)
-        return cast("ChainId", self._dispatch_here(connection, identity))
+        joined = self._dispatch_joined(connection, identity)
+        return joined or await self._dispatch_on_loop(connection, identity)
 
     def __await__(self) -> Generator[Any, Any, str]:
         """Dispatch it without blocking the event loop; gives the chain's id."""
-        return self.dispatch().__await__()
+        return self.adispatch().__await__()
+
+    def _dispatch_joined(self, connection: Connection, identity: str) -> str:
+        """Dispatch it in the transaction that is open, or at its commit; "" where there is none."""
+        opened = None if connections.stand_in is not None else open_for(connection)
+        if opened is None:
+            return ""
+        if (inside := opened.within()) is not None:
+            return self.within(inside)
+        return self._dispatch_committed(connection, identity, opened)
 
     def _dispatch_here(self, connection: Connection, identity: str) -> str:
         with sending(connection, many=True):
@@ -171,7 +182,7 @@ class PendingChain(Pending):
         opened.on_commit(push)
         return identity
 
-    def _dispatch_on_loop(self, connection: Connection, identity: str) -> ChainId:
+    async def _dispatch_on_loop(self, connection: Connection, identity: str) -> str:
         built: list[ChainPlan] = []
 
         def unpushed(error: BaseException) -> None:
@@ -182,17 +193,12 @@ class PendingChain(Pending):
                 first = Unpushed(connection, link.queue, plan.jobs[0], payload, link.delay)
             lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
 
-        return ChainId.of(
-            identity,
-            handed_over(
-                "the dispatch of a chain",
-                lambda: self._dispatch_here(connection, identity),
-                lambda: self._dispatching(connection, identity, built),
-                [connection],
-                unpushed,
-                retries=connection.settings.push_retries,
-                is_long=len(self.jobs) > _MANY,
-            ),
+        return await sender.done(
+            lambda: self._dispatch_here(connection, identity),
+            lambda: self._dispatching(connection, identity, built),
+            [connection],
+            unpushed,
+            is_long=len(self.jobs) > _MANY,
         )
 
     def _dispatching(

@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
@@ -32,17 +32,14 @@ _MOST = 100
 
 
 class Elsewhere(Protocol):
-    """What another thread does, and perhaps nobody waits for."""
+    """What another thread does."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for it just now."""
+        """Whether somebody waits for it."""
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is done; says whether it is."""
-
-    async def ended(self) -> None:
-        """Wait until it is done, on an event loop."""
 
 
 class _Pusher:
@@ -56,9 +53,7 @@ class _Pusher:
         self._follow: deque[Callable[[], object]] = deque()
         """Those made by the one that is being done: they are done before any other."""
         self.elsewhere: dict[int, Elsewhere] = {}
-        """What other threads do that is not done."""
-        self.helpers: set[int] = set()
-        """These threads, which cannot wait for that."""
+        """What other threads do that is not done, or whose error nobody has heard."""
         self._noted = False
         self._running = threading.Lock()
         self._started = False
@@ -82,9 +77,6 @@ class _Pusher:
             process.before_a_child_ends(partial(self.wait, everything=True))
         self.elsewhere[id(task)] = task
 
-    def is_open(self) -> bool:
-        return bool(self.tasks_open)
-
     def may_wait(self) -> bool:
         return self._thread != threading.get_ident() and not on_a_running_loop()
 
@@ -96,8 +88,6 @@ class _Pusher:
         )
 
     def _wait_elsewhere(self, *, everything: bool) -> bool:
-        if threading.get_ident() in self.helpers:
-            return True
         if not self.may_wait():
             return False
         for each in list(self.elsewhere.values()):
@@ -178,10 +168,10 @@ def put(task: Callable[[], object]) -> None:
 
 
 def wait(*, everything: bool = False) -> bool:
-    """Wait until what was put is done, and what others do (`note`) that nobody waits for.
+    """Wait until what was put is done, and what other threads do (`note`) that nobody waits for.
 
-    Also what somebody waits for, where it is to be `everything`. False where that takes too long,
-    on the thread of a running loop, and on the pusher's own.
+    Also what somebody waits for, where it is to be `everything`. Not to be called by those threads.
+    False where it takes too long, on the thread of a running loop, and on the pusher's own.
     """
     return own.wait(everything=everything)
 
@@ -194,41 +184,27 @@ def wait_for_tasks() -> bool:
 def note(task: Elsewhere) -> None:
     """Have whoever waits for the pusher wait for this, too, until it is `over`."""
     own.note(task)
-    guard.before_next_call(_wait_before_a_call)
 
 
 def over(task: Elsewhere) -> None:
-    """Hear that something is done that another thread does."""
+    """Wait no more for this."""
     own.elsewhere.pop(id(task), None)
 
 
 def left() -> list[Elsewhere]:
-    """Give what other threads do that is not done."""
+    """Give what was noted and is not over."""
     return list(own.elsewhere.values())
-
-
-@contextlib.contextmanager
-def helping() -> Iterator[None]:
-    """Do on this thread what others have noted: it cannot wait for that."""
-    thread = threading.get_ident()
-    helpers = own.helpers
-    helpers.add(thread)
-    try:
-        yield
-    finally:
-        helpers.discard(thread)
 
 
 async def wait_on_loop() -> None:
     """Do as `wait`, on the thread of a running loop, without blocking it."""
-    if own.is_open():
+    if own.tasks_open:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         own.put(lambda: loop.call_soon_threadsafe(_end, done))
         await done
-    for each in left() if own.elsewhere else ():
-        if not each.is_awaited:
-            await each.ended()
+    if own.elsewhere and not all(each.is_awaited for each in left()):
+        await asyncio.to_thread(own.wait)
 
 
 def _end(done: asyncio.Future[None]) -> None:
@@ -248,9 +224,9 @@ def beat() -> None:
 
 
 def _wait_before_a_call() -> bool:
-    if (own.is_open() or own.elsewhere) and not own.may_wait():
+    if own.tasks_open and not own.may_wait():
         return False
-    own.wait()
+    own.wait_for_tasks()
     return True
 
 

@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from qframe import connection as connections
 from qframe import forks
+from qframe.connection import Connection
 from qframe.dispatch import pusher
-from qframe.dispatch.calls import Apply, Need, Pause, Read
-from qframe.dispatch.handed import Handed, wake
+from qframe.dispatch.calls import Apply, Call, Need, Pause, Read
+from qframe.dispatch.handed import Handed, Lost, wake
 from qframe.exceptions import BackendUnavailable
 
 _MOST = 200
 """How many calls are taken up, steps applied and facts read at once."""
 _GRID = 4
 """A pause may last longer by this part of it, so that many end together."""
-
-_LONGEST_PAUSE = 10.0
 
 T = TypeVar("T")
 _Asking = tuple[Handed[Any], Apply | Read]
@@ -44,8 +44,8 @@ class _Sender:
     def __init__(self, name: str) -> None:
         self._name = name
         self._new: SimpleQueue[Handed[Any]] = SimpleQueue()
-        self._paused: list[tuple[float, int, Handed[Any], Apply | Read | None]] = []
-        """When each goes on, and what it needs then; None: that the time has passed."""
+        self._paused: list[tuple[float, int, Handed[Any]]] = []
+        """When each goes on."""
         self._count = itertools.count()
         self._starting = forks.lock()
         self._started = False
@@ -63,13 +63,12 @@ class _Sender:
 
     def _run(self) -> None:
         needs: list[_Asking] = []
-        with pusher.helping():
-            while True:
-                needs += self._begun(waits=not needs)
-                turns = [*self._answered(needs)]
-                needs, ended = self._stepped(turns)
-                wake(ended)
-                del turns, ended  # who is told may be the last to hold what it is told
+        while True:
+            needs += self._begun(waits=not needs)
+            turns = [*self._answered(needs)]
+            needs, ended = self._stepped(turns)
+            wake(ended)
+            del turns, ended  # who is told may be the last to hold what it is told
 
     def _begun(self, *, waits: bool) -> list[_Asking]:
         """Give what is needed by new calls, and by those whose pause is over."""
@@ -84,17 +83,12 @@ class _Sender:
         if new:
             pusher.wait_for_tasks()  # what was dropped before is pushed before
         turns: list[_Turn] = [(handed, None, None) for handed in new]
-        needs: list[_Asking] = []
         now = time.monotonic()
         while self._paused and self._paused[0][0] <= now:
-            _, _, handed, need = heapq.heappop(self._paused)
-            if need is None:
-                turns.append((handed, None, None))
-            else:
-                needs.append((handed, need))
-        more, ended = self._stepped(turns)
+            turns.append((heapq.heappop(self._paused)[2], None, None))
+        needs, ended = self._stepped(turns)
         wake(ended)
-        return needs + more
+        return needs
 
     def _stepped(self, turns: Iterable[_Turn]) -> tuple[list[_Asking], list[Handed[Any]]]:
         """Let calls go on; gives what they need then, and those that have ended."""
@@ -104,17 +98,17 @@ class _Sender:
             if need is None:
                 ended.append(handed)
             elif isinstance(need, Pause):
-                self._pause(need.seconds, handed, None)
+                self._pause(need.seconds, handed)
             else:
                 needs.append((handed, need))
         return needs, ended
 
-    def _pause(self, seconds: float, handed: Handed[Any], need: Apply | Read | None) -> None:
+    def _pause(self, seconds: float, handed: Handed[Any]) -> None:
         due = time.monotonic() + seconds
         if seconds:
             grid = seconds / _GRID
             due = math.ceil(due / grid) * grid
-        heapq.heappush(self._paused, (due, next(self._count), handed, need))
+        heapq.heappush(self._paused, (due, next(self._count), handed))
 
     def _answered(self, needs: Sequence[_Asking]) -> Iterator[_Turn]:
         """Ask for what calls need, together what is of one kind; gives how they go on."""
@@ -136,22 +130,11 @@ class _Sender:
                 for each in group:  # one of them is refused: each by itself
                     yield from self._asked([each])
                 return
-            for handed, need in group:
-                if not self._says_again(handed, need, error):
-                    yield handed, None, error if len(group) == 1 else copy.copy(error)
+            for handed, _ in group:
+                yield handed, None, error if len(group) == 1 else copy.copy(error)
         else:
             for handed, need in group:
                 yield handed, [*itertools.islice(said, len(need.parts))], None
-
-    def _says_again(self, handed: Handed[Any], need: Apply | Read, error: BaseException) -> bool:
-        """Have a call that was dropped, and that nobody hears of, ask once more after a pause."""
-        if not handed.dropped or handed.was_awaited or not isinstance(error, BackendUnavailable):
-            return False
-        if handed.tries >= handed.retries:
-            return False
-        self._pause(min(_LONGEST_PAUSE, 0.1 * 2**handed.tries), handed, need)
-        handed.tries += 1
-        return True
 
 
 def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need | None:  # noqa: ANN401 (any answer)
@@ -225,11 +208,10 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
 
     def ends() -> None:
         value, error = None, None
-        with pusher.helping():
-            try:
-                value = handed.context.run(act)
-            except BaseException as raised:  # noqa: BLE001 (who awaits hears of it)
-                error = raised
+        try:
+            value = handed.context.run(act)
+        except BaseException as raised:  # noqa: BLE001 (who awaits hears of it)
+            error = raised
         handed.end(value, error)
         wake([handed])
 
@@ -245,12 +227,28 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
     return handed
 
 
-def done(value: T) -> Handed[T]:
-    """Give something that has been done as if it had been handed over."""
-    handed: Handed[T] = Handed(None)
-    handed.end(value, None)
-    wake([handed])
-    return handed
+async def awaited(call: Call[T], *, is_long: bool = False) -> T:
+    """Have a question asked, and give the answer."""
+    return await send(Handed(call), is_long=is_long).outcome()
+
+
+async def done(
+    here: Callable[[], T],
+    call: Callable[[], Call[T]],
+    places: Iterable[Connection],
+    lost: Lost,
+    *,
+    is_long: bool = False,
+) -> T:
+    """Have something done on these connections: `here`, or as a `call`.
+
+    What a fake takes is done here and now; a connection that runs jobs at once has a thread for it.
+    """
+    if connections.stand_in is not None:
+        return here()
+    if any(each.context.at_once for each in places):
+        return await send_from_thread(Handed(None, lost), here).outcome()
+    return await send(Handed(call(), lost), is_long=is_long).outcome()
 
 
 def _anew() -> None:

@@ -5,27 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TypeVar
 
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
-from qframe.dispatch import lost
-from qframe.dispatch.awaiting import PendingCall, handed_over
 from qframe.dispatch.calls import Call, Pause, Read, run
+from qframe.dispatch.sender import awaited
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
 from qframe.features import status
-from qframe.jobs.execution import on_a_running_loop
+from qframe.jobs.execution import refuse_on_loop
 from qframe.manager import QueueManager
-
-if TYPE_CHECKING:
-    from qframe.dispatch.awaiting import (
-        AwaitableCancelling,
-        AwaitableStatus,
-        AwaitableStatusOrNone,
-    )
 
 CANCEL_TTL = 30.0
 """Seconds until a wish to cancel a running job is forgotten."""
@@ -37,58 +29,56 @@ _HELD = 3.0
 T = TypeVar("T")
 
 
-def job_status(id: str, connection: str | None = None) -> AwaitableStatusOrNone | Any:  # noqa: A002, ANN401 (as `send()` calls it; None, too, which cannot be awaited)
+def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002 (as `send()` calls it)
     """Give the status of a tracked job, or None where there is none (any more).
 
     Asks the named connection, or the default one and all those configured. Raises
-    `BackendUnavailable` where one does not answer and none of the others has it.
-
-    On a running event loop it is awaited: `await job_status(id)`.
+    `BackendUnavailable` where one does not answer and none of the others has it, and
+    `SynchronousOnly` on a running event loop: await `ajob_status` there.
     """
-    return _asked("job_status", lambda: _status(id, connection))
+    refuse_on_loop("job_status()", "ajob_status()")
+    return run(_status(id, connection))
 
 
-def wait_for(id: str, timeout: float, connection: str | None = None) -> AwaitableStatus:  # noqa: A002
+async def ajob_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002
+    """Do as `job_status` without blocking the event loop."""
+    return await awaited(_status(id, connection))
+
+
+def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002
     """Wait until a tracked job has come to its end and give its status.
 
     It is asked for every few milliseconds at first, then four times a second. Raises
-    `WaitTimedOut`, with the last `status`, after `timeout` seconds, and `NotTracked` where there
-    is no status.
-
-    On a running event loop it is awaited: `await wait_for(id, 60)`. What many coroutines wait for
-    is asked for together.
+    `WaitTimedOut`, with the last `status`, after `timeout` seconds, `NotTracked` where there
+    is no status, and `SynchronousOnly` on a running event loop: await `await_for` there.
     """
-    if math.isnan(timeout):
-        raise ValueError("timeout must be seconds, not nan")
-    return cast("AwaitableStatus", _asked("wait_for", lambda: _waiting(id, timeout, connection)))
+    refuse_on_loop("wait_for()", "await_for()")
+    return run(_waiting(id, timeout, connection))
 
 
-def cancel(id: str, *, running: bool = False, connection: str | None = None) -> AwaitableCancelling:  # noqa: A002
+async def await_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002, ASYNC109 (as `wait_for`)
+    """Do as `wait_for` without blocking the event loop.
+
+    What many coroutines wait for is asked for together.
+    """
+    return await awaited(_waiting(id, timeout, connection))
+
+
+def cancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
     """Remove a job that waits; gives what became of it.
 
     `Cancelling.REMOVED`: it will not run. `RUNNING`: it is being run; with `running`, its worker
     was told to interrupt it, which takes about a second, and to end it as cancelled. `ABSENT`:
     there is none. Raises `Unsupported` for one that waits where jobs cannot be looked for
-    (beanstalkd).
-
-    On a running event loop it is awaited: `await cancel(id)`; not awaited, it is done all the same.
+    (beanstalkd), and `SynchronousOnly` on a running event loop: await `acancel` there.
     """
-
-    def call() -> Call[Cancelling]:
-        return _cancelling(id, connection, running=running)
-
-    def untold(error: BaseException) -> None:
-        lost.tell_undone(f"cancel() of the job {id}", error)
-
-    if not on_a_running_loop():
-        return cast("AwaitableCancelling", run(call()))
-    pending = handed_over("cancel", lambda: run(call()), call, [], untold, is_long=True)
-    return cast("AwaitableCancelling", pending)
+    refuse_on_loop("cancel()", "acancel()")
+    return run(_cancelling(id, connection, running=running))
 
 
-def _asked(what: str, ask: Callable[[], Call[T]]) -> T | PendingCall[T]:
-    """Ask; on a running event loop when that is awaited, beside others."""
-    return PendingCall(what, ask=ask) if on_a_running_loop() else run(ask())
+async def acancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
+    """Do as `cancel` without blocking the event loop."""
+    return await awaited(_cancelling(id, connection, running=running), is_long=True)
 
 
 def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
@@ -104,6 +94,8 @@ def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
 
 def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus]:
     """Ask again and again, until there is a final status."""
+    if math.isnan(timeout):
+        raise ValueError("timeout must be seconds, not nan")
     deadline = time.monotonic() + timeout
     pause = _FIRST_PAUSE
     while True:

@@ -15,7 +15,7 @@ from django.utils.module_loading import module_has_submodule
 
 from qframe import manager
 from qframe.dispatch import after_commit
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from qframe.django import checks as own_checks
 from qframe.django import conf, database, tables, transactions
 from qframe.jobs import registry

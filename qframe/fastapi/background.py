@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from qframe.dispatch.bulk import bulk
+from qframe.dispatch.bulk import abulk
 from qframe.dispatch.function import QueueableFunction
 from qframe.dispatch.pending import check_job
 from qframe.exceptions import InvalidJob
@@ -39,7 +39,7 @@ class JobsOfRequest:
         Raises what goes wrong; the event loop goes on meanwhile.
         """
         jobs, self._jobs = self._jobs, []
-        return list(await bulk(jobs)) if jobs else []
+        return await abulk(jobs) if jobs else []
 
     def __len__(self) -> int:
         return len(self._jobs)

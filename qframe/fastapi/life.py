@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 from qframe import manager
 from qframe.dispatch import pusher, sender
 from qframe.dispatch.calls import Call
-from qframe.dispatch.handed import Handed
 from qframe.exceptions import BackendUnavailable
 from qframe.fastapi.overrides import use
 from qframe.manager import QueueManager
@@ -49,7 +48,7 @@ def lifespan(given: Any) -> Any:
 async def _opened(app: Starlette, own: Lifespan | None) -> AsyncIterator[Mapping[str, Any] | None]:
     use(app)
     queues = manager.default()
-    await sender.send(Handed(_opening(queues))).outcome()
+    await sender.awaited(_opening(queues))
     try:
         if own is None:
             yield None
@@ -58,7 +57,7 @@ async def _opened(app: Starlette, own: Lifespan | None) -> AsyncIterator[Mapping
                 yield state
     finally:
         await asyncio.to_thread(pusher.wait, everything=True)
-        await sender.send(Handed(_closing(queues))).outcome()
+        await sender.awaited(_closing(queues))
 
 
 def _opening(queues: QueueManager) -> Call[None]:

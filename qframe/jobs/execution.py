@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from qframe import forks
-from qframe.exceptions import DontHandle, Interruption, JobDefinitionError
+from qframe.exceptions import DontHandle, Interruption, JobDefinitionError, SynchronousOnly
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.hooks import GENERATORS, refuse_unrun
 from qframe.jobs.options import check_option
@@ -315,6 +315,14 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
 
 async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     return await result if inspect.isawaitable(result) else result
+
+
+def refuse_on_loop(call: str, instead: str) -> None:
+    """Raise `SynchronousOnly` where an event loop runs on this thread, which a call would block."""
+    if on_a_running_loop():
+        raise SynchronousOnly(
+            f"{call} blocks, and an event loop runs on this thread: await {instead}"
+        )
 
 
 def on_a_running_loop() -> bool:

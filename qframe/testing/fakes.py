@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from qframe import connection as connections
 from qframe import forks
 from qframe.connection import Connection
-from qframe.dispatch.pending import flush, send_unsent, unsent
+from qframe.dispatch.draft import flush, send_unsent, unsent
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.jobs.foreign import Dispatchable
 from qframe.testing.recording import (
@@ -86,7 +86,7 @@ class Fake:
         with _changing:
             if self in _active:
                 raise RuntimeError("this fake is on already; make another one")
-            self._before = unsent()
+            self._before = list(unsent)
             _active.append(self)
             connections.stand_in = _stand_in
         return self
@@ -256,7 +256,7 @@ class Fake:
         """Give the dispatches made meanwhile that a variable holds unsent."""
         return [
             draft
-            for draft in unsent()
+            for draft in list(unsent)
             if not any(draft is each for each in self._before) and self.takes(draft.job)
         ]
 

@@ -43,7 +43,7 @@ from django.apps import apps
 from django.db.models.signals import post_migrate
 from django.test import TestCase, TransactionTestCase
 from shop.jobs import Ship
-from qframe import bulk
+from qframe import abulk
 from asgiref.sync import async_to_sync
 
 
@@ -55,7 +55,7 @@ def push(using, **_):
 
 async def dispatched():
     await Ship.dispatch(order=2)
-    await bulk([Ship(order=3)])
+    await abulk([Ship(order=3)])
 
 
 class Pushes(TransactionTestCase):

@@ -19,6 +19,7 @@ from qframe import (
     DontHandle,
     Queueable,
     QueueManager,
+    abulk,
     batch,
     bulk,
     chain,
@@ -223,11 +224,11 @@ def test_a_dispatch_on_a_loop_belongs_to_what_dispatched_it(
         with traced.tracers.get_tracer("app").start_as_current_span("view"):
             await dispatch(Ends())
             dispatch(Ends())  # dropped
-            await bulk([Ends()])
+            await abulk([Ends()])
             await chain([Ends()])
 
     asyncio.run(view())
-    from qframe.dispatch.pending import flush
+    from qframe.dispatch.draft import flush
 
     flush()
     view_span = traced.one("view")

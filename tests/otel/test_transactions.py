@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from qframe import Queueable, QueueManager, batch, bulk, chain, dispatch
 from qframe.dispatch import after_commit
-from qframe.dispatch.pending import flush
+from qframe.dispatch.draft import flush
 from qframe.worker import Worker, WorkerOptions
 from tests.otel.conftest import Traced
 from tests.support.shop import Shop, opened

@@ -18,6 +18,11 @@ from qframe import (
     QueueManager,
     Worker,
     WorkerOptions,
+    abulk,
+    acancel,
+    afind_batch,
+    ajob_status,
+    await_for,
     batch,
     bulk,
     cancel,
@@ -132,54 +137,50 @@ async def use() -> None:
     assert_type(add(1, 2), int)
     assert_type(add.dispatch(1, b=2), PendingDispatch)
     assert_type(await later(1), str)
-    assert_type(await bulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
+    assert_type(await abulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
     assert_type(dispatch_if(True, SendWelcome(user_id=1)), PendingDispatch | None)
     assert_type(dispatch_unless(True, SendWelcome(user_id=1)), PendingDispatch | None)
     theirs = foreign("App\\Import@handle", {"id": 7}, tries=3, backoff=(1, 5), queue="php")
     assert_type(dispatch(theirs).delay(10).send(), str)
-    assert_type(await bulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
+    assert_type(await abulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
     manager = QueueManager({"default": "null"})
     assert_type(manager.connection("redis").push(SendWelcome(user_id=7), "high"), str)
     assert_type(Worker(manager, WorkerOptions(tries=5)).run(), int)
 
 
 async def ask(id_: str) -> JobStatus | None:
-    assert_type(await chain([SendWelcome(user_id=7)]).dispatch(), str)
+    assert_type(await chain([SendWelcome(user_id=7)]).adispatch(), str)
     assert_type(await chain([SendWelcome(user_id=7)]), str)
-    made = await batch([SendWelcome(user_id=7)]).name("x").dispatch()
+    made = await batch([SendWelcome(user_id=7)]).name("x").adispatch()
     assert_type(made, Batch)
     assert_type(await batch([SendWelcome(user_id=7)]), Batch)
-    assert_type(await made.fresh(), Batch)
-    assert_type(await made.add(SendWelcome(user_id=8)), Batch)
-    assert_type(await made.cancel(), bool)
-    assert_type(await made.failed_jobs, list[str])
-    assert_type(await wait_for(id_, 60), JobStatus)
-    assert_type(await cancel(id_), Cancelling)
-    found = await find_batch(id_)
+    assert_type(await made.afresh(), Batch)
+    assert_type(await made.aadd(SendWelcome(user_id=8)), Batch)
+    assert_type(await made.acancel(), bool)
+    assert_type(await made.afailed_jobs(), list[str])
+    assert_type(await await_for(id_, 60), JobStatus)
+    assert_type(await acancel(id_), Cancelling)
+    found = await afind_batch(id_)
     assert found is None or found.total
     async with asyncio.TaskGroup() as group:
-        assert_type(group.create_task(wait_for(id_, 60)), asyncio.Task[JobStatus])
-    ids, ended = await asyncio.gather(bulk([SendWelcome(user_id=7)]), wait_for(id_, 60))
+        assert_type(group.create_task(await_for(id_, 60)), asyncio.Task[JobStatus])
+    ids, ended = await asyncio.gather(abulk([SendWelcome(user_id=7)]), await_for(id_, 60))
     assert_type(ids, list[str])
     assert_type(ended, JobStatus)
-    return await job_status(id_)
+    return await ajob_status(id_)
 
 
 def block(id_: str) -> JobStatus | None:
-    """Where no event loop runs, each is what it gives."""
-    ids: list[str] = bulk([SendWelcome(user_id=7)])
-    identity: str = chain([SendWelcome(user_id=7)]).dispatch()
-    made: Batch = batch([SendWelcome(user_id=7)]).dispatch()
-    was_cancelled: bool = made.cancel()
-    failed: Sequence[str] = made.fresh().failed_jobs
-    ended: JobStatus = wait_for(id_, 60)
-    outcome: Cancelling = cancel(id_)
-    if cancel(id_) is Cancelling.REMOVED and made.cancel():
-        print(ids, identity, was_cancelled, failed, ended.state, outcome)
-    found = job_status(id_)
-    if found is None:
-        return None
-    print(found.state)
+    assert_type(bulk([SendWelcome(user_id=7)]), list[str])
+    assert_type(chain([SendWelcome(user_id=7)]).dispatch(), str)
+    made = batch([SendWelcome(user_id=7)]).dispatch()
+    assert_type(made, Batch)
+    assert_type(made.add(SendWelcome(user_id=8)), Batch)
+    assert_type(made.cancel(), bool)
+    assert_type(made.fresh().failed_jobs, list[str])
+    assert_type(wait_for(id_, 60), JobStatus)
+    assert_type(cancel(id_), Cancelling)
+    assert_type(find_batch(id_), Batch | None)
     return job_status(id_)
 
 

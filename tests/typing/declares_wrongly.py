@@ -7,14 +7,16 @@ from qframe import (
     QueueManager,
     Worker,
     WorkerOptions,
+    abulk,
+    afind_batch,
+    ajob_status,
+    await_for,
     bulk,
     dispatch,
     events,
-    find_batch,
     foreign,
     job_status,
     queueable,
-    wait_for,
 )
 
 
@@ -76,11 +78,12 @@ WorkerOptions(tries="5")  # type: ignore[arg-type]
 
 
 async def ask(id_: str) -> None:
-    print((await job_status(id_)).state)  # type: ignore[union-attr]
-    print((await find_batch(id_)).total)  # type: ignore[union-attr]
-    print((await wait_for(id_, 60)).stat)  # type: ignore[attr-defined]
-    numbers: list[int] = await bulk([SendWelcome(user_id=7)])  # type: ignore[assignment]
+    print((await ajob_status(id_)).state)  # type: ignore[union-attr]
+    print((await afind_batch(id_)).total)  # type: ignore[union-attr]
+    print((await await_for(id_, 60)).stat)  # type: ignore[attr-defined]
+    numbers: list[int] = await abulk([SendWelcome(user_id=7)])  # type: ignore[assignment]
     print(numbers, job_status(id_).stat)  # type: ignore[union-attr]
+    await bulk([SendWelcome(user_id=7)])  # type: ignore[misc]
 
 
 @events.listen(events.JobFailed)  # type: ignore[arg-type]

@@ -6,11 +6,11 @@ import asyncio
 
 from jobs import Note, note  # type: ignore[import-not-found]
 
-from qframe import Queueable, batch, bulk, chain, dispatch, job_status, wait_for
+from qframe import Queueable, abulk, ajob_status, await_for, batch, chain, dispatch
 
 
 class Dispatches(Queueable):
-    """Awaits every call there is, and drops each."""
+    """Awaits every call there is, and drops one."""
 
     word: str
 
@@ -19,15 +19,13 @@ class Dispatches(Queueable):
             f"{self.word}-{name}" for name in ("bulk1", "bulk2", "one", "link1", "link2", "member")
         ]
         first, second, one, *links, member = (Note(word=word) for word in words)
-        ids = await bulk([first, second])
+        ids = await abulk([first, second])
         made = await batch([member]).name(self.word)
         tracked, identity = await asyncio.gather(dispatch(one).track(), chain(links))
-        status = await job_status(tracked)
+        status = await ajob_status(tracked)
         assert status is not None
         note("awaited", len(ids), made.total, status.name, len(identity))
-        bulk([Note(word=f"{self.word}-dropped")])
-        chain([Note(word=f"{self.word}-loose")]).dispatch()
-        batch([Note(word=f"{self.word}-left")]).dispatch()
+        dispatch(Note(word=f"{self.word}-dropped"))
 
 
 class Waits(Queueable):
@@ -35,7 +33,7 @@ class Waits(Queueable):
 
     async def handle(self) -> None:
         other = await dispatch(Note(word="other")).track()
-        note("waited", (await wait_for(other, 30)).state)
+        note("waited", (await await_for(other, 30)).state)
 
 
 class Adds(Queueable):
@@ -44,6 +42,6 @@ class Adds(Queueable):
     async def handle(self) -> None:
         mine = self.batch()
         assert mine is not None
-        await mine.add(Note(word="added"))
+        await mine.aadd(Note(word="added"))
         if self.attempts == 1:
             raise ValueError("once more")

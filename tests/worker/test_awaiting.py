@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 ways = pytest.mark.parametrize(
     "way", [(), ("--concurrency", "5"), pytest.param(("--isolate",), marks=pytest.mark.slow)]
 )
-EACH = ("bulk1", "bulk2", "one", "link1", "link2", "member", "dropped", "loose", "left")
+EACH = ("bulk1", "bulk2", "one", "link1", "link2", "member", "dropped")
 
 
 class Adds(Queueable):

@@ -236,13 +236,13 @@ def test_from_a_program(project: Project) -> None:
 PROGRAM = """
 import asyncio, json
 from jobs import Note, Steps
-from qframe import dispatch, job_status, wait_for
+from qframe import await_for, dispatch, job_status, wait_for
 first = Steps.dispatch(steps=1, gives=5).send()
 second = dispatch(Note()).track(60).send()
 third = dispatch(Note()).send()
 one = wait_for(first, 20)
 async def later():
-    return await wait_for(second, 20)
+    return await await_for(second, 20)
 two = asyncio.run(later())
 print(json.dumps([one.state, one.result, two.state, two.result, job_status(third) or "no status"]))
 """

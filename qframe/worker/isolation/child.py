@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Self
 
 from qframe import events
-from qframe.dispatch.pending import send_dropped
+from qframe.dispatch.draft import send_dropped
 from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
 from qframe.jobs import current, tracing
 from qframe.jobs.definition import JobDefinition

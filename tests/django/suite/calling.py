@@ -9,7 +9,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 from shop.models import Order
 
-from qframe import Queueable, bulk, dispatch, dispatch_sync, manager
+from qframe import Queueable, abulk, bulk, dispatch, dispatch_sync, manager
 from qframe.testing import drain, run
 from suite.dispatching import work
 
@@ -98,11 +98,11 @@ async def by_await(job):
 
 
 async def by_awaited_bulk(job):
-    await bulk([job])
+    await abulk([job])
 
 
-async def by_used_bulk(job):
-    assert len(bulk([job])) == 1
+async def by_bulk_in_a_thread(job):
+    assert len(await sync_to_async(bulk)([job])) == 1
 
 
 async def by_call_on_loop(job):
@@ -120,7 +120,7 @@ WAYS = {
     "worker": by_worker,
     "nested": by_job_of_a_worker,
 }
-AWAITED = {"await": by_await, "bulk": by_awaited_bulk, "used": by_used_bulk}
+AWAITED = {"await": by_await, "bulk": by_awaited_bulk, "thread": by_bulk_in_a_thread}
 JOBS = (Look, LookOnLoop)
 
 

@@ -1,0 +1,392 @@
+"""Draft: what `dispatch` is about to push, when it is pushed, and how, where it is dropped."""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import threading
+import time
+from enum import Enum, auto
+from functools import partial
+
+from qframe import manager
+from qframe.connection import Connection, substitute
+from qframe.contracts.transaction import AsyncTransaction, run_in
+from qframe.dispatch import after_commit, lost, pusher
+from qframe.dispatch.after_commit import OpenTransaction, open_for
+from qframe.dispatch.calls import Apply, Call
+from qframe.dispatch.handed import Handed, tell_unheard
+from qframe.dispatch.lost import Unpushed
+from qframe.dispatch.sender import send, send_from_thread
+from qframe.dispatch.sync import SyncConnection
+from qframe.dispatch.within import joined
+from qframe.drivers import guard, process
+from qframe.exceptions import BackendUnavailable, Interruption, InvalidJob
+from qframe.features.base import Plan
+from qframe.jobs import execution
+from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.tracing import sending
+from qframe.payload.timing import When, seconds_until
+
+_LONGEST_PAUSE = 10.0
+unsent: dict[Draft, bool] = {}
+"""What is pushed when it goes out of scope."""
+
+
+class Moment(Enum):
+    """When a draft is pushed that is sent, awaited or dropped."""
+
+    OPEN = auto()
+    """Nobody has said: then, or with the transaction that the program has open."""
+    THEN = auto()
+    """Then, whatever transaction is open."""
+    IN_OPEN = auto()
+    """In the transaction that is open, or at its commit."""
+    AT_COMMIT = auto()
+    """When a transaction that was named is committed."""
+    WITHIN = auto()
+    """When it is awaited, in an asynchronous transaction."""
+
+
+class Draft:
+    """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope.
+
+    It is sent when it has its `id`.
+    """
+
+    __slots__ = (
+        "connection", "context", "delay", "disarmed", "envelope", "handed", "id", "job", "moment",
+        "opened", "pid", "queue", "rank", "thread", "track", "transaction",
+    )  # fmt: skip
+
+    opened: OpenTransaction
+    thread: int
+    """Where that is open."""
+    transaction: AsyncTransaction
+
+    def __init__(self, job: Dispatchable) -> None:
+        self.job = job
+        self.pid = process.own.pid
+        self.context = contextvars.copy_context()
+        """What listeners see when it is pushed from another thread, or at a commit."""
+        self.queue: str | None = None
+        self.delay: When = job.delay
+        self.id = ""
+        self.track = 0.0
+        self.rank: int | None = None
+        self.moment = Moment.OPEN
+        self.disarmed = False
+        """Whether a call raised, so that no commit pushes it, unless it is sent after that."""
+        self.handed: Handed[str] | None = None
+        """The push that was awaited."""
+        self.connection = manager.connection(job.connection)
+        self.envelope = self.connection.envelope(job)
+        unsent[self] = True
+
+    # -- what is pushed ---------------------------------------------------------------------------
+
+    def use(self, connection: Connection) -> None:
+        """Push it to this connection."""
+        self.connection = connection
+        self.envelope = connection.envelope(self.job)
+        if self.track:
+            connection.track(self.envelope, self.track)
+        if self.rank is not None:
+            self.prioritize(self.rank)
+
+    def prioritize(self, priority: int) -> None:
+        """Give it another priority than its class's."""
+        self.rank = priority
+        self.envelope.payload["priority"] = priority
+        self.envelope.encode()
+
+    def keep_status(self, seconds: float) -> None:
+        """Have its status kept."""
+        if isinstance(self.job, Foreign):
+            raise InvalidJob(
+                f"{self.job.name} runs in another program, which keeps no status of it"
+            )
+        self.track = seconds
+        self.connection.track(self.envelope, seconds)
+
+    @property
+    def is_faked(self) -> bool:
+        """Whether a fake takes it."""
+        return substitute(self.connection, self.job) is not None
+
+    # -- when -------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Have it pushed by nothing but what follows."""
+        unsent.pop(self, None)
+
+    def disarm(self) -> None:
+        """Have it pushed by nothing but a later `send`: a call has raised."""
+        self.disarmed = True
+        self.keep()
+
+    def join_open(self) -> None:
+        """Belong to the transaction that is open here, where a framework says that there is one."""
+        if self.moment is not Moment.OPEN:
+            return
+        opened = open_for(self.connection)
+        if opened is None or self.is_faked:
+            return
+        self.moment, self.opened, self.thread = Moment.IN_OPEN, opened, threading.get_ident()
+        if opened.within() is None:
+            self.keep()  # the commit sends it
+        opened.on_commit(lambda: _send_in_open(self, opened))
+
+    def leave_open(self) -> None:
+        """Belong to no transaction that nobody has named."""
+        if self.moment is Moment.IN_OPEN:
+            unsent[self] = True
+        if self.moment in (Moment.OPEN, Moment.IN_OPEN):
+            self.moment = Moment.THEN
+
+    def wait_for_commit(self) -> None:
+        """Be pushed when a transaction is committed, by `send_committed`."""
+        self.leave_open()
+        if self.moment is Moment.WITHIN:
+            raise _refusal()
+        self.moment = Moment.AT_COMMIT
+        self.keep()
+
+    def go_within(self, transaction: AsyncTransaction | None) -> None:
+        """Be pushed in a transaction of the program's own: when it is awaited in this one."""
+        self.leave_open()
+        if self.moment is not Moment.THEN:
+            raise _refusal()
+        if self.id:
+            raise InvalidJob("the dispatch has been pushed already: within is in place of send")
+        if transaction is None:
+            self.keep()
+        else:
+            self.moment, self.transaction = Moment.WITHIN, transaction
+
+    # -- pushing ----------------------------------------------------------------------------------
+
+    def send(self) -> str:
+        """Push it, unless a commit does; gives its id."""
+        if self.id:
+            return self.id
+        if after_commit.find_open is not None:
+            self.join_open()
+        if self.moment is Moment.IN_OPEN and self.send_in_open():
+            return self.id
+        if self.moment in _COMMITTED:
+            self.disarmed = False
+            return self.envelope.uuid
+        if self.moment is Moment.WITHIN:
+            raise InvalidJob(
+                "a dispatch within an asynchronous transaction is pushed by awaiting it: "
+                "await dispatch(...).within(...)"
+            )
+        handed = None if self.handed is None else self._under_way()
+        return self._push(self.connection) if handed is None else handed.result()
+
+    async def send_on_loop(self) -> str:
+        """Push it without blocking the loop, with what others await just now."""
+        if self.moment is Moment.WITHIN and not self.id:
+            return await run_in(self.transaction, self.send_within)
+        if self.id or self.moment in _COMMITTED or self.is_faked or self.pid != process.own.pid:
+            return self.send()
+        handed = self._under_way()
+        if handed is None:
+            handed = self.handed = self._hand_over()
+        return await handed.outcome()
+
+    def send_within(self, transaction: object) -> str:
+        """Push it in a transaction, which is not waited for."""
+        return self._push(joined(self.connection, transaction, self.job))
+
+    def send_in_open(self) -> bool:
+        """Push it in the transaction that is open, where that is wanted and possible here."""
+        inside = self.opened.within()
+        if inside is None or self.thread != threading.get_ident() or guard.busy():
+            return False
+        self.moment = Moment.OPEN
+        self.send_within(inside)
+        return True
+
+    def _under_way(self) -> Handed[str] | None:
+        """Give the push that another await has begun, if nobody has heard that it failed."""
+        handed = self.handed
+        return None if handed is None or handed.has_failed else handed
+
+    def _hand_over(self) -> Handed[str]:
+        report = partial(_report, self)
+        if self.connection.context.at_once:
+            handed = Handed[str](None, report, self.context)
+            return send_from_thread(handed, lambda: self._push(self.connection))
+        return send(Handed(self._pushing(), report, self.context))
+
+    def _pushing(self) -> Call[str]:
+        """Push it beside others; gives the id."""
+        connection, plan = self.connection, Plan()
+        with sending(connection):
+            pushing = connection.pushing(
+                self.job, self.envelope, self.queue, seconds_until(self.delay)
+            )
+            connection.context.plan_push(pushing, plan)
+            (result,) = yield Apply(connection.backend, (plan,))
+            holder = connection.context.pushed(pushing, plan, result)
+        connection.tell(self.job, pushing, holder)
+        self.id = holder or self.envelope.uuid
+        return self.id
+
+    def _push(self, connection: Connection) -> str:
+        if self.pid != process.own.pid:
+            raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
+        delay = seconds_until(self.delay) if self.delay else 0.0
+        self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
+        return self.id
+
+
+_COMMITTED = (Moment.IN_OPEN, Moment.AT_COMMIT)
+"""When a commit pushes it."""
+
+
+def _refusal() -> InvalidJob:
+    return InvalidJob(
+        "a job is dispatched within a transaction, which commits it with its rows, or "
+        "after_commit, which pushes it then: one of them, once"
+    )
+
+
+# -- at a commit ----------------------------------------------------------------------------------
+
+
+def send_committed(draft: Draft) -> None:
+    """Have a draft pushed that waited for a commit, if no call on it has raised."""
+    draft.moment = Moment.THEN
+    if not draft.disarmed:
+        unsent[draft] = True
+        drop(draft)
+
+
+def _send_in_open(draft: Draft, opened: OpenTransaction) -> None:
+    """Push, after its commit, what belongs to a transaction; what goes wrong is reported.
+
+    It is in place when the commit returns, unless the backend does not answer: then it is tried
+    again as a dropped dispatch is.
+    """
+    if draft.moment is not Moment.IN_OPEN or draft.opened is not opened:
+        return
+    if draft.pid != process.own.pid:
+        return
+    draft.moment = Moment.THEN
+    draft.keep()
+    if draft.disarmed:
+        return
+    try:
+        draft.context.run(draft.send)
+    except BackendUnavailable:
+        unsent[draft] = True
+        drop(draft)
+    except Exception as error:  # noqa: BLE001 (the transaction is committed: nobody is to hear it)
+        _report(draft, error)
+
+
+# -- dropped --------------------------------------------------------------------------------------
+
+
+def send_unsent(draft: Draft) -> None:
+    """Push a dispatch at once that would be pushed when it goes out of scope."""
+    if unsent.pop(draft, False):
+        _push(draft)
+
+
+def flush() -> None:
+    """Wait until all that was dispatched on event loops, or dropped, is pushed or reported."""
+    pusher.wait(everything=True)
+
+
+@atexit.register
+def send_dropped() -> None:
+    """Push now whatever is unsent: the process ends."""
+    ended = True
+    while own := [draft for draft in list(unsent) if draft.pid == process.own.pid]:
+        for draft in own:
+            drop(draft)
+        ended = pusher.wait()
+        if not ended:
+            for draft in own:
+                if unsent.pop(draft, False):
+                    _report(draft, BackendUnavailable("the push of another one does not end"))
+    if ended:
+        pusher.wait(everything=True)  # also for those whose push had begun
+    tell_unheard()
+
+
+def drop(draft: Draft) -> None:
+    """Have a dispatch pushed that went out of scope, wherever the garbage collector happens to run.
+
+    The pusher does it; only what needs no backend is done at once: what a fake takes, and the job
+    of a sync connection, which runs in the thread that dispatched it.
+    """
+    if draft.moment is Moment.IN_OPEN:
+        _drop_in_open(draft)
+    elif draft.pid != process.own.pid:
+        draft.keep()
+    elif _done_here(draft):
+        draft.keep()
+        error = _push(draft)
+        if isinstance(error, Interruption):  # it is for the job that dispatched this one
+            guard.defer(error)
+    else:
+        pusher.put(partial(draft.context.run, send_unsent, draft))
+
+
+def _drop_in_open(draft: Draft) -> None:
+    """Push in the transaction that it belongs to; where that cannot be here, its commit does."""
+    draft.keep()
+    try:
+        if draft.pid == process.own.pid:
+            draft.send_in_open()
+    except Exception as error:  # noqa: BLE001 (nothing can be raised from here)
+        _report(draft, error)
+
+
+def _done_here(draft: Draft) -> bool:
+    if draft.is_faked:  # for which no loop has to wait
+        return True
+    may_run = not guard.busy() and not execution.on_a_running_loop()
+    return isinstance(draft.connection, SyncConnection) and may_run
+
+
+def _push(draft: Draft) -> BaseException | None:
+    """Push, as often as the connection says; what goes wrong is reported, and given."""
+    try:
+        _push_patiently(draft)
+    except BaseException as error:  # noqa: BLE001 (nothing can be raised from here)
+        _report(draft, error)
+        return error
+    return None
+
+
+def _push_patiently(draft: Draft) -> None:
+    for attempt in range(draft.connection.settings.push_retries + 1):
+        try:
+            draft.send()
+        except BackendUnavailable:
+            if attempt == draft.connection.settings.push_retries:
+                raise
+            pusher.beat()
+            time.sleep(min(_LONGEST_PAUSE, 0.1 * 2**attempt))
+        else:
+            return
+
+
+def _report(draft: Draft, error: BaseException) -> None:
+    queue = draft.queue or draft.job.queue or draft.connection.default_queue
+    payload, delay = draft.envelope.payload, _seconds(draft.delay)
+    what = f"{payload['displayName']} {draft.envelope.uuid} was dispatched and dropped, and"
+    lost.tell(what, [Unpushed(draft.connection, queue, draft.job, payload, delay)], error)
+
+
+def _seconds(delay: When) -> float:
+    try:
+        return seconds_until(delay)
+    except (TypeError, ValueError):
+        return 0.0
