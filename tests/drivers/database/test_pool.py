@@ -128,14 +128,24 @@ def test_who_waits_longest_is_first(opened: Opener) -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_who_is_interrupted_while_it_waits_takes_nothing_with_it(opened: Opener) -> None:
+@pytest.fixture
+def interrupting() -> Iterator[int]:
+    """Give a signal that interrupts the main thread as Ctrl-C does, whatever SIGINT does here."""
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_is_interrupted_while_it_waits_takes_nothing_with_it(
+    opened: Opener, interrupting: int
+) -> None:
     backend = opened(pool_size=1, pool_timeout=20)
-    pool = backend.database.pool
+    pool, main = backend.database.pool, threading.get_ident()
 
     def hold() -> None:
         with backend.database.session():
             wait_for(lambda: pool._waiters, "the main thread to wait")
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(main, interrupting)
             wait_for(lambda: not pool._waiters, "the main thread to be interrupted")
 
     thread = threading.Thread(target=hold)
