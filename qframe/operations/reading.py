@@ -33,6 +33,8 @@ class Reading:
         self._value: Any = None
         self._good_until = self._known_until = 0.0
         self._took = 0.0
+        self._changes = 0
+        """How often it was forgotten: what was read before that is old at once."""
         self._renewing: Future[None] | None = None
 
     def get(self, patience: float | None = None, late: float = KNOWN) -> Any:  # noqa: ANN401 (whatever it is)
@@ -57,7 +59,8 @@ class Reading:
             return self._value
 
     def forget(self) -> None:
-        """Read it anew when it is wanted again."""
+        """Read it anew when it is wanted again, also where it is being read just now."""
+        self._changes += 1
         self._good_until = self._known_until = 0.0
 
     def _in_background(self) -> Future[None]:
@@ -75,9 +78,11 @@ class Reading:
             self.forget()
 
     def _refresh(self) -> None:
-        began = time.monotonic()
+        began, changes = time.monotonic(), self._changes
         self._value = self._read()
         now = time.monotonic()
         self._took = now - began
         self._good_until = now + max(self._seconds, 5 * self._took)
         self._known_until = self._good_until + KNOWN
+        if self._changes != changes:
+            self._good_until = self._known_until = 0.0

@@ -53,6 +53,25 @@ def test_what_was_forgotten_is_read_anew(behind: ThreadPoolExecutor) -> None:
     assert reading.get(5.0) == 2
 
 
+def test_what_is_forgotten_while_it_is_read_is_read_anew(behind: ThreadPoolExecutor) -> None:
+    numbers = iter(range(9))
+    reads, changed = threading.Event(), threading.Event()
+
+    def read() -> int:
+        number = next(numbers)
+        reads.set()
+        assert changed.wait(20)
+        return number
+
+    reading = Reading(60.0, read, behind)
+    before = behind.submit(reading.get)
+    assert reads.wait(20)
+    reading.forget()
+    changed.set()
+    assert before.result(20) == 0
+    assert reading.get() == 1
+
+
 def test_what_takes_long_may_be_late_by_so_much_and_no_more(
     behind: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

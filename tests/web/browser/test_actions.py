@@ -48,7 +48,7 @@ def test_a_queue_is_paused_resumed_and_cleared(project: Project, open_window: Op
     assert row.locator("td").all_inner_texts()[:3] == ["3", "1", "0"]
     row.get_by_role("button", name="Pause").click()
     window.sees("paused mail of")
-    assert row.get_by_text("paused", exact=True).is_visible()
+    row.get_by_text("paused", exact=True).wait_for()
     window.go("/")
     window.sees(f"{name} is paused, and 3 jobs wait")
     window.go("/queues")
