@@ -17,7 +17,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Health
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
-from qframe.contracts.step import Push, Record, Release, Set, Step
+from qframe.contracts.step import Arrive, Push, Record, Release, Set, Step
 from qframe.drivers import ordered
 from qframe.exceptions import ConfigurationError, InvalidSignature
 from qframe.failed.retry import retry
@@ -286,6 +286,21 @@ def test_what_catches_a_failure_is_not_another(
     assert sorted(told(queue)) == ["(refused)", f"{MODULE}.Boom"]
 
 
+@pytest.mark.parametrize("field", ["at", "last"])
+@pytest.mark.parametrize("place_of", [0, 1, "catch", "none"])
+def test_a_forged_position_of_a_chain_runs_nothing_but_its_own_links(
+    queue: Connection, field: str, place_of: int | str
+) -> None:
+    one_chain()
+    (key,) = [each for each in facts(queue, "chain:") if each.count(":") == 1]
+    uuid = place_of if isinstance(place_of, str) else inside(link_of(queue, place_of)[1])["uuid"]
+    head = json.loads(facts(queue, key)[key])
+    forge(queue, key, json.dumps({**head, field: uuid}))
+    run()
+    run()
+    assert {*RAN} <= {"a", "b", "c", "sorry"}
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"at":1,"last":"","delays":0}', "nonsense"])
 def test_a_chain_of_which_nothing_can_be_read_fails(
     queue: Connection, refused: list[events.StoredRefused], text: str
@@ -392,6 +407,19 @@ def test_a_batch_of_another_id_is_of_no_use(
     run()
     assert RAN == ["b"]
     assert len(refused) == 1
+
+
+def test_forged_counts_of_a_batch_run_nothing_but_what_was_signed(queue: Connection) -> None:
+    made = batch([Boom(name="a"), Note(name="b")]).then(Note(name="then")).catch(Sorry(name="c"))
+    made.allow_failures().finally_(Note(name="finally")).dispatch()
+    key, text = batch_fact(queue)
+    forged = {"name": "evil", "allows_failures": False, "options": {"follow": {"then": [{}]}}}
+    more = {"notified": [], "notified_progress": -1}
+    forge(queue, key, json.dumps({**json.loads(text), **forged, **more}))
+    arrivals = [Arrive(key, number, False, "") for number in range(2)]
+    queue.backend.apply(Step(None, *arrivals))
+    run()
+    assert {*RAN} == {"b", "then", "finally"}, "early, and although one fails: as it was signed"
 
 
 def test_callbacks_are_told_what_was_signed_of_a_failure(queue: Connection) -> None:
