@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 ARGS   ?=
+BASE   ?= origin/main
 BIN    := .venv/bin
 # One stamp per interpreter name: asking for another one makes the environment anew.
 READY  := .venv/.ready-$(subst /,_,$(PYTHON))
@@ -14,7 +15,7 @@ VENDORS := .venv/vendors/.ready
 TYPED  := $(wildcard qframe tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-other lint format typecheck bench faults screenshots services wheel clean
+.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots services wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +38,12 @@ $(VENDORS): $(READY)
 
 demo: $(READY) ## Index the standard library through the queue (examples/stdlib_index)
 	@$(BIN)/python -m examples.stdlib_index
+
+quick: $(READY) ## Run what shows most in two minutes, at each save; ARGS as below
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick and not slow" $(ARGS)
+
+affected: $(READY) ## Run the tests whose modules a change touches; BASE=origin/main
+	@$(BIN)/python -m scripts.affected $(BASE) -- -n 4 --dist worksteal -m "not slow" $(ARGS)
 
 test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k timeout" narrows
 	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again

@@ -71,17 +71,18 @@ def _heed_signals() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is left to `make test-all` or to .ci/run."""
-    for text, marks in (
-        (selection.SLOW, [pytest.mark.slow]),
-        (selection.LONG, [pytest.mark.slow, pytest.mark.long]),
+    """Mark what `make quick` takes, and what is left to .ci/run or `make test-all`."""
+    whole = config.args == config.getini("testpaths")
+    for chosen, marks in (
+        (selection.Selection(selection.QUICK), [pytest.mark.quick]),
+        (selection.Selection(selection.SLOW, but_words=True), [pytest.mark.slow]),
+        (selection.Selection(selection.LONG, but_words=True), [pytest.mark.slow, pytest.mark.long]),
     ):
-        chosen = selection.Selection(text)
         for item in items:
-            if chosen.moves(item.nodeid):
+            if item.nodeid in chosen:
                 for mark in marks:
                     item.add_marker(mark)
-        if config.args == config.getini("testpaths") and chosen.stale():
+        if whole and chosen.stale():
             raise pytest.UsageError(f"tests/support/selection.py names no test: {chosen.stale()}")
 
 

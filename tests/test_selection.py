@@ -6,29 +6,42 @@ import pytest
 
 from tests.support.selection import Selection
 
+TEST = "tests/a/test_b.py::test_c"
+
 
 @pytest.mark.parametrize(
     ("line", "test", "expected"),
     [
-        ("a/test_b.py::test_c", "tests/a/test_b.py::test_c", True),
-        ("a/test_b.py::test_c", "tests/a/test_b.py::test_cd", False),
+        ("a/test_b.py::test_c", TEST, True),
+        ("a/test_b.py::test_c", f"{TEST}d", False),
         ("a/test_b.py::test_c", "tests/a/test_b.py::TestX::test_c[1]", True),
-        ("a/test_b.py::test_*", "tests/a/test_b.py::test_c", True),
-        ("a/*::test_c", "tests/a/test_b.py::test_c", True),
+        ("a/test_b.py::test_*", TEST, True),
+        ("a/*::test_c", TEST, True),
         ("a/*::test_c", "tests/b/test_b.py::test_c", False),
-        ("a/test_b.py::* = redis*", "tests/a/test_b.py::test_c[redis-1]", False),
-        ("a/test_b.py::* = redis*", "tests/a/test_b.py::test_c[sqlite-1]", True),
-        ("a/test_b.py::* = redis* *-2", "tests/a/test_b.py::test_c[sqlite-2]", False),
-        ("a/test_b.py::* = redis*", "tests/a/test_b.py::test_has_no_parameters", False),
-        ("a/test_b.py::* = exit?3", "tests/a/test_b.py::test_c[exit 3]", False),
-        ("# a/test_b.py::test_c", "tests/a/test_b.py::test_c", False),
+        ("# a/test_b.py::test_c", TEST, False),
     ],
 )
-def test_a_line_moves_what_it_names_but_what_stays(line: str, test: str, *, expected: bool) -> None:
-    assert Selection(line).moves(test) is expected
+@pytest.mark.parametrize("but_words", [False, True])
+def test_a_line_names_tests(line: str, test: str, *, expected: bool, but_words: bool) -> None:
+    assert (test in Selection(line, but_words=but_words)) is expected
+
+
+@pytest.mark.parametrize(
+    ("words", "test", "taken", "moved"),
+    [
+        ("redis*", f"{TEST}[redis-1]", True, False),
+        ("redis*", f"{TEST}[sqlite-1]", False, True),
+        ("redis* *-2", f"{TEST}[sqlite-2]", True, False),
+        ("exit?3", f"{TEST}[exit 3]", True, False),
+        ("redis*", TEST, True, False),
+    ],
+)
+def test_words_are_parametrizations(words: str, test: str, *, taken: bool, moved: bool) -> None:
+    assert (test in Selection(f"a/test_b.py::* = {words}")) is taken
+    assert (test in Selection(f"a/test_b.py::* = {words}", but_words=True)) is moved
 
 
 def test_a_line_that_names_no_test_is_known() -> None:
     chosen = Selection("a/test_b.py::test_c = x\na/test_b.py::test_d\na/test_b.py::test_*")
-    chosen.moves("tests/a/test_b.py::test_c[x]")
+    assert f"{TEST}[x]" in chosen
     assert chosen.stale() == ["a/test_b.py::test_d"]

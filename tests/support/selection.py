@@ -1,8 +1,8 @@
-"""Which tests `make test` and .ci/run leave out, and what `make quick` takes.
+"""Which tests `make test` and .ci/run leave out, and which `make quick` takes.
 
-A line names a test of a file; `*` stands for anything. Words after `=` are parametrizations that
-stay as they are: all others of this test move. A line that names no test is an error where
-everything is collected.
+A line names a test of a file; `*` stands for anything. Words after `=` are parametrizations: in
+SLOW and LONG those that stay where they are, in QUICK those that are taken. A line that names no
+test is an error where everything is collected.
 """
 
 from __future__ import annotations
@@ -206,6 +206,56 @@ schedules/test_calendar.py::test_a_daily_job_runs_once_each_day_of_the_year = Af
 """
 
 
+QUICK = """
+# What features, contracts and payloads are, in this process.
+features/*::*
+conformance/*::* = memory* sqlite*
+histories/*::* = memory sqlite
+following/*::* = memory database
+failed/*::*
+middleware/*::*
+testing/test_fak*::*
+testing/test_following.py::*
+test_config.py::*
+test_dispatch.py::test_a_wrong_*
+test_events.py::test_a_*
+test_functions.py::*
+test_payload.py::*
+test_queueable.py::*
+test_registry.py::*
+test_selection.py::*
+test_unique.py::*
+
+# What becomes of an attempt, and what decides it, as values.
+worker/test_balance.py::*
+worker/test_decide.py::*
+worker/test_exchange.py::*
+worker/test_guard.py::*
+worker/test_heartbeat.py::*
+worker/test_loop.py::*
+worker/test_parts.py::*
+worker/test_price.py::*
+worker/test_queues.py::*
+worker/test_runner.py::*
+worker/test_slot_steps.py::*
+
+# A dozen real workers.
+worker/test_attempts.py::test_three_tries_killed_twice_then_done = database
+worker/test_chains.py::test_two_workers_run_a_chain_with_a_batch_in_it = database
+worker/test_isolation.py::test_an_exception_comes_with_its_own_traceback = database
+worker/test_isolation_many.py::test_so_many_run_at_once_each_in_its_process = database
+worker/test_leases.py::test_a_killed_workers_job_runs_again_soon = database
+worker/test_pool.py::test_stopping_waits_for_the_jobs
+worker/test_signals.py::test_a_second_stop_gives_the_running_job_back_uncounted = database*
+worker/test_signals.py::test_a_stop_lets_the_running_job_finish = database*
+worker/test_slots.py::test_so_many_run_at_once_and_no_more = database*
+worker/test_stops.py::test_json_lines = database
+worker/test_stops.py::test_max_jobs = database
+worker/test_timeouts.py::test_the_soft_stage_runs_finally_and_the_worker_exits_with_1 = database*
+worker/test_unique.py::test_a_job_is_alone_until_its_final_end = database*
+"""
+
+
 @dataclass
 class Line:
     """The tests that one line is about."""
@@ -213,36 +263,37 @@ class Line:
     text: str
     file: re.Pattern[str]
     name: re.Pattern[str]
-    staying: Sequence[re.Pattern[str]]
+    words: Sequence[re.Pattern[str]]
     found: bool = False
 
-    def moves(self, name: str, parameters: str) -> bool:
-        """Whether it moves a test of its file."""
-        if not self.name.fullmatch(name):
+    def names(self, test: str, parameters: str, *, but_words: bool) -> bool:
+        """Whether it names a test of its file: its words, or all but its words."""
+        if not self.name.fullmatch(test):
             return False
         self.found = True
-        if not self.staying:
-            return True
-        return bool(parameters) and not any(each.fullmatch(parameters) for each in self.staying)
+        if not self.words or not parameters:
+            return not (self.words and but_words)
+        return any(each.fullmatch(parameters) for each in self.words) is not but_words
 
 
 class Selection:
     """What the lines of one list name."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, but_words: bool = False) -> None:
         lines = (each for each in text.splitlines() if each and not each.startswith("#"))
         self._lines = [_line(each) for each in lines]
+        self._but_words = but_words
         self._of_file: dict[str, list[Line]] = {}
 
-    def moves(self, identity: str) -> bool:
-        """Whether a test is among those named."""
+    def __contains__(self, identity: str) -> bool:
         path, _, test = identity.partition("::")
         file = path.removeprefix("tests/")
         if file not in self._of_file:
             self._of_file[file] = [each for each in self._lines if each.file.fullmatch(file)]
         name, _, parameters = test.partition("[")
         name, parameters = name.rpartition("::")[2], parameters.removesuffix("]")
-        return True in [each.moves(name, parameters) for each in self._of_file[file]]
+        lines = self._of_file[file]
+        return True in [each.names(name, parameters, but_words=self._but_words) for each in lines]
 
     def stale(self) -> list[str]:
         """Give the lines that have named no test so far."""
@@ -250,9 +301,9 @@ class Selection:
 
 
 def _line(text: str) -> Line:
-    test, _, staying = text.partition(" = ")
+    test, _, words = text.partition(" = ")
     file, _, name = test.partition("::")
-    return Line(text, _pattern(file), _pattern(name), [_pattern(each) for each in staying.split()])
+    return Line(text, _pattern(file), _pattern(name), [_pattern(each) for each in words.split()])
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
