@@ -33,7 +33,7 @@ from qframe import (
 from qframe.connection import Connection
 from qframe.contracts.step import Push
 from qframe.dispatch.draft import flush
-from tests.support.process import Project
+from tests.support.process import Project, wait_for
 
 
 class Feed(Queueable):
@@ -139,6 +139,26 @@ def test_an_error_that_comes_after_that_is_told(
     asyncio.run(main())
     flush()
     assert {str(event.error) for event in lost} == {"away"}
+
+
+def test_so_is_one_that_comes_just_as_who_awaits_leaves(
+    queue: Connection, gate: Gate, lost: list[events.JobDispatchFailed]
+) -> None:
+    async def main() -> None:
+        made = dispatch(Feed())
+        task = asyncio.create_task(_awaited(made))
+        await gate.is_reached()
+        gate.open(BackendUnavailable("away"))
+        handed = made._draft.handed
+        assert handed is not None
+        wait_for(lambda: handed.is_over, "the end of the push, for which the loop stands still")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    flush()
+    assert [str(event.error) for event in lost] == ["away"]
 
 
 async def _awaited(given: Awaitable[Any]) -> Any:

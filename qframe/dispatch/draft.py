@@ -212,7 +212,7 @@ class Draft:
     def _under_way(self) -> Handed[str] | None:
         """Give the push that another await has begun, if nobody has heard that it failed."""
         handed = self.handed
-        return None if handed is None or handed.has_failed else handed
+        return None if handed is None or handed.was_heard else handed
 
     def _hand_over(self) -> Handed[str]:
         report = partial(_report, self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import threading
 from collections import defaultdict
@@ -37,7 +36,7 @@ class Handed(Generic[T]):
     is_left = False
     """Whether all who waited for it have left."""
     was_heard = False
-    """Whether somebody has got its error, or is about to."""
+    """Whether its error has reached somebody."""
 
     def __init__(
         self,
@@ -62,16 +61,11 @@ class Handed(Generic[T]):
         """Whether somebody waits, or is about to."""
         return not self.is_left
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether somebody has heard that it failed."""
-        return self.was_heard and self.error is not None
-
     async def outcome(self) -> T:
         """Wait for it, without blocking the event loop, and give what came of it."""
         self._check_process()
         future = asyncio.get_running_loop().create_future()
-        with _changed:
+        with _lock:
             self._waiting, self.is_left = self._waiting + 1, False
             if not self.is_done:
                 self._futures.append(future)
@@ -80,10 +74,11 @@ class Handed(Generic[T]):
                 await future
             return self._given()
         finally:
-            with _changed, contextlib.suppress(ValueError):
+            with _lock:
                 self._waiting -= 1
                 self.is_left = not self._waiting
-                self._futures.remove(future)
+                if future in self._futures:
+                    self._futures.remove(future)
             if self.is_left and self.is_done:
                 self._tell()
 
@@ -100,8 +95,8 @@ class Handed(Generic[T]):
             return _changed.wait_for(lambda: self.is_over, seconds)
 
     def _given(self) -> T:
-        self._hear()
         if self.error is not None:
+            self._hear()
             raise self.error
         return self.value  # type: ignore[return-value] # there is one by now
 
@@ -113,8 +108,8 @@ class Handed(Generic[T]):
 
     def _hear(self) -> Lost | None:
         """Note that its error is known; gives, the first time, what else would have told of it."""
-        with _changed:
-            lost, self.lost = self.lost, None  # which may hold what holds this
+        with _lock:
+            lost, self.lost = self.lost, None
             self.was_heard = True
         pusher.over(self)
         return lost
@@ -138,7 +133,7 @@ class Handed(Generic[T]):
 
     def done(self) -> Sequence[asyncio.Future[None]]:
         """Note that it is done; gives what wakes those who wait."""
-        with _changed:
+        with _lock:
             self.is_done = True
             futures, self._futures = self._futures, []
         return futures
@@ -146,14 +141,17 @@ class Handed(Generic[T]):
     def over(self, *, unheard: bool) -> None:
         """Note that those who wait know; `unheard`: they cannot, their loops are closed."""
         if self.error is None:
+            self.lost = None  # which may hold what holds this
             pusher.over(self)
         elif unheard or self.is_left:
             self._tell()
         self.is_over = True
 
 
-_changed = threading.Condition(forks.rlock())
-"""Told when some are over. Reentrant: coroutines that wait may end in the garbage collector."""
+_lock = forks.rlock()
+"""Reentrant: a coroutine that waits may end in the garbage collector."""
+_changed = threading.Condition(_lock)
+"""Told when some are over."""
 
 
 def tell_unheard() -> None:

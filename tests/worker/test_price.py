@@ -69,7 +69,7 @@ def drained(queues: QueueManager, number: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("connected", "budget"), [("database", 48), ("redis", 58)], indirect=["connected"]
+    ("connected", "budget"), [("database", 47), ("redis", 56)], indirect=["connected"]
 )
 @pytest.mark.usefixtures("connected")
 def test_a_dispatch(budget: int) -> None:
