@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import time
 from collections import deque
@@ -124,9 +123,8 @@ class SyncConnection(Connection):
         while waiting:
             after: deque[Push] = deque()
             job = _OneAttempt(self.context, waiting.popleft(), after)
-            before = current.running.set(job)
+            context = current.context_of(job)  # the caller's is the caller's
             try:
-                context = contextvars.copy_context()  # the caller's is the caller's
                 gave.append(context.run(self._run, job, first if not gave else None))
             except Exception as error:  # noqa: BLE001 (raised below)
                 gave.append(None)
@@ -137,8 +135,6 @@ class SyncConnection(Connection):
             except BaseException as error:  # noqa: BLE001 (raised below)
                 trouble = error
                 waiting.clear()
-            finally:
-                current.running.reset(before)
             waiting.extendleft(reversed(after))
         if trouble is not None:
             raise trouble

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 
 from qframe.contracts.job import Job
 from qframe.jobs.tracing import active
@@ -21,6 +21,16 @@ def current_job() -> Job | None:
     does: `Thread(target=copy_context().run, args=(work,))`.
     """
     return running.get()
+
+
+def context_of(job: Job, base: Context | None = None) -> Context:
+    """Give a context in which this job is the one that runs: a copy of `base`, or of the one here.
+
+    What the job sets in a context variable is the job's alone.
+    """
+    context = copy_context() if base is None else base.copy()
+    context.run(running.set, job)
+    return context
 
 
 def job_log_fields() -> dict[str, str | int]:

@@ -205,7 +205,8 @@ class Spans:
             _safely(lambda: self._attempted(attempt, outcome, error))
 
     def _attempted(self, attempt: _Attempt, outcome: str, error: BaseException | None) -> None:
-        if attempt.token is not None:
+        # Where its handler does not end, another thread ends it.
+        if attempt.token is not None and trace.get_current_span() is attempt.span:
             contexts.detach(attempt.token)
         is_expected = outcome in {"skipped", "given back", "cancelled"}
         error = None if is_expected else error

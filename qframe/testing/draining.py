@@ -14,9 +14,9 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.manager import QueueManager
 from qframe.worker import Worker, WorkerOptions
+from qframe.worker.attempt import Attempt
 from qframe.worker.loop import Loop
 from qframe.worker.outcome import Outcome
-from qframe.worker.runner import Attempt
 from qframe.worker.signals import Signals
 
 _MOST = 10_000

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
 import re
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qframe import manager
 from qframe.contracts.history import History
@@ -22,17 +21,17 @@ from qframe.features.batch import KEY as BATCH
 from qframe.features.chain import CAUSE
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import current, execution
-from qframe.jobs.definition import JobDefinition
+from qframe.jobs import execution
 from qframe.payload import envelope, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line
 from qframe.testing import fakes
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
 from qframe.testing.wanted import Kind, Target, fit_all, is_delay, shown_job, shown_member
+from qframe.worker.attempt import Attempt
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Outcome
-from qframe.worker.runner import Attempt, Runner
+from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
 if TYPE_CHECKING:
@@ -89,14 +88,10 @@ def run(
     with Signals(heard=False) as signals:
         registry = manager.default().registry
         runner = Runner(connection, registry, WorkerOptions(), signals)
-        attempt = _Attempt(runner, reserved, type(job))
-        attempt.bare = not with_middleware
-        before = current.running.set(reserved)
-        try:
-            with execution.run_in_caller():
-                attempt.outcome = contextvars.copy_context().run(attempt.run)
-        finally:
-            current.running.reset(before)
+        attempt = Attempt(runner, reserved, type(job))
+        attempt.is_forced, attempt.is_bare = True, not with_middleware
+        with execution.run_in_caller():
+            runner.run(reserved, attempt)
         runner.exchange.flush()
         runner.close()
     ran = Ran(attempt, reserved, notes)
@@ -111,7 +106,7 @@ class Ran:
     An assertion that does not hold raises `AssertionError`, caused by what the job raised.
     """
 
-    def __init__(self, attempt: _Attempt, reserved: _Reserved, notes: Notes) -> None:
+    def __init__(self, attempt: Attempt, reserved: _Reserved, notes: Notes) -> None:
         end = reserved.end or End(State.COMPLETE)
         self.job = attempt.instance
         """The job that ran."""
@@ -245,19 +240,6 @@ def _after(delay: When) -> str:
     if isinstance(delay, int | float):
         return f"after {delay:g} s" if delay else "at once"
     return f"after {delay}"
-
-
-class _Attempt(Attempt):
-    """An attempt that is made whatever speaks against it, with middleware or without."""
-
-    bare = False
-
-    def _refused(self) -> None:
-        return None
-
-    def handle(self, instance: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
-        """Call the job."""
-        return execution.perform(instance, self.runner.middleware, bare=self.bare)
 
 
 class _Reserved(ReservedJob):

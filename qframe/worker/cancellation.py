@@ -40,19 +40,17 @@ class Cancellation:
             if asked is not None:
                 self._cancel(job)
 
-    def granted(self, job: ReservedJob) -> None:
-        """Remove the fact at once: the job was cancelled."""
-        with suppress(BackendUnavailable):
-            self._backend.apply(Step(None, Unset(cancel_key(job.uuid))))
-
     def ended(self, job: ReservedJob) -> None:
-        """Note that a job has ended by itself."""
+        """Note that a job has ended, by that or by itself."""
         if self._looked.pop(job, None) is not None:
             self._over.append(job.uuid)
 
     def tidy(self) -> None:
-        """Remove the facts of jobs that have ended; called by the heartbeat."""
-        over = [self._over.popleft() for _ in range(len(self._over))]
+        """Remove the facts of jobs that have ended; called by the heartbeat, and at the end."""
+        over: list[str] = []
+        with suppress(IndexError):  # another thread may be at it
+            while True:
+                over.append(self._over.popleft())
         if over:
             with suppress(BackendUnavailable):
                 self._backend.apply(Step(None, *(Unset(cancel_key(uuid)) for uuid in over)))

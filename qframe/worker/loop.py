@@ -30,6 +30,7 @@ from qframe.metrics import by_tag
 from qframe.metrics.kept import Metrics
 from qframe.payload import tracebacks
 from qframe.worker import measuring, memory, presence, roster
+from qframe.worker.attempt import Attempt
 from qframe.worker.control import EVERY, Control
 from qframe.worker.measuring import Measuring
 from qframe.worker.options import StopReason, WorkerOptions
@@ -38,7 +39,7 @@ from qframe.worker.pool.child import PoolMember
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.queues import Queues
-from qframe.worker.runner import Attempt, Runner
+from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
 log = logging.getLogger("qframe")

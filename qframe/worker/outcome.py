@@ -82,11 +82,12 @@ def is_early(error: BaseException | None) -> bool:
 
 def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)
     """End a job well."""
-    return _DONE if result is None else Verdict(Outcome.DONE, End(State.COMPLETE, result=result))
+    return DONE if result is None else Verdict(Outcome.DONE, End(State.COMPLETE, result=result))
 
 
-_DONE = Verdict(Outcome.DONE, End(State.COMPLETE))
+DONE = Verdict(Outcome.DONE, End(State.COMPLETE))
 LOST = Verdict(Outcome.LOST, End(State.WAITING))
+RELEASED = Verdict(Outcome.RELEASED, End(State.RELEASED))
 
 
 def decide(

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextvars import copy_context
 from typing import Any, ClassVar
 
 import pytest
@@ -367,6 +368,19 @@ def test_a_flush_that_hangs_is_not_waited_for(
     thread.join(20)
     assert not thread.is_alive()
     hangs.set()
+
+
+def test_an_attempt_may_end_in_another_thread_than_it_began(
+    traced: Traced, queues: QueueManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatch(Ends()).send()
+    (job,) = queues.connection().reserve(["default"])
+    tracing = active.tracing
+    assert tracing is not None
+    copy_context().run(lambda: tracing.processing(queues.connection(), job, here=True))
+    tracing.attempted(job, "failed", TimeoutError("late"))
+    assert traced.one("process default").status.status_code is StatusCode.ERROR
+    assert caplog.records == []
 
 
 def test_without_it_nothing_is_imported() -> None:

@@ -325,7 +325,7 @@ def wish(monkeypatch: pytest.MonkeyPatch) -> Wish:
     return Wish(monkeypatch)
 
 
-def test_a_wish_ends_the_job_and_goes_when_granted(wish: Wish) -> None:
+def test_a_wish_ends_the_job_and_goes_with_it(wish: Wish) -> None:
     wish.cancellation.look(wish.job)
     assert wish.cancelled == []
     wish.bench.connection.store.set(wish.key, "1")
@@ -334,7 +334,8 @@ def test_a_wish_ends_the_job_and_goes_when_granted(wish: Wish) -> None:
     wish.now += 1
     wish.cancellation.look(wish.job)
     assert wish.cancelled == [wish.job]
-    wish.cancellation.granted(wish.job)
+    wish.cancellation.ended(wish.job)
+    wish.cancellation.tidy()
     assert not wish.is_there
 
 
@@ -359,8 +360,6 @@ def test_a_backend_that_is_down_changes_nothing(wish: Wish) -> None:
     wish.cancellation.ended(wish.job)
     wish.bench.backend.down = 1
     wish.cancellation.tidy()
-    wish.bench.backend.down = 1
-    wish.cancellation.granted(wish.job)
     wish.bench.backend.down = 1
     wish.cancellation.look(wish.job)
     assert wish.cancelled == []

@@ -44,7 +44,6 @@ from qframe.worker.isolation.spawn import ChildExit
 from qframe.worker.isolation.supervision import SupervisedChild
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import Exhausted, Unrunnable
-from qframe.worker.slots.base import SlottedAttempt
 from tests.worker.bench import Bench
 
 
@@ -336,20 +335,20 @@ def runner() -> Iterator[IsolatingRunner]:
 
 
 def test_slots_may_become_more_and_fewer_while_jobs_run(runner: IsolatingRunner) -> None:
-    attempts = [SlottedAttempt(runner, cast("ReservedJob", None)) for _ in range(4)]
-    for attempt in attempts[:2]:
-        runner.enter(attempt)
+    slots = [runner.slot(cast("ReservedJob", None)) for _ in range(4)]
+    for slot in slots[:2]:
+        runner.enter(slot)
     assert (runner.busy, runner.free) == (2, 0)
     runner.slots = 4
-    for attempt in attempts[2:]:
-        runner.enter(attempt)
+    for slot in slots[2:]:
+        runner.enter(slot)
     assert (runner.busy, runner.free) == (4, 0)
-    assert [attempt.slot for attempt in attempts] == [0, 1, 2, 3]
+    assert [slot.number for slot in slots] == [0, 1, 2, 3]
     runner.slots = 2
-    runner.leave(attempts[1])
+    runner.leave(slots[1])
     assert (runner.busy, runner.free) == (3, 0)
-    runner.leave(attempts[3])
-    runner.leave(attempts[2])
+    runner.leave(slots[3])
+    runner.leave(slots[2])
     assert (runner.busy, runner.free) == (1, 1)
-    runner.enter(attempts[3])
-    assert attempts[3].slot == 1
+    runner.enter(slots[3])
+    assert slots[3].number == 1

@@ -25,8 +25,10 @@ from qframe.features import status
 from qframe.metrics.series import OUTCOMES, UNKNOWN
 from qframe.payload.signature import Signer
 from qframe.worker import WorkerOptions
+from qframe.worker.attempt import Attempt
+from qframe.worker.needs import Report, Run
 from qframe.worker.outcome import Outcome
-from qframe.worker.runner import Attempt, Report, Runner
+from qframe.worker.runner import Runner
 from tests.worker.bench import Bench, heard
 
 NOTES: list[str] = []
@@ -368,15 +370,12 @@ def test_an_outcome_that_comes_too_late_is_told_once(name: str) -> None:
 # -- an attempt elsewhere -------------------------------------------------------------------------
 
 
-class _Elsewhere(Attempt):
-    report_of: ClassVar[Report] = Report()
+class _Elsewhere(Runner):
+    report_of = Report()
 
-    def perform(self) -> Report:
+    def perform(self, attempt: Attempt, _: Run) -> Report:
+        del attempt
         return self.report_of
-
-
-class _Runner(Runner):
-    attempt = _Elsewhere
 
 
 @pytest.mark.parametrize(
@@ -392,8 +391,8 @@ def test_what_another_process_reports_is_settled_here(
     report: Report, expected: str, left: int
 ) -> None:
     bench = Bench(Note)
-    runner = _Runner(bench.connection, bench.registry, WorkerOptions(), bench.signals)
-    _Elsewhere.report_of = report
+    runner = _Elsewhere(bench.connection, bench.registry, WorkerOptions(), bench.signals)
+    runner.report_of = report
     bench.push("Note", track=60)
     (job,) = runner.exchange.reserve(["q"], 1)
     assert runner.run(job).outcome == expected

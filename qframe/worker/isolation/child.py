@@ -22,11 +22,13 @@ from qframe.jobs.definition import JobDefinition
 from qframe.metrics import pushes
 from qframe.payload import envelope
 from qframe.worker import handlers
+from qframe.worker.attempt import Attempt
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
 from qframe.worker.isolation.spawn import flush
+from qframe.worker.needs import RUN, Report, Tell, lived
 from qframe.worker.outcome import Full, Outcome, Verdict
-from qframe.worker.runner import Attempt, Report, Runner
+from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
 _STDERR = 2
@@ -47,16 +49,17 @@ class ChildAttempt(Attempt):
 
     def __init__(self, parent: Attempt, channel: ChildChannel) -> None:
         self._is_added = events.hand_over()
-        shared = parent.runner
+        shared = parent.shared
         signals = ChildSignals().__enter__()
         runner = Runner(
             shared.connection, shared.registry, shared.options, signals, shared.unknown_delays
         )
         super().__init__(runner, IsolatedJob(parent.job, channel), parent.job_class)
+        self._runner = runner
         current.running.set(self.job)
         if tracing.active.tracing is not None:
             tracing.active.tracing.forked(parent.job)
-        self._name = envelope.job_name(self.job.payload)
+        self.name = envelope.job_name(self.job.payload)
         self.limits = parent.limits
         self.report = parent.report
         self._channel = channel
@@ -70,23 +73,27 @@ class ChildAttempt(Attempt):
         lag = self.began - self._forked
         if lag > _LAG:
             self._channel.tell({"say": "began", "lag": lag})
-        self.report = self.perform()
-        features = self.runner.connection.context.features_of(self.job.payload)
+        self.report = self._runner.perform(self, RUN)
+        if self.job.is_completing:
+            self.learn_completion(self.report.error)
+        features = self.shared.connection.context.features_of(self.job.payload)
         if not any(each.keeps_result for each in features):
             self.report = Report(self.report.error)  # nobody asks for its result
-        self._agree(self.judge(self.report))
+        self._agree(lived(self, self.judged(self.report), self._runner.answers))
 
     def stand_in(self, error: BaseException) -> None:
         """Say what is to become of the job, whose own process has died of `error`."""
         self.report = Report(error)
-        self.instance = self._anew()
-        self.limits = self._limits(self.job_class)
-        self._agree(self.decide(self.report))
+        self.instance = self.for_hooks()
+        self.limits = self.limits_of(self.job_class)
+        self._agree(self.decide(error))
 
     def tell(self, verdict: Verdict, seconds: float) -> None:
         """Tell the job, and the listeners here, what became of it."""
         self.job.was_settled(verdict.end)
-        self._tell(*verdict, seconds)
+        if verdict.outcome is Outcome.FAILED:
+            self._runner.tell(self, Tell(verdict))
+        self.fire_outcome(verdict, seconds)
         if self.job.has_started():
             events.fire(events.JobAttempted, self.job, self.report.error)
         self.instance = None
@@ -118,12 +125,10 @@ class ChildAttempt(Attempt):
             end = unpacked_end(told["end"], (verdict.end.error, self.report.error))
             self.tell(Verdict(Outcome(told["outcome"]), end), told["seconds"])
 
-    def cover(self, timeout: float) -> None:
-        """Leave it to the worker."""
-
-    def _now_known(self, job_class: type[JobDefinition]) -> None:
-        self._channel.tell({"say": "known", "timeout": self._limits(job_class).timeout})
-        super()._now_known(job_class)
+    def now_known(self, job_class: type[JobDefinition]) -> None:
+        """Tell the worker, which keeps to the limits of the class, too."""
+        self._channel.tell({"say": "known", "timeout": self.limits_of(job_class).timeout})
+        super().now_known(job_class)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
         """Ask the worker, which takes and keeps the permit."""
@@ -135,10 +140,11 @@ class ChildAttempt(Attempt):
             if seconds is not None:
                 raise Full(name, seconds)
 
-    def _anew(self) -> JobDefinition | None:
+    def for_hooks(self) -> JobDefinition | None:
+        """Give the job; its class may have to be imported first."""
         with suppress(Exception):  # there is nobody to tell
-            self.job_class = self.job_class or self.runner.registry.find(self._name)
-        return super()._anew()
+            self.job_class = self.job_class or self.shared.registry.find(self.name)
+        return super().for_hooks()
 
 
 Work = Callable[[ChildAttempt], None]

@@ -16,24 +16,21 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
-from qframe.exceptions import ConfigurationError, Interruption
+from qframe.exceptions import ConfigurationError
 from qframe.features.reserved import ReservedJob
 from qframe.jobs import current, project
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
-from qframe.worker.isolation.attempt import Forking, IsolatedAttempt
 from qframe.worker.isolation.child import TOLD, ChildAttempt, Work
 from qframe.worker.isolation.job import ChildChannel
 from qframe.worker.isolation.signals import IsolatingSignals
+from qframe.worker.isolation.slot import ProcessSlot
 from qframe.worker.isolation.spawn import Spawner
 from qframe.worker.isolation.supervision import KILLED, STACKS, SupervisedChild
 from qframe.worker.options import WorkerOptions
-from qframe.worker.outcome import Verdict
-from qframe.worker.runner import Attempt
-from qframe.worker.slots.base import SlottedAttempt
-from qframe.worker.slots.exchange import SlotExchange
+from qframe.worker.slots.base import SlottedRunner
 
 _OF_PROCESSES = bytes([signal.SIGCHLD, signal.SIGALRM])
 
@@ -57,14 +54,14 @@ def preload(manager: QueueManager, options: WorkerOptions) -> None:
             ) from error
 
 
-class IsolatingRunner(Forking):
+class IsolatingRunner(SlottedRunner):
     """Runs jobs in processes of their own, one in each slot. On the main thread only.
 
     `attend` is what lets them go on. Who waits for something else beside waits for `fileno`, no
     longer than `patience`, and calls it then.
     """
 
-    attempt: ClassVar[type[SlottedAttempt]] = IsolatedAttempt
+    runs_here = False
     signals: IsolatingSignals
     _spawner: Spawner | None = None
 
@@ -72,55 +69,50 @@ class IsolatingRunner(Forking):
         super().__init__(*arguments, **more)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.signals, selectors.EVENT_READ)
-        self._going: dict[IsolatedAttempt, contextvars.Context] = {}
+        self._going: dict[ProcessSlot, contextvars.Context] = {}
         """Those that have not come to their ends, and the context that each has to itself."""
         self._children: list[SupervisedChild] = []
         self._look_at = 0.0
         """When all are let go on again, whether or not something is known to have come."""
         self.signals.processes = lambda: [*self._going]
 
-    def _exchange(self) -> SlotExchange:
-        return SlotExchange(self.connection, self._ran_twice, wake=lambda: None)
-
     # -- jobs -------------------------------------------------------------------------------------
 
-    def take(self, attempts: Sequence[IsolatedAttempt]) -> None:
+    def slot(self, job: ReservedJob) -> ProcessSlot:
+        """Give a job a place in a process of its own."""
+        return ProcessSlot(self, job, self.fork)
+
+    def take(self, slots: Sequence[ProcessSlot]) -> None:
         """Run jobs that were started."""
-        self.enter_started(attempts)
-        for attempt in attempts:
-            attempt.begin()
-            self._go_on(attempt)
+        self.enter_started(slots)
+        for slot in slots:
+            slot.begin()
+            self._go_on(slot)
 
-    def settle(self, attempt: IsolatedAttempt, verdict: Verdict) -> None:
-        """Carry out what is to become of a job that is not started."""
-        self.enter(attempt)
-        attempt.begin_unstarted(verdict)
-        self._go_on(attempt)
+    def settle_unstarted(self, slot: ProcessSlot) -> None:
+        """Bring a job that is not started to its end."""
+        self.enter(slot)
+        slot.begin()
+        self._go_on(slot)
 
-    def _go_on(self, attempt: IsolatedAttempt) -> None:
+    def _go_on(self, slot: ProcessSlot) -> None:
         """Let an attempt do what it can do now."""
-        if attempt not in self._going:
-            self._going[attempt] = contextvars.copy_context()
-            self._going[attempt].run(current.running.set, attempt.job)
+        if slot not in self._going:
+            self._going[slot] = current.context_of(slot.job)
         try:
-            attempt.until = self._going[attempt].run(next, attempt.life)
-            self.signals.arm(attempt.until)
+            slot.until = self._going[slot].run(next, slot.steps)
+            self.signals.arm(slot.until)
         except StopIteration:
-            del self._going[attempt]
-            self.leases.drop(attempt.job)
-            self.let_go(attempt.job)
-            attempt.seconds = time.monotonic() - attempt.began
-            self.ended.append(attempt)
-
-    def _end(self, job: ReservedJob, error: Interruption) -> None:
-        attempt = self.running.get(job)
-        if isinstance(attempt, IsolatedAttempt):
-            attempt.end(error)
+            del self._going[slot]
+            self.leases.drop(slot.job)
+            self.let_go(slot.job)
+            slot.seconds = time.monotonic() - slot.attempt.began
+            self.ended.append(slot)
 
     @property
     def runs(self) -> bool:
         """Whether a handler runs."""
-        return any(attempt.runs for attempt in self._going)
+        return any(slot.runs for slot in self._going)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -132,7 +124,7 @@ class IsolatingRunner(Forking):
         """Give the seconds after which there is something to attend to, whatever comes."""
         if not self._going:
             return math.inf
-        due = min(self._look_at, *(attempt.until for attempt in self._going))
+        due = min(self._look_at, *(slot.until for slot in self._going))
         return max(0.0, due - time.monotonic())
 
     def attend(self, seconds: float) -> bool:
@@ -150,9 +142,9 @@ class IsolatingRunner(Forking):
             self._look_at = now + self.leases.every
             if self._spawner is not None:
                 self._spawner.end_left()
-        for attempt in [*self._going]:
-            if everyone or attempt in ready or now >= attempt.until:
-                self._go_on(attempt)
+        for slot in [*self._going]:
+            if everyone or slot in ready or now >= slot.until:
+                self._go_on(slot)
         self.left = sum(each.is_left for each in self._going)
         return bool(told.strip(_OF_PROCESSES))
 
@@ -162,7 +154,7 @@ class IsolatingRunner(Forking):
 
     # -- processes --------------------------------------------------------------------------------
 
-    def fork(self, attempt: Attempt, work: Work) -> SupervisedChild:
+    def fork(self, slot: ProcessSlot, work: Work) -> SupervisedChild:
         """Fork a process that does `work`; raises `OSError` where there can be no more."""
         self._children = [child for child in self._children if not child.is_closed]
         ours, theirs = socket.socketpair()
@@ -170,12 +162,12 @@ class IsolatingRunner(Forking):
         def begin(unblock: Callable[[], object]) -> None:
             ours.close()
             self.close_here()
-            there = ChildAttempt(attempt, ChildChannel(theirs))
+            there = ChildAttempt(slot.attempt, ChildChannel(theirs))
             unblock()
             work(there)
 
         try:
-            self._selector.register(ours, selectors.EVENT_READ, attempt)
+            self._selector.register(ours, selectors.EVENT_READ, slot)
             pid = self.spawner.fork(begin)
         except BaseException:
             with suppress(KeyError):
@@ -184,7 +176,7 @@ class IsolatingRunner(Forking):
             raise
         finally:
             theirs.close()
-        child = SupervisedChild(pid, ours, self.spawner.ended, self._selector, attempt)
+        child = SupervisedChild(pid, ours, self.spawner.ended, self._selector, slot)
         self._children.append(child)
         return child
 
@@ -204,10 +196,10 @@ class IsolatingRunner(Forking):
     def close(self) -> None:
         """Fork no more, and end what still runs."""
         patience = max(1.0, self.options.grace)
-        for attempt in [*self._going]:
-            self.leases.drop(attempt.job)
-            attempt.abandon(patience)
-            self._go_on(attempt)
+        for slot in [*self._going]:
+            self.leases.drop(slot.job)
+            slot.abandon(patience)
+            self._go_on(slot)
         until = time.monotonic() + patience + STACKS + KILLED
         while self._going and time.monotonic() < until:
             self.attend(patience)
@@ -215,3 +207,4 @@ class IsolatingRunner(Forking):
             self._spawner.close()
             self._spawner = None
         self._selector.close()
+        super().close()

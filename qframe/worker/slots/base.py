@@ -6,34 +6,50 @@ import heapq
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from qframe.exceptions import JobTimedOut
+from qframe.exceptions import Interruption, JobTimedOut
 from qframe.features.reserved import ReservedJob
-from qframe.worker.outcome import Verdict
+from qframe.worker.attempt import Attempt
+from qframe.worker.needs import Need, Pause, Start
 from qframe.worker.pool.scoreboard import WorkerScore
-from qframe.worker.runner import Attempt, Runner
+from qframe.worker.runner import Runner
 from qframe.worker.slots.exchange import SlotExchange
 
 
-class SlottedAttempt(Attempt):
-    """One reserved job among several, in a slot from its start until it has ended."""
+class Slot:
+    """One attempt among several, in a slot from its start until it has ended."""
 
-    slot = 0
+    number = 0
     seconds = 0.0
     """How long it took."""
     is_left = False
     """Whether its handler does not end, and the worker has settled the job without it."""
+    need: Need | None = None
+    """What its life waits for."""
 
-    def refused(self) -> Verdict | None:
-        """Say what is to become of a job that is not to be started; None where it is."""
-        return self._unread() or self._refused()
+    def __init__(self, runner: SlottedRunner, job: ReservedJob) -> None:
+        self.runner = runner
+        self.job = job
+        self.attempt = Attempt(runner, job)
+        self.life = self.attempt.life()
+
+    def is_startable(self) -> bool:
+        """Go on to the start of its life; false where it has none, and is to be settled perhaps."""
+        self.need = next(self.life, None)
+        while isinstance(self.need, Pause):
+            self.runner.pause(self.need.seconds)
+            self.need = next(self.life, None)
+        return isinstance(self.need, Start)
+
+    @abstractmethod
+    def end(self, error: Interruption) -> None:
+        """End the handler, if it still runs."""
 
 
 class SlottedRunner(Runner):
     """Runs jobs in slots. `take` puts them into one each; `ended` have come to their ends."""
 
-    attempt: ClassVar[type[SlottedAttempt]]
     exchange: SlotExchange
     stuck: JobTimedOut | None = None
     """What a job was to end by that did not, where the worker is to end for that."""
@@ -49,12 +65,19 @@ class SlottedRunner(Runner):
         super().__init__(*arguments, scoreboard=scoreboard, **more)
         self.slots = self.options.concurrency
         """How many jobs may run at once."""
-        self.ended: deque[SlottedAttempt] = deque()
+        self.taken: dict[ReservedJob, Slot] = {}
+        self.ended: deque[Slot] = deque()
         self._scoreboard = scoreboard
         self._taken = 0
         self._numbers = 0
         self._left_numbers: list[int] = []
         """The numbers of slots that were taken before: a heap."""
+
+    def _exchange(self) -> SlotExchange:
+        return SlotExchange(self.connection, self._ran_twice, self.wake)
+
+    def wake(self) -> None:
+        """Wake the thread that takes jobs, where it is another."""
 
     @property
     def free(self) -> int:
@@ -73,39 +96,46 @@ class SlottedRunner(Runner):
         self.slots = slots
 
     @abstractmethod
-    def take(self, attempts: Sequence[Any]) -> None:
+    def slot(self, job: ReservedJob) -> Slot:
+        """Give a job what it runs in, if it is to run."""
+
+    @abstractmethod
+    def take(self, slots: Sequence[Any]) -> None:
         """Run jobs that were started, in slots that are free."""
 
     @abstractmethod
-    def settle(self, attempt: Any, verdict: Verdict) -> None:  # noqa: ANN401 (of its own kind)
-        """Carry out what is to become of a job that is not started; its hooks may take long."""
+    def settle_unstarted(self, slot: Any) -> None:  # noqa: ANN401 (of its own kind)
+        """Bring a job that is not started to its end; its hooks may take long."""
 
-    def enter(self, attempt: SlottedAttempt) -> None:
-        """Let an attempt have a slot: the first that is free."""
+    def enter(self, slot: Slot) -> None:
+        """Take a slot: the first that is free."""
         if not self._left_numbers:
             heapq.heappush(self._left_numbers, self._numbers)
             self._numbers += 1
         self._taken += 1
-        attempt.slot = heapq.heappop(self._left_numbers)
+        self.taken[slot.job] = slot
+        slot.number = heapq.heappop(self._left_numbers)
         if self.scores:
-            attempt.scoreboard = self.scores[attempt.slot]
+            slot.attempt.scoreboard = self.scores[slot.number]
 
-    def enter_started(self, attempts: Sequence[SlottedAttempt]) -> None:
-        """Let jobs have slots that were started, and are about to run."""
-        for attempt in attempts:
-            self.enter(attempt)
+    def enter_started(self, slots: Sequence[Slot]) -> None:
+        """Take slots for jobs that were started, and are about to run."""
+        for slot in slots:
+            self.enter(slot)
+            attempt = slot.attempt
             if attempt.scoreboard is not None:
                 attempt.scoreboard.started(attempt.job.reservation.fence, attempt.permits)
             self.running[attempt.job] = attempt
             self.leases.keep(attempt.job, 0)
 
-    def leave(self, attempt: SlottedAttempt) -> None:
-        """Free the slot of an attempt that has ended."""
-        if not attempt.is_left:
+    def leave(self, slot: Slot) -> None:
+        """Free a slot whose attempt has ended."""
+        if not slot.is_left:
             self._taken -= 1
-            heapq.heappush(self._left_numbers, attempt.slot)
+            self.taken.pop(slot.job, None)
+            heapq.heappush(self._left_numbers, slot.number)
 
-    def has_room(self, attempt: SlottedAttempt) -> bool:
+    def has_room(self, attempt: Attempt) -> bool:
         """Whether a held job may be started beside others; else it is given back to wait."""
         bounds = self.bounds_of(attempt)
         return not bounds or self.admits(attempt, bounds)
@@ -118,6 +148,10 @@ class SlottedRunner(Runner):
         """Hear that a job for which there was room is not started now."""
         if self.bounds is not None:
             self.bounds.permits.undo(job)
+
+    def _end(self, job: ReservedJob, error: Interruption) -> None:
+        if (slot := self.taken.get(job)) is not None:
+            slot.end(error)
 
     def at_rest(self) -> None:
         """Nothing is to be done: the jobs have deadlines of their own."""

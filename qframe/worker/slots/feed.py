@@ -25,7 +25,7 @@ from qframe.worker.loop import Loop
 from qframe.worker.options import MOST_AT_ONCE, StopReason
 from qframe.worker.outcome import Outcome
 from qframe.worker.presence import Sight
-from qframe.worker.slots.base import SlottedAttempt, SlottedRunner
+from qframe.worker.slots.base import Slot, SlottedRunner
 from qframe.worker.slots.overseer import Overseer
 from qframe.worker.slots.runner import SlotRunner
 
@@ -92,9 +92,9 @@ class SlotLoop(Loop):
             self.runner.exchange.flush()
         return bool(starting or found)
 
-    def _start(self, starting: list[SlottedAttempt]) -> None:
+    def _start(self, starting: list[Slot]) -> None:
         self._idle = False
-        jobs = [attempt.job for attempt in starting]
+        jobs = [slot.job for slot in starting]
         exchange = self.runner.exchange
         try:
             is_known = exchange.start_all(jobs, wait=self._waits_for(starting, jobs))
@@ -114,10 +114,11 @@ class SlotLoop(Loop):
             [each for each in starting if not (each.job.is_lost or each.job in refused)]
         )
 
-    def _waits_for(self, starting: Sequence[SlottedAttempt], jobs: Sequence[ReservedJob]) -> bool:
+    def _waits_for(self, starting: Sequence[Slot], jobs: Sequence[ReservedJob]) -> bool:
         """Whether the answer to these starts is waited for before the jobs run."""
         waits, runner = completing.waits, self.runner
-        seen = [each for each in starting if waits.get(each.name, True) and runner.sees_start(each)]
+        attempts = [each.attempt for each in starting]
+        seen = [each for each in attempts if waits.get(each.name, True) and runner.sees_start(each)]
         return bool(seen) or runner.take_permits(jobs)
 
     def _refused(self) -> list[ReservedJob]:
@@ -132,16 +133,16 @@ class SlotLoop(Loop):
     def _here(self) -> list[ReservedJob]:
         return [*self._held, *self.runner.running.copy()]
 
-    def _startable(self) -> list[SlottedAttempt]:
+    def _startable(self) -> list[Slot]:
         """Give the held jobs there are slots for; those that are not to be run are settled."""
-        starting: list[SlottedAttempt] = []
+        starting: list[Slot] = []
         while self._held and len(starting) < min(self._at_once, self.runner.free):
             job = self._held.popleft()
             events.fire(events.JobPopped, job)
-            attempt = self.runner.attempt(self.runner, job)
+            slot = self.runner.slot(job)
             try:
-                verdict = attempt.refused()
-                if verdict is None and not self.runner.has_room(attempt):
+                starts = slot.is_startable()
+                if starts and not self.runner.has_room(slot.attempt):
                     continue
             except BackendUnavailable:
                 self._held.appendleft(job)
@@ -149,10 +150,10 @@ class SlotLoop(Loop):
                     self.runner.unsaid(each.job)
                     self._held.appendleft(each.job)
                 raise
-            if verdict is None:
-                starting.append(attempt)
-            else:
-                self.runner.settle(attempt, verdict)
+            if starts:
+                starting.append(slot)
+            elif slot.need is not None:
+                self.runner.settle_unstarted(slot)
         return starting
 
     def _room(self) -> int:
@@ -179,11 +180,11 @@ class SlotLoop(Loop):
         """Free the slots of those that have ended, and count them."""
         runner = self.runner
         while runner.ended:
-            attempt = runner.ended.popleft()
-            runner.leave(attempt)
-            self._prefetch.ran(attempt.seconds)
-            if attempt.outcome is not Outcome.LOST:
-                runner.count(attempt)
+            slot = runner.ended.popleft()
+            runner.leave(slot)
+            self._prefetch.ran(slot.seconds)
+            if slot.attempt.outcome is not Outcome.LOST:
+                runner.count(slot.attempt)
                 self.jobs += 1
 
     def _scale(self) -> None:
@@ -351,7 +352,7 @@ class Feed(SlotLoop):
     def _give_back(self, *, unlimited: bool) -> None:
         """Give back the neighbours of a job that does not end which would not, either."""
         blocked = self.runner.jobs_loop.blocked() > _BLOCKED
-        for each in self.runner.attempts:
+        for each in self.runner.going:
             cannot = blocked and each.interrupts.is_on_loop
             if not each.is_left and (cannot or (unlimited and each.interrupts.due == math.inf)):
                 why = "its loop is blocked" if cannot else "another job does not end"

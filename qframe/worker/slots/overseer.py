@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from qframe import events
 from qframe.drivers.heartbeat import start_thread
 from qframe.payload.text import one_line
-from qframe.worker.slots.runner import SlotAttempt, SlotRunner
+from qframe.worker.slots.runner import LocalSlot, SlotRunner
 from qframe.worker.slots.turns import LOOK, STILL, Passed
 
 log = logging.getLogger("qframe")
@@ -56,54 +56,54 @@ class Overseer:
         """Find handlers that do not end, and a loop that is blocked."""
         now = time.monotonic()
         grace = self._runner.options.grace
-        attempts = self._runner.attempts
+        slots = self._runner.going
         jobs_loop = self._runner.jobs_loop
         passed = jobs_loop.turns.passed(now)
         computing = self._computing()
         if passed.is_late:
-            self._give_back(attempts, passed, computing, now)
+            self._give_back(slots, passed, computing, now)
         stands_still = jobs_loop.blocked() > STILL
         others_ran = bool(passed.ran) and jobs_loop.thread not in passed.ran
         if computing is not None and (stands_still or (passed.is_late and not others_ran)):
             computing.interrupts.own += passed.seconds
         jobs_loop.turns.looked(now)
         self._runner.cover_all()
-        for attempt in attempts:
-            interrupts = attempt.interrupts
-            if stands_still and interrupts.is_on_loop and attempt is not computing:
-                attempt.keep_covered()
+        for slot in slots:
+            interrupts = slot.interrupts
+            if stands_still and interrupts.is_on_loop and slot is not computing:
+                slot.keep_covered()
                 continue  # it is not heard; the time is not its own
             late = now - interrupts.due - interrupts.taken
-            if interrupts.runs and not attempt.is_left and late > grace:
-                self._runner.give_up(attempt)
+            if interrupts.runs and not slot.is_left and late > grace:
+                self._runner.give_up(slot)
                 self._write_stacks()
         self._look_at_loop()
 
     def _give_back(
         self,
-        attempts: Sequence[SlotAttempt],
+        slots: Sequence[LocalSlot],
         passed: Passed,
-        computing: SlotAttempt | None,
+        computing: LocalSlot | None,
         now: float,
     ) -> None:
         """Give back to the others the time in which nobody could run but one of them."""
         self._runner.jobs_loop.was_kept(passed.seconds)
-        for attempt in attempts:
-            interrupts = attempt.interrupts
-            may_have_run = attempt is computing or not interrupts.is_on_loop
+        for slot in slots:
+            interrupts = slot.interrupts
+            may_have_run = slot is computing or not interrupts.is_on_loop
             if not (may_have_run and interrupts.thread in passed.ran):
                 interrupts.give_back(passed.seconds, now, on_trust=not passed.ran)
-                attempt.keep_covered()
+                slot.keep_covered()
 
     def _write_stacks(self) -> None:
         """Write what every thread, and every task on the loop, is doing."""
         faulthandler.dump_traceback(_STDERR, all_threads=True)
-        for attempt in self._runner.attempts:
-            task = attempt.interrupts.task
+        for slot in self._runner.going:
+            task = slot.interrupts.task
             if task is not None:
                 told = io.StringIO()
                 task.print_stack(file=told)
-                name = one_line(f"{attempt.job.name} {attempt.job.uuid}")
+                name = one_line(f"{slot.job.name} {slot.job.uuid}")
                 os.write(_STDERR, f"Task of {name}:\n{told.getvalue()}".encode(errors="replace"))
 
     def _look_at_loop(self) -> None:
@@ -111,28 +111,28 @@ class Overseer:
         seconds = self._runner.jobs_loop.blocked()
         if seconds <= STILL:
             return
-        attempt = self._computing()
-        if attempt is None:
+        slot = self._computing()
+        if slot is None:
             return
-        now, name = time.monotonic(), attempt.name_sent
+        now, name = time.monotonic(), slot.attempt.name
         quiet_until, pause = self._told.get(name, (0.0, _SLOW))
         if seconds < _SLOW or now < quiet_until:
             return
         self._told[name] = (now + pause, 2 * pause)
         stack = self._runner.jobs_loop.stack()
-        job = attempt.job
+        job = slot.job
         log.warning(
             "%s %s has blocked the event loop for %.1f s, and its neighbours with it:\n%s",
             job.name, job.uuid, seconds, stack,
         )  # fmt: skip
         events.fire(events.LoopBlocked, job, seconds, stack)
 
-    def _computing(self) -> SlotAttempt | None:
-        """Give the attempt whose code the loop runs."""
+    def _computing(self) -> LocalSlot | None:
+        """Give the slot whose code the loop runs."""
         task = self._runner.jobs_loop.current()
-        for attempt in self._runner.attempts:
+        for slot in self._runner.going:
             if task is not None and (
-                attempt.interrupts.task is task or task in (attempt.interrupts.started or ())
+                slot.interrupts.task is task or task in (slot.interrupts.started or ())
             ):
-                return attempt
+                return slot
         return None

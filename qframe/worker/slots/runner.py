@@ -1,27 +1,26 @@
-"""SlotAttempt and SlotRunner: what runs one of many jobs, and what the attempts share."""
+"""SlotRunner: runs many jobs, on an event loop and in threads, and answers what they need."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, thread
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from qframe import events, forks
-from qframe.connection import Connection
+from qframe import forks
 from qframe.contracts.status import State
 from qframe.dispatch import pusher
 from qframe.drivers import heartbeat
-from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
     LOST_LEASE,
     BackendUnavailable,
@@ -30,19 +29,16 @@ from qframe.exceptions import (
     JobTimedOut,
     LeaseLost,
 )
-from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import current as current_job
+from qframe.forks import cached_property
 from qframe.jobs import execution
+from qframe.jobs.current import context_of
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.registry import Registry
-from qframe.worker.bounds import Bounds
-from qframe.worker.options import MOST_AT_ONCE, WorkerOptions
-from qframe.worker.outcome import Outcome, Verdict
-from qframe.worker.pool.scoreboard import WorkerScore
-from qframe.worker.runner import Report
-from qframe.worker.slots.base import SlottedAttempt, SlottedRunner
-from qframe.worker.slots.exchange import SlotExchange
+from qframe.worker import needs
+from qframe.worker.attempt import Attempt
+from qframe.worker.needs import Answers, Left, Report, lived, lived_in_steps
+from qframe.worker.options import MOST_AT_ONCE
+from qframe.worker.slots.base import Slot, SlottedRunner
 from qframe.worker.slots.interrupts import SlotInterrupts, Steps, current
 from qframe.worker.slots.jobs_loop import JobsLoop
 from qframe.worker.slots.signals import SlotSignals
@@ -57,105 +53,68 @@ _SPARE = 4
 """Threads for what is no handler: settling in place of one that does not end."""
 
 
-class SlotAttempt(SlottedAttempt):
-    """One reserved job among several. Whatever becomes of it, `runner.over` is told once."""
+class LocalSlot(Slot):
+    """One attempt, on the event loop or in a thread. Its end is told `runner.over`, once."""
 
     runner: SlotRunner
-    _has_told_failed = False
+    attempt: Attempt
     _has_begun = False
 
-    def __init__(
-        self, runner: SlotRunner, job: ReservedJob, job_class: type[JobDefinition] | None = None
-    ) -> None:
-        super().__init__(runner, job, job_class)
+    def __init__(self, runner: SlotRunner, job: ReservedJob) -> None:
+        super().__init__(runner, job)
         jobs_loop = runner.jobs_loop
-        self.interrupts: SlotInterrupts = SlotInterrupts(
-            runner.arm, jobs_loop.loop, jobs_loop.turns
-        )
+        self.interrupts = SlotInterrupts(runner.arm, jobs_loop.loop, jobs_loop.turns)
+        self.attempt.interrupts = self.interrupts
+        self._is_away = True
+        """Whether nobody goes on with its life: it has not begun, or its handler runs."""
 
     @property
     def is_for_loop(self) -> bool:
         """Whether all of it is `async`, so that it needs no thread."""
-        return self.job_class is not None and self.runner.is_for_loop(self.job_class)
-
-    # -- in a thread ------------------------------------------------------------------------------
+        job_class = self.attempt.job_class
+        return job_class is not None and self.runner.is_for_loop(job_class)
 
     def run_in_thread(self) -> None:
-        """Bring a started job to its outcome."""
-        self.began = time.monotonic()
-        self._to_its_end(self._started)
-
-    def settle_unstarted(self, verdict: Verdict) -> None:
-        """Carry out what is to become of a job that is not started."""
-        self._to_its_end(lambda: self._settle(verdict, 0.0))
-
-    def _to_its_end(self, act: Callable[[], Outcome]) -> None:
-        try:
-            self.outcome = act()
-        except _Left:
-            return
-        except BaseException as error:  # noqa: BLE001 (nothing else would be told of it)
-            self._tell_unsettled(error)
-        self.runner.over(self)
-
-    def _tell_unsettled(self, error: BaseException) -> None:
-        # That the backend is away says all; anything else is a fault of ours, or of a listener.
-        shown = None if isinstance(error, BackendUnavailable) else error
-        said = "%s %s cannot be settled; its lease brings it back: %s"
-        log.error(said, self.job.name, self.job.uuid, error, exc_info=shown)
-
-    # -- on the loop ------------------------------------------------------------------------------
+        """Bring its life to the end, in this thread."""
+        with self._ending():
+            self.come_back()
+            self.attempt.outcome = lived(self.attempt, self.life, self.runner.answers, self.need)
 
     async def run_on_loop(self) -> None:
-        """Bring a started job to its outcome."""
+        """Bring its life to the end, on the event loop."""
         self._has_begun = True
-        self.began = time.monotonic()
+        with self._ending():
+            self.come_back()
+            self.attempt.outcome = await lived_in_steps(self, self.life, _ON_LOOP, self.need)
+
+    def end_by(self, error: Interruption) -> None:
+        """Bring its life to the end, in this thread, as one whose handler ended by `error`."""
+        with self._ending():
+            answers = {**self.runner.answers, needs.Run: lambda *_: Report(error)}
+            self.attempt.outcome = lived(self.attempt, self.life, answers, self.need)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
         try:
-            self.outcome = await self._started_on_loop()
-        except _Left:
+            yield
+        except Left:
+            self.runner.is_gone(self)
             return
-        except BaseException as error:  # noqa: BLE001 (as above)
-            self._tell_unsettled(error)
+        except BaseException as error:
+            # That the backend is away says all; anything else is a fault of ours, or a listener's.
+            shown = None if isinstance(error, BackendUnavailable) else error
+            said = f"cannot be settled; its lease brings it back: {error}"
+            log.exception("%s %s %s", self.job.name, self.job.uuid, said, exc_info=shown)
         self.runner.over(self)
+
+    def end(self, error: Interruption) -> None:
+        """End the handler, from any thread, if it still runs."""
+        self.runner.signals.end_job(self.interrupts, error)
 
     def task_ended(self, _: asyncio.Task[Any]) -> None:
         """Give the job back where its task was cancelled before its first step."""
         if not (self._has_begun or self.is_left):
-            self.runner.settle_unbegun(self)
-
-    def settle_unbegun(self) -> None:
-        """Give back a job that was started and is not run; called in a thread."""
-        self._to_its_end(self._given_back)
-
-    def _given_back(self) -> Outcome:
-        cancelled = JobGivenBack("its task was cancelled before it began, by another job perhaps")
-        self.has_ended()
-        try:
-            return self._settle(self.conclude(Report(cancelled)), 0.0)
-        finally:
-            self.runner.running.pop(self.job, None)
-            self.runner.cancellation.ended(self.job)
-            if self.scoreboard is not None:
-                self.scoreboard.settled(deferred=self.runner.exchange.defers(self.job))
-
-    async def _started_on_loop(self) -> Outcome:
-        runner, job = self.runner, self.job
-        try:
-            self.tell_processing()
-            report = await self._perform_on_loop()
-            self.has_ended()
-            if self.scoreboard is not None:
-                self.scoreboard.settling()
-            self.ran = seconds = time.monotonic() - self.began
-            outcome = self.outcome = await self._settle_on_loop(self.conclude(report), seconds)
-        finally:
-            runner.running.pop(job, None)
-            runner.cancellation.ended(job)
-            self.traced()
-        if self.scoreboard is not None:
-            self.scoreboard.settled(deferred=runner.exchange.defers(job))
-        events.fire(events.JobAttempted, job, report.error)
-        return outcome
+            self.runner.give_back_unbegun(self)
 
     def tell_of_tasks(self) -> None:
         """Say which tasks the job has left on the loop: they run on, and are nobody's job."""
@@ -165,33 +124,44 @@ class SlotAttempt(SlottedAttempt):
             job = self.job
             log.warning("%s %s has ended and left tasks running: %s", job.name, job.uuid, names)
 
-    async def _perform_on_loop(self) -> Report:
-        """Run the handler, and say how it ended."""
-        interrupts, result = self.interrupts, None
-        error: BaseException | None = None
+    # -- its needs, on the loop -------------------------------------------------------------------
+
+    async def perform(self, run: needs.Run) -> Report:
+        """Call the handler, and say how it ended."""
+        attempt, error = self.attempt, None
+        self.go_away(run)
         try:
-            self.cover(self.limits.timeout)
-            interrupts.running(self.limits.timeout)
-            self.instance = self._made()
-            handler = execution.perform_on_loop(self.instance, self.runner.middleware)
-            result = await Steps(handler, interrupts)
+            instance = attempt.made()
+            handler = execution.perform_on_loop(instance, self.runner.middleware)
+            attempt.result = await Steps(handler, self.interrupts)
             await pusher.wait_on_loop()
-            if await self._where_it_may_ask(self._has_succeeded):
-                await execution.tell_on_loop(self.instance, "succeeded")
+            if await self._where_it_may_ask(attempt.has_succeeded):
+                await execution.tell_on_loop(instance, "succeeded")
         except BaseException as raised:  # noqa: BLE001 (whatever a job raises is its outcome)
-            error = None if self._handled else raised
+            error = None if attempt.is_handled else raised
         finally:
-            interrupts.not_running()
+            self.interrupts.not_running()
         self.runner.signals.leave_if_closed(self.job.name)
-        if self.is_left:
-            raise _Left
-        return Report(await self._where_it_may_ask(lambda: self._ended_by(error)), result)
+        self.come_back()
+        return self.runner.reported(attempt, error)
+
+    async def settle(self, settle: needs.Settle) -> None:
+        """Settle it with the next exchange; where that may take time, in a thread."""
+        act = partial(self.runner.settle, self.attempt, settle)
+        waits = settle.end.state is not State.COMPLETE or any(e.asks for e in self.job.features)
+        await self.apart(act) if waits else act()
+
+    async def tell(self, tell: needs.Tell) -> None:
+        """Call the job's `failed`."""
+        instance = self.attempt.for_hooks()
+        if instance is not None:
+            await execution.tell_on_loop(instance, "failed", tell.verdict.end.error)
 
     async def _where_it_may_ask(self, act: Callable[[], T]) -> T:
         """Do what asks the database, where the job was completed in a transaction, in a thread."""
-        return await self._apart(act) if self.job.is_completing else act()
+        return await self.apart(act) if self.job.is_completing else act()
 
-    async def _apart(self, act: Callable[[], T]) -> T:
+    async def apart(self, act: Callable[[], T]) -> T:
         """Do in a thread what would keep the loop from the others."""
         done = asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
         while not done.done():
@@ -199,104 +169,64 @@ class SlotAttempt(SlottedAttempt):
                 await asyncio.wait([done])
         return done.result()
 
-    async def _settle_on_loop(self, verdict: Verdict, seconds: float) -> Outcome:
-        """Carry a verdict out, and tell of it."""
-        outcome, end = verdict
-        job = self.job
-        if outcome is Outcome.LOST:
-            self.runner.lost(job, self.name)
-            return outcome
-        if not job.is_settled:
-            settle = partial(self.runner.settled, job, end, self.name)
-            waits = end.state is not State.COMPLETE or any(each.asks for each in job.features)
-            if not (await self._apart(settle) if waits else settle()):
-                return Outcome.LOST
-        if outcome is Outcome.FAILED and isinstance(end.error, BaseException):
-            await self._tell_failed_on_loop(end.error)
-        self._tell(outcome, end, seconds)
-        return outcome
-
-    async def _tell_failed_on_loop(self, error: BaseException) -> None:
-        self.error, self._has_told_failed = error, True
-        instance = (self.instance or self._anew()) if self.job.refusal is None else None
-        if instance is not None:
-            await execution.tell_on_loop(instance, "failed", error)
-
-    # -- what both have ---------------------------------------------------------------------------
-
-    def tell_failed(self, error: BaseException) -> None:
-        """Call the job's `failed`, where that is still to be done."""
-        if not self._has_told_failed:
-            super().tell_failed(error)
-
-    def cover(self, timeout: float) -> None:
-        """Look after the attempt, which has `timeout` seconds from now; 0 is no limit."""
-        limit = timeout + self.runner.options.grace if timeout else 0
-        self.runner.leases.keep(self.job, limit)
-        if self.scoreboard is not None:
-            self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
+    # -- beside it --------------------------------------------------------------------------------
 
     def keep_covered(self) -> None:
         """Have time that others take from the handler count for nobody who looks after it."""
         self.interrupts.while_running(self._cover_anew)
 
     def _cover_anew(self) -> None:
-        if timeout := self.limits.timeout:
+        if timeout := self.attempt.limits.timeout:
             limit = timeout + self.runner.options.grace
             self.runner.leases.keep(self.job, limit)
-            if self.scoreboard is not None:
-                self.scoreboard.extend(limit)
+            if self.attempt.scoreboard is not None:
+                self.attempt.scoreboard.extend(limit)
 
-    # -- a handler that does not end --------------------------------------------------------------
+    def go_away(self, run: needs.Run) -> None:
+        """Note that the handler is about to run: if it does not end, its life may go on without."""
+        self.need, self._is_away = run, True
 
-    def leave(self) -> None:
-        """Note that the job is settled without its handler, which has nothing more to say."""
-        self.is_left = True
-        if self.scoreboard is not None:
-            self.scoreboard.settling()
+    def come_back(self) -> None:
+        """Go on with its life; raises `Left` where it has gone on already."""
+        with self.runner.claiming:
+            if self.is_left:
+                raise Left
+            self._is_away = False
 
-    def settle_without(self, error: Interruption) -> None:
-        """Settle a job that was left, as one that ended by `error`; called in another thread."""
-        self._to_its_end(
-            lambda: self._settle(self.conclude(Report(error)), time.monotonic() - self.began)
-        )
+    def leave(self) -> bool:
+        """Have its life go on without the handler, which keeps the slot; false where it is back."""
+        with self.runner.claiming:
+            if self.is_left or not self._is_away:
+                return False
+            self.is_left = True
+        attempt = self.attempt
+        attempt.ran = time.monotonic() - attempt.began
+        if attempt.scoreboard is not None:
+            attempt.scoreboard.settling()
+            attempt.scoreboard = None
+        return True
 
-    def perform(self) -> Report:
-        """Run the handler in this thread, and say how it ended."""
-        report = super().perform()
-        self.runner.signals.leave_if_closed(self.job.name)
-        if self.is_left:
-            raise _Left
-        return report
 
-
-class _Left(BaseException):
-    """The handler has ended, after its job was settled without it."""
+_ON_LOOP: Answers = {
+    needs.Start: lambda slot, start: slot.runner.begun(slot.attempt, start),
+    needs.Run: LocalSlot.perform,
+    needs.Learn: lambda slot, learn: slot.apart(lambda: slot.attempt.learn_completion(learn.error)),
+    needs.Decide: lambda slot, decide: slot.attempt.decide(decide.error),
+    needs.Settle: LocalSlot.settle,
+    needs.Tell: LocalSlot.tell,
+    needs.Pause: lambda slot, pause: slot.apart(lambda: time.sleep(pause.seconds)),
+}
 
 
 class SlotRunner(SlottedRunner):
     """Runs jobs on an event loop, and in threads."""
 
-    attempt: ClassVar[type[SlottedAttempt]] = SlotAttempt
     signals: SlotSignals
 
-    def __init__(
-        self,
-        connection: Connection,
-        registry: Registry,
-        options: WorkerOptions,
-        signals: SlotSignals,
-        unknown_delays: Sequence[float] = (),
-        *,
-        heartbeat: Heartbeat,
-        scoreboard: WorkerScore | None = None,
-        bounds: Bounds | None = None,
-    ) -> None:
-        super().__init__(
-            connection, registry, options, signals, unknown_delays, heartbeat=heartbeat,
-            scoreboard=scoreboard, bounds=bounds,
-        )  # fmt: skip
+    def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
+        super().__init__(*arguments, **more)
         self.jobs_loop = JobsLoop()
+        self.watch = lambda _: None  # the overseer has the watchdog
         self.sleeps = False
         """Whether the thread that takes jobs waits, and is to be woken."""
         self.threads = ThreadPoolExecutor(
@@ -309,20 +239,23 @@ class SlotRunner(SlottedRunner):
         """The classes of the jobs that began since the loop was looked after."""
         self._names_before: list[str] = []
         """And of those that ran when it was, or had begun before."""
-        self.jobs_loop.begins = partial(signals.loop_begins, self.jobs_loop.loop)
+        self.jobs_loop.begins = partial(self.signals.loop_begins, self.jobs_loop.loop)
         self.jobs_loop.came_round = self._look_after_handlers
-        signals.jobs = self._interruptible
-        self._covering = forks.lock()
-
-    def _exchange(self) -> SlotExchange:
-        return SlotExchange(self.connection, self._ran_twice, self.wake)
+        self.signals.jobs = self._interruptible
+        self._covering, self.claiming = forks.lock(), forks.lock()
 
     # -- slots ------------------------------------------------------------------------------------
 
     @property
-    def attempts(self) -> list[SlotAttempt]:
+    def going(self) -> list[LocalSlot]:
         """Those whose handlers run, or are about to."""
-        return [cast("SlotAttempt", each) for each in [*self.running.values()]]
+        slots = cast("dict[ReservedJob, LocalSlot]", self.taken.copy())
+        return [slot for job, slot in slots.items() if slot.is_left or job in self.running]
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What answers the needs of a life in a thread."""
+        return {**super().answers, needs.Start: self.begun}
 
     def wake(self) -> None:
         """Wake the thread that takes jobs."""
@@ -330,72 +263,76 @@ class SlotRunner(SlottedRunner):
             self.sleeps = False
             self.signals.tell()
 
-    def take(self, attempts: Sequence[SlotAttempt]) -> None:
+    def slot(self, job: ReservedJob) -> LocalSlot:
+        """Give a job a place on the loop, or in a thread."""
+        return LocalSlot(self, job)
+
+    def take(self, slots: Sequence[LocalSlot]) -> None:
         """Run jobs that were started."""
-        self.enter_started(attempts)
+        self.enter_started(slots)
         for_loop = []
-        for attempt in attempts:
-            self._names[attempt.name_sent] = None
-            if attempt.is_for_loop:
-                for_loop.append(attempt)
+        for slot in slots:
+            self._names[slot.attempt.name] = None
+            if slot.is_for_loop:
+                for_loop.append(slot)
             else:
-                self._begin_in_thread(attempt)
+                self._begin_in_thread(slot)
         if for_loop:
             self.jobs_loop.call(self._begin_on_loop, for_loop)
 
-    def _begin_on_loop(self, attempts: Sequence[SlotAttempt]) -> None:
-        for attempt in attempts:
-            task = self.jobs_loop.start(attempt.run_on_loop(), self._fresh(attempt))
-            attempt.interrupts.task = task
-            task.add_done_callback(attempt.task_ended)
+    def _begin_on_loop(self, slots: Sequence[LocalSlot]) -> None:
+        for slot in slots:
+            task = self.jobs_loop.start(slot.run_on_loop(), self._fresh(slot))
+            slot.interrupts.task = task
+            task.add_done_callback(slot.task_ended)
 
     def _look_after_handlers(self) -> None:
-        running = [each.name_sent for each in self.attempts]
+        running = [each.attempt.name for each in self.going]
         jobs = dict.fromkeys([*self._names_before, *self._names, *running])
         self.signals.look_beside(self.jobs_loop.loop, jobs)
         self._names_before, self._names = [*self._names, *running], {}
 
-    def _begin_in_thread(self, attempt: SlotAttempt) -> None:
+    def _begin_in_thread(self, slot: LocalSlot) -> None:
         try:
-            self._in_thread(attempt, attempt.run_in_thread)
+            self.threads.submit(self._fresh(slot).run, slot.run_in_thread)
         except RuntimeError:  # no thread can be had
-            log.exception("%s cannot be run; its lease brings it back", attempt.job.name)
-            self.running.pop(attempt.job, None)
-            self.over(attempt)
+            log.exception("%s cannot be run; its lease brings it back", slot.job.name)
+            self.running.pop(slot.job, None)
+            self.over(slot)
 
-    def settle(self, attempt: SlotAttempt, verdict: Verdict) -> None:
-        """Carry out what is to become of a job that is not started; its hooks may take long."""
-        self.enter(attempt)
-        self._in_thread(attempt, lambda: attempt.settle_unstarted(verdict))
+    def settle_unstarted(self, slot: LocalSlot) -> None:
+        """Bring a job that is not started to its end; its hooks may take long."""
+        self.enter(slot)
+        self.threads.submit(self._fresh(slot).run, slot.run_in_thread)
 
-    def settle_unbegun(self, attempt: SlotAttempt) -> None:
+    def give_back_unbegun(self, slot: LocalSlot) -> None:
         """Give back a job whose task was ended before it began."""
-        self.threads.submit(self._named(attempt).run, attempt.settle_unbegun)
+        why = JobGivenBack("its task was cancelled before it began, by another job perhaps")
+        self.threads.submit(self._named(slot).run, slot.end_by, why)
 
-    def over(self, attempt: SlotAttempt) -> None:
+    def over(self, slot: LocalSlot) -> None:
         """Hear that an attempt has come to its end; from any thread, perhaps twice."""
-        self.leases.drop(attempt.job)
-        if not attempt.is_left:
-            self.let_go(attempt.job)
-        attempt.tell_of_tasks()
-        attempt.seconds = time.monotonic() - attempt.began
-        self.ended.append(attempt)
+        self.leases.drop(slot.job)
+        if not slot.is_left:
+            self.let_go(slot.job)
+        slot.tell_of_tasks()
+        slot.seconds = time.monotonic() - slot.attempt.began
+        self.ended.append(slot)
         self.wake()
 
-    def _in_thread(self, attempt: SlotAttempt, act: Callable[[], None]) -> None:
-        self.threads.submit(self._fresh(attempt).run, act)
+    def is_gone(self, slot: LocalSlot) -> None:
+        """Hear that a handler has ended after its job was settled without it."""
+        self.taken.pop(slot.job, None)
 
-    def _fresh(self, attempt: SlotAttempt) -> contextvars.Context:
+    def _fresh(self, slot: LocalSlot) -> contextvars.Context:
         """Give a job a context of its own, as it was when the worker began."""
-        context = self._named(attempt)
-        context.run(current.set, attempt.interrupts)
+        context = self._named(slot)
+        context.run(current.set, slot.interrupts)
         return context
 
-    def _named(self, attempt: SlotAttempt) -> contextvars.Context:
+    def _named(self, slot: LocalSlot) -> contextvars.Context:
         """Give a context that names the job, and in which nothing ends it."""
-        context = self._context.copy()
-        context.run(current_job.running.set, attempt.job)
-        return context
+        return context_of(slot.job, self._context)
 
     def _begin_thread(self) -> None:
         # The thread that begins it hears none: programs that a job starts would not, either.
@@ -414,11 +351,30 @@ class SlotRunner(SlottedRunner):
 
     def close(self) -> None:
         """Run no more; what does not end is left."""
+        super().close()
         self.watchdog.cancel()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def say(self, job: ReservedJob, end: End) -> None:
+    # -- what a life needs, in a thread -----------------------------------------------------------
+
+    def begun(self, attempt: Attempt, _: needs.Start) -> bool:
+        """Begin a job; it was started with others."""
+        attempt.began = time.monotonic()
+        return True
+
+    def perform(self, attempt: Attempt, run: needs.Run) -> Report:
+        """Call the handler in this thread, and say how it ended."""
+        slot = self.taken[attempt.job]
+        assert isinstance(slot, LocalSlot)  # noqa: S101 (there are no others)
+        slot.go_away(run)
+        report = super().perform(attempt, run)
+        self.signals.leave_if_closed(attempt.job.name)
+        slot.come_back()
+        return report
+
+    def settle(self, attempt: Attempt, settle: needs.Settle) -> None:
         """Settle with the next exchange; waits for what comes of that, where it may fail."""
+        job, end = attempt.job, settle.end
         if end.state is State.COMPLETE:
             self.exchange.defer(job, end)
             return
@@ -427,14 +383,14 @@ class SlotRunner(SlottedRunner):
         if not ours.get():
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
-    def rest(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Let some time pass; signals are the other thread's to hear."""
         time.sleep(seconds)
 
     # -- what ends jobs ---------------------------------------------------------------------------
 
     def _interruptible(self) -> list[SlotInterrupts]:
-        return [each.interrupts for each in self.attempts]
+        return [each.interrupts for each in self.going]
 
     def arm(self, due: float) -> None:
         """Have a job ended by then, and the process where no thread can; from any thread."""
@@ -451,16 +407,13 @@ class SlotRunner(SlottedRunner):
             left = max(0.0, first + self.options.grace - time.monotonic())
             self.watchdog.cover(left + _PATIENCE if first < math.inf else 0)
 
-    def _end(self, job: ReservedJob, error: Interruption) -> None:
-        attempt = self.running.get(job)
-        if isinstance(attempt, SlotAttempt):
-            self.signals.end_job(attempt.interrupts, error)
-
     # -- handlers that do not end ----------------------------------------------------------------
 
-    def give_up(self, attempt: SlotAttempt) -> None:
+    def give_up(self, slot: LocalSlot) -> None:
         """Settle a job in the place of its handler, which does not end; the worker is to follow."""
-        job, timeout = attempt.job, attempt.limits.timeout
+        job, timeout = slot.job, slot.attempt.limits.timeout
+        if not slot.leave():
+            return
         log.error(
             "%s %s ran longer than its timeout of %g s and did not end in %g s more: the worker "
             "takes no more jobs, and ends",
@@ -471,14 +424,17 @@ class SlotRunner(SlottedRunner):
         )
         late = JobTimedOut(f"ran longer than its timeout of {timeout:g} s, and did not end")
         self.stuck = late
-        self.settle_without(attempt, attempt.interrupts.fired or late)
+        self._go_on_without(slot, slot.interrupts.fired or late)
         self.wake()
 
-    def settle_without(self, attempt: SlotAttempt, error: Interruption) -> None:
+    def settle_without(self, slot: LocalSlot, error: Interruption) -> None:
         """Settle a job whose handler does not end, or cannot go on; its slot stays taken."""
+        if slot.leave():
+            self._go_on_without(slot, error)
+
+    def _go_on_without(self, slot: LocalSlot, error: Interruption) -> None:
         self.left += 1
-        attempt.leave()
-        self.threads.submit(self._named(attempt).run, attempt.settle_without, error)
+        self.threads.submit(self._named(slot).run, slot.end_by, error)
 
 
 class _OnLoop:

@@ -1,0 +1,116 @@
+"""What the life of a job needs, as values; and how lives are gone through by who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from types import CoroutineType, GeneratorType, coroutine
+from typing import Any, NamedTuple, TypeVar
+
+from qframe.features.base import End
+from qframe.worker.outcome import Verdict
+
+T = TypeVar("T")
+
+
+class Start:
+    """The job is to be started. Answer: whether it was; it is no longer ours, or waits, if not."""
+
+
+class Run:
+    """The handler is to be called under its timeout. Answer: a `Report`."""
+
+
+class Learn(NamedTuple):
+    """The job was completed within a transaction: what became of that is to be learned."""
+
+    error: BaseException | None
+
+
+class Decide(NamedTuple):
+    """The job's class is to say what becomes of an attempt that raised. Answer: a `Verdict`."""
+
+    error: BaseException
+
+
+class Settle(NamedTuple):
+    """The job is to end. Raises `SettleError` where it is no longer ours, `BackendUnavailable`."""
+
+    end: End
+
+
+class Tell(NamedTuple):
+    """The job is to be told what became of it."""
+
+    verdict: Verdict
+
+
+class Pause(NamedTuple):
+    """Some time is to pass."""
+
+    seconds: float
+
+
+Need = Start | Run | Learn | Decide | Settle | Tell | Pause
+Life = Generator[Need, Any, T]
+START, RUN = Start(), Run()
+Answers = Mapping[type, Callable[[Any, Any], Any]]
+"""What answers the needs of each kind, given who asks."""
+
+
+class Report(NamedTuple):
+    """How the handler of an attempt ended."""
+
+    error: BaseException | None = None
+    result: Any = None
+    """What `handle` gave."""
+    verdict: Verdict | None = None
+    """What is to become of the job, where the process that ran it has said so."""
+    intent: End | None = None
+    """How the job has settled itself there, which is still to be brought about."""
+    waits: bool = False
+    """Whether that process waits to be told what became of it."""
+
+
+NOTHING = Report()
+
+
+class Left(BaseException):
+    """A life goes on elsewhere: nothing more is to be done for it here."""
+
+
+def lived(who: object, life: Life[T], answers: Answers, need: Need | None = None) -> T:
+    """Bring a life to its end here and now; `need` is what it waits for already."""
+    try:
+        next(lived_in_steps(who, life, answers, need))
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    raise TypeError("an answer takes time")
+
+
+@coroutine
+def lived_in_steps(
+    who: object, life: Life[T], answers: Answers, need: Need | None
+) -> Generator[Any, Any, T]:
+    """Do so where an answer may take time: it is a generator or a coroutine then."""
+    go_on: Callable[[Any], Need] = life.send
+    said: Any = None
+    try:
+        need = need or next(life)
+        while True:
+            try:
+                said = answers[type(need)](who, need)
+                if isinstance(said, _TAKES_TIME):
+                    said = yield from said
+                go_on = life.send
+            except Left:
+                raise
+            except BaseException as error:  # noqa: BLE001 (it may have to clean up, and raises)
+                go_on, said = life.throw, error
+            need = go_on(said)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+
+
+_TAKES_TIME: Any = (GeneratorType, CoroutineType)

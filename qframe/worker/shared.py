@@ -1,0 +1,152 @@
+"""Shared: what the attempts of a worker share, wherever their handlers run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+from qframe import events
+from qframe.connection import Connection
+from qframe.drivers import process
+from qframe.drivers.heartbeat import Heartbeat
+from qframe.exceptions import LOST_LEASE, Interruption, JobCancelled, JobInterrupted
+from qframe.features.reserved import ReservedJob
+from qframe.jobs.registry import Registry
+from qframe.metrics.by_tag import TagRecorder
+from qframe.metrics.recorder import Recorder
+from qframe.payload import envelope
+from qframe.worker.bounds import Bounds
+from qframe.worker.cancellation import Cancellation
+from qframe.worker.exchange import Exchange
+from qframe.worker.leases import LeaseKeeper
+from qframe.worker.limits import Limits
+from qframe.worker.options import WorkerOptions
+from qframe.worker.pool.scoreboard import JobScore, WorkerScore
+from qframe.worker.signals import Signals
+from qframe.worker.watchdog import Watchdog
+
+log = logging.getLogger("qframe")
+
+_TIDY_EVERY = 1.0
+
+
+class Interrupts(Protocol):
+    """What may end an attempt from outside, while its handler runs."""
+
+    fired: Interruption | None
+    """What has, also when the job swallowed it."""
+
+    def running(self, timeout: float) -> None:
+        """Say that the handler runs: it may be ended, after `timeout` seconds at the latest."""
+
+    def change_timeout(self, timeout: float, passed: float) -> None:
+        """Give it another timeout, of which `passed` seconds are over."""
+
+    def not_running(self) -> None:
+        """Say that it has ended: nothing is raised any more."""
+
+
+class Running(Protocol):
+    """An attempt whose handler runs."""
+
+    job: ReservedJob
+    name: str
+    began: float
+    interrupts: Interrupts
+
+
+class Shared:
+    """What there is once for all attempts of a worker."""
+
+    runs_here = True
+    """Whether handlers run in this process."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        registry: Registry,
+        options: WorkerOptions,
+        signals: Signals,
+        unknown_delays: Sequence[float] = (),
+        *,
+        heartbeat: Heartbeat | None = None,
+        scoreboard: WorkerScore | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.connection = connection
+        self.registry = registry
+        self.options = options
+        self.signals = signals
+        self.unknown_delays = unknown_delays
+        """Seconds after which a job that is unknown here is tried again."""
+        self.scores: Sequence[JobScore] = () if scoreboard is None else scoreboard.jobs
+        """Where the pool reads what runs in each slot."""
+        self.pid = process.pid()
+        self.no_limits = Limits(None, {}, options)
+        self.middleware = connection.middleware()
+        self.recorder = Recorder()
+        self.by_tag: TagRecorder | None = None
+        self.running: dict[ReservedJob, Running] = {}
+        """The attempts whose handlers run."""
+        self.exchange = self._exchange()
+        self.cancellation = Cancellation(connection.backend, self._cancel)
+        self.leases = LeaseKeeper(
+            connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
+        )
+        # The process of an isolated job is ended by the worker's, which needs no watchdog.
+        self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
+        self.watch: Callable[[float], object] = self.watchdog.cover
+        """Has the process end where a handler has not ended in so many seconds."""
+        self._reported: WeakSet[ReservedJob] = WeakSet()
+        self.heartbeat = heartbeat or Heartbeat(threaded=False)
+        self.heartbeat.add(self.leases.every, self.leases.look)
+        self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
+        self.bounds = bounds
+        """How many jobs of a queue or class may run at once; None: nobody asks."""
+        if bounds is not None:
+            self.heartbeat.add(bounds.permits.every, bounds.permits.beat)
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self.connection, self._ran_twice)
+
+    def let_go(self, job: ReservedJob) -> None:
+        """Hear that a job is over, whatever became of it."""
+        if self.bounds is not None and job.features:  # permits are among these
+            self.bounds.permits.over(job)
+
+    # -- leases that were lost --------------------------------------------------------------------
+
+    def lost(self, job: ReservedJob, name: str, *, was_done: bool = False) -> None:
+        """Count a job whose lease was lost, and tell the listeners, once."""
+        if job not in self._reported:
+            self._reported.add(job)
+            self.recorder.lost(name, job.queue, was_done=was_done)
+            events.fire(events.LeaseLost, job)
+
+    def _ran_twice(self, job: ReservedJob) -> None:
+        """Hear from the exchange that a job which was done could not be deleted."""
+        log.warning(
+            "%s %s was done, but %s: in the first case it runs twice",
+            job.name,
+            job.uuid,
+            LOST_LEASE,
+        )
+        name = envelope.job_name(job.payload)
+        known = self.registry.known(name) is not None
+        self.lost(job, name if known else "", was_done=True)
+
+    def _found_lost(self, job: ReservedJob) -> None:
+        """Hear from the heartbeat, while a job runs, that its lease was lost."""
+        attempt = self.running.get(job)
+        self.lost(job, "" if attempt is None else attempt.name)
+        if getattr(self.connection.settings, "on_lost_connection", "") == "interrupt":
+            self._end(job, JobInterrupted("its lease was lost, with the connection that held it"))
+
+    def _cancel(self, job: ReservedJob) -> None:
+        self._end(job, JobCancelled("cancelled while it ran"))
+
+    def _end(self, job: ReservedJob, error: Interruption) -> None:
+        """End a job, from any thread, if it still runs."""
+        self.signals.end(error, lambda: job in self.running)
