@@ -54,7 +54,6 @@ class Running(Protocol):
     job: ReservedJob
     name: str
     began: float
-    interrupts: Interrupts
 
 
 class Shared:

@@ -335,7 +335,7 @@ def runner() -> Iterator[IsolatingRunner]:
 
 
 def test_slots_may_become_more_and_fewer_while_jobs_run(runner: IsolatingRunner) -> None:
-    slots = [runner.slot(cast("ReservedJob", None)) for _ in range(4)]
+    slots = [runner.slot(cast("ReservedJob", object())) for _ in range(4)]
     for slot in slots[:2]:
         runner.enter(slot)
     assert (runner.busy, runner.free) == (2, 0)

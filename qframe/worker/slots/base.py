@@ -68,7 +68,6 @@ class SlottedRunner(Runner):
         self.taken: dict[ReservedJob, Slot] = {}
         self.ended: deque[Slot] = deque()
         self._scoreboard = scoreboard
-        self._taken = 0
         self._numbers = 0
         self._left_numbers: list[int] = []
         """The numbers of slots that were taken before: a heap."""
@@ -82,12 +81,12 @@ class SlottedRunner(Runner):
     @property
     def free(self) -> int:
         """How many slots are free."""
-        return max(0, self.slots - self._taken)
+        return max(0, self.slots - len(self.taken))
 
     @property
     def busy(self) -> int:
         """How many slots are taken; more than there are while they become fewer."""
-        return self._taken
+        return len(self.taken)
 
     def scale(self, slots: int) -> None:
         """Have so many slots; what runs goes on. Raises `OSError` where there is no room."""
@@ -112,7 +111,6 @@ class SlottedRunner(Runner):
         if not self._left_numbers:
             heapq.heappush(self._left_numbers, self._numbers)
             self._numbers += 1
-        self._taken += 1
         self.taken[slot.job] = slot
         slot.number = heapq.heappop(self._left_numbers)
         if self.scores:
@@ -131,7 +129,6 @@ class SlottedRunner(Runner):
     def leave(self, slot: Slot) -> None:
         """Free a slot whose attempt has ended."""
         if not slot.is_left:
-            self._taken -= 1
             self.taken.pop(slot.job, None)
             heapq.heappush(self._left_numbers, slot.number)
 

@@ -98,8 +98,7 @@ class LocalSlot(Slot):
         try:
             yield
         except Left:
-            self.runner.is_gone(self)
-            return
+            return  # its end is another thread's to tell
         except BaseException as error:
             # That the backend is away says all; anything else is a fault of ours, or a listener's.
             shown = None if isinstance(error, BackendUnavailable) else error
@@ -311,7 +310,7 @@ class SlotRunner(SlottedRunner):
         self.threads.submit(self._named(slot).run, slot.end_by, why)
 
     def over(self, slot: LocalSlot) -> None:
-        """Hear that an attempt has come to its end; from any thread, perhaps twice."""
+        """Hear that an attempt has come to its end; from any thread."""
         self.leases.drop(slot.job)
         if not slot.is_left:
             self.let_go(slot.job)
@@ -319,10 +318,6 @@ class SlotRunner(SlottedRunner):
         slot.seconds = time.monotonic() - slot.attempt.began
         self.ended.append(slot)
         self.wake()
-
-    def is_gone(self, slot: LocalSlot) -> None:
-        """Hear that a handler has ended after its job was settled without it."""
-        self.taken.pop(slot.job, None)
 
     def _fresh(self, slot: LocalSlot) -> contextvars.Context:
         """Give a job a context of its own, as it was when the worker began."""
