@@ -110,7 +110,7 @@ class Runner(Shared):
 
     def reported(self, attempt: Attempt, error: BaseException | None) -> Report:
         """Say how a handler ended, which raised `error` or was to end by something else."""
-        if process.pid() != self.pid:
+        if process.own.pid != self.pid:
             self._end_fork()
         ended_by = attempt.ended_by = attempt.interrupts.fired
         if ended_by is not None and not attempt.is_handled:

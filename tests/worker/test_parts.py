@@ -86,6 +86,8 @@ class Arming:
 
 @pytest.fixture
 def arming(monkeypatch: pytest.MonkeyPatch) -> Arming:
+    # Put back afterwards: the next fork would arm it in earnest.
+    monkeypatch.setattr("qframe.worker.watchdog._armed_until", 0.0)
     return Arming(monkeypatch)
 
 
