@@ -25,6 +25,7 @@ from qframe import (
     ajob_status,
     await_for,
     batch,
+    bulk,
     chain,
     dispatch,
     events,
@@ -230,6 +231,32 @@ def test_a_question_nobody_waits_for_is_asked_no_more(
 
     asyncio.run(main())
     assert len(asked) > 1
+
+
+go_on = threading.Event()
+
+
+class Bulks(Queueable):
+    """Queues others when it may go on."""
+
+    def handle(self) -> None:
+        assert go_on.wait(30)
+        bulk([Feed()])
+
+
+def test_a_job_of_the_sync_connection_goes_on_when_nobody_awaits_it(fresh: Path) -> None:
+    manager.use(QueueManager({"root": str(fresh), "default": "sync", "jobs": [__name__]}))
+    done: list[str] = []
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_awaited(dispatch(Bulks())), 0.1)
+        go_on.set()
+        await asyncio.to_thread(wait_for, lambda: len(done) == 2, "both to have run", 30)
+
+    with events.kept():
+        events.listen(events.JobProcessed)(lambda event: done.append(event.job.name))
+        asyncio.run(main())
 
 
 # -- loops ----------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def bulk(
         raise InvalidTransaction("an asynchronous transaction is awaited: abulk(jobs, within=...)")
     ids = _bulk_joined(jobs, queue, within)
     if ids is None:
-        pusher.wait()
+        pusher.wait_for_tasks()
         ids = push_together(map(_placed, jobs), queue)
     return ids
 
@@ -157,25 +157,17 @@ def _pushing(
     """Do as `push_together`, beside others; notes what it has built."""
     if not placed:
         return []
-    with sending(placed[0][0], many=True):
-        return (yield from _pushing_each(placed, queue, built))
-
-
-def _pushing_each(
-    placed: Sequence[tuple[Connection, Dispatchable]],
-    queue: str | None,
-    built: list[tuple[str, bytes, float]],
-) -> Call[list[str]]:
     ids: list[str] = []
     gathered: dict[Connection, Bulk] = {}
-    for connection, job in placed:
-        if connection not in gathered:
-            gathered[connection] = Bulk(connection, queue)
-        made = gathered[connection].plan(job)
-        ids.append(made.uuid)
-        built.append((made.queue, made.raw, made.delay))
     others: dict[str, str] = {}
-    for connection, together in gathered.items():
-        results = yield Apply(connection.backend, together.steps())
-        others |= together.pushed(results)
-    return [others.get(uuid, uuid) for uuid in ids] if others else ids
+    with sending(placed[0][0], many=True):
+        for connection, job in placed:
+            if connection not in gathered:
+                gathered[connection] = Bulk(connection, queue)
+            made = gathered[connection].plan(job)
+            ids.append(made.uuid)
+            built.append((made.queue, made.raw, made.delay))
+        for connection, together in gathered.items():
+            results = yield Apply(connection.backend, together.steps())
+            others |= together.pushed(results)
+    return [others.get(uuid, uuid) for uuid in ids]
