@@ -24,6 +24,10 @@ from qframe.dispatch import pusher
 _HELD = 0.1
 """Seconds the thread is held for: a fork that waits for it is not held up for longer."""
 _DEADLINE = 10.0
+_LATER = 10**9
+"""The moment at which the thread ends, and closes what it had open."""
+_ENDS = 5
+"""So often the fork is made then."""
 
 
 class Mark(Queueable):
@@ -139,11 +143,11 @@ def main() -> None:
     how, wanted, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
-    _, count = _apart(how, 10**9)
+    _, count = _apart(how, _LATER)
     step = max(1, count // int(wanted))
     began = time.monotonic()
     tried = 0
-    for moment in range(1, count, step):
+    for moment in (*range(1, count, step), *[_LATER] * _ENDS):
         wrong, _ = _apart(how, moment)
         tried += 1
         if wrong:

@@ -605,14 +605,15 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; the next call has another."""
-        link, self._link = self._link, None
-        self.listens = False
-        if link is None:
-            return
-        if self._database.is_sqlite:
-            link.close()
-        else:
-            self._database.pool.drop(link, kept=self._keeps)
+        with self.lock:  # a fork waits for it: SQLite must not be copied while it closes
+            link, self._link = self._link, None
+            self.listens = False
+            if link is None:
+                return
+            if self._database.is_sqlite:
+                link.close()
+            else:
+                self._database.pool.drop(link, kept=self._keeps)
 
 
 class _Thread(threading.local):
