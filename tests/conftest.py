@@ -72,7 +72,11 @@ def _heed_signals() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what `make quick` takes, and what is left to .ci/run or `make test-all`."""
-    whole = config.args == config.getini("testpaths")
+    whole = config.args == config.getini("testpaths") and not (
+        config.getoption("lf", False)
+        or config.getoption("ignore")
+        or config.getoption("ignore_glob")
+    )  # files are left out, as by the second run of .ci/run
     for chosen, marks in (
         (selection.Selection(selection.QUICK), [pytest.mark.quick]),
         (selection.Selection(selection.SLOW, but_words=True), [pytest.mark.slow]),
@@ -83,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 for mark in marks:
                     item.add_marker(mark)
         if whole and chosen.stale():
-            raise pytest.UsageError(f"tests/support/selection.py names no test: {chosen.stale()}")
+            raise pytest.UsageError(f"tests/support/selection.py: no test for {chosen.stale()}")
 
 
 def pytest_collection_finish() -> None:

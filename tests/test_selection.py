@@ -41,7 +41,8 @@ def test_words_are_parametrizations(words: str, test: str, *, taken: bool, moved
     assert (test in Selection(f"a/test_b.py::* = {words}", but_words=True)) is moved
 
 
-def test_a_line_that_names_no_test_is_known() -> None:
-    chosen = Selection("a/test_b.py::test_c = x\na/test_b.py::test_d\na/test_b.py::test_*")
+def test_lines_and_words_that_stand_for_no_test_are_known() -> None:
+    stale = ["a/test_b.py::test_d", "a/test_b.py::test_* = x gone"]
+    chosen = Selection("\n".join(["a/test_b.py::test_c = x", *stale]))
     assert f"{TEST}[x]" in chosen
-    assert chosen.stale() == ["a/test_b.py::test_d"]
+    assert chosen.stale() == stale

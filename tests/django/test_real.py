@@ -109,13 +109,7 @@ def test_a_task_whose_worker_is_killed_runs_again(shop: DjangoShop) -> None:
         said = (
             "import json; r = killed.get_result({!r}); print(json.dumps([r.status, r.worker_ids]))"
         )
-
-        def ended() -> bool:
-            return bool(json.loads(shop.run(said.format(task)))[0] == "SUCCESSFUL")
-
-        wait_until(ended, "the task to run again", 40)
-    status, workers = json.loads(shop.run(said.format(task)))
-    assert status == "SUCCESSFUL"
+        _, workers = json.loads(shop.run_until(said.format(task), "SUCCESSFUL", 40))
     assert len(set(workers)) == 2
     assert workers[0].endswith(f":{began.read_text()}")
 
@@ -142,10 +136,10 @@ def test_the_database_was_away(
     log = shop.folder / "worker.log"
     with log.open("w") as said, shop.started(*WORK, *options, "--json", stdout=said):
         first = shop.run(ship)
-        wait_until(lambda: shop.run(shipped.format(first)) == "2", "the first to be shipped", 30)
+        shop.run_until(shipped.format(first), "^2$", 30)
         own_postgres.restart()
         second = shop.run(ship)
-        wait_until(lambda: shop.run(shipped.format(second)) == "2", "the second", 40)
+        shop.run_until(shipped.format(second), "^2$", 40)
     text = log.read_text()
     assert '"failed"' not in text, text
 
@@ -205,8 +199,7 @@ def test_no_socket_is_shared_by_forks(own_postgres: PostgresServer, tmp_path: Pa
         said = (
             f"import json, qframe; print(json.dumps([qframe.job_status(i).result for i in {ids}]))"
         )
-        wait_until(lambda: None not in json.loads(shop.run(said)), "all to be done", 40)
-    found = json.loads(shop.run(said))
+        found = json.loads(shop.run_until(said, "^(?!.*null)", 40))
     assert len({process for process, _ in found}) == 6
     assert len({backend for _, backend in found}) == 6
 
@@ -229,8 +222,7 @@ def test_within_goes_by_the_outbox_to_redis(
     )
     assert own_postgres.sql("select count(*) from qframe_outbox") == [(1,)]
     with shop.started(*WORK):
-        last = "print(Order.objects.latest('pk').shipped)"
-        wait_until(lambda: shop.run(last) == "1", "it to be relayed, and shipped", 30)
+        shop.run_until("print(Order.objects.latest('pk').shipped)", "^1$", 30)
 
 
 def test_migrate_makes_the_tables_and_prints_them(

@@ -35,6 +35,12 @@ def shown(shop: DjangoShop, *tasks: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shop.run(SHOWN.format([*tasks])).splitlines()]
 
 
+def shown_until(shop: DjangoShop, task: str, status: str, seconds: float) -> dict[str, Any]:
+    """Give a result once it has a status."""
+    said = shop.run_until(SHOWN.format([task]), f'"status": "{status}"', seconds)
+    return dict(json.loads(said))
+
+
 def test_the_higher_priority_is_first(beanstalkd_server: BeanstalkdServer, tmp_path: Path) -> None:
     port = beanstalkd_server.port
     settings = in_database(default="beanstalkd")
@@ -71,16 +77,10 @@ def test_a_timeout_is_told(tmp_path: Path, options: tuple[str, ...]) -> None:
         "task_backends['default'].options.update(timeout=1.5, tries=2)\n"
         "print(slow.enqueue(60).id)"
     )
-    found: dict[str, Any] = {}
-
-    def ended() -> bool:
-        found.update(shown(shop, task)[0])
-        return bool(found["status"] == "FAILED")
-
     with shop.started(
         *WORK, "--workers", "1", "--grace", "1", *options
     ):  # a pool begins again what a timeout ends
-        wait_until(ended, "it to fail", 40)
+        found = shown_until(shop, task, "FAILED", 40)
     assert [path for path, _ in found["errors"]] == ["qframe.exceptions.JobTimedOut"] * 2, found
     assert all("1.5" in text for _, text in found["errors"])
     host, _, pid = found["workers"][0].rpartition(":")
@@ -105,14 +105,8 @@ def test_the_last_attempt_is_told_whose_worker_was_killed(
         os.kill(killed, signal.SIGKILL)
         if not options:
             worker.wait()
-    found: dict[str, Any] = {}
-
-    def ended() -> bool:
-        found.update(shown(shop, task)[0])
-        return bool(found["status"] == "FAILED")
-
     with shop.started(*WORK):
-        wait_until(ended, "it to fail", 40)
+        found = shown_until(shop, task, "FAILED", 40)
     *_, (path, text) = found["errors"]  # a pool has seen it die, and said so before
     assert path == "qframe.exceptions.MaxAttemptsExceeded"
     assert f"pid {killed}" in text
@@ -132,7 +126,7 @@ def test_task_finished_is_sent_once_by_the_worker(tmp_path: Path, options: tuple
     ).split()
     told = shop.folder / "finished"
     with shop.started(*WORK, *options) as worker:
-        wait_until(lambda: shown(shop, ids[3])[0]["status"] == "RUNNING", "the last to run", 40)
+        shown_until(shop, ids[3], "RUNNING", 40)
         shop.done("qframe", "cancel", ids[3], "--running")
         wait_until(lambda: len(told.read_text().splitlines()) > 3, "all to be told", 20)
     found = [line.rsplit(" ", 1) for line in told.read_text().splitlines()]
@@ -165,9 +159,8 @@ def test_on_mariadb(own_mariadb: MariadbServer, tmp_path: Path) -> None:
     number, task, inside, after, again = lines
     assert (inside, after) == ("0", "2"), "what is in the transaction is seen by nobody else"
     with shop.started(*WORK, "--tries", "2", "--concurrency", "3"):
-        wait_until(lambda: shown(shop, again)[0]["status"] == "SUCCESSFUL", "both to be done", 40)
-        said = f"print(Order.objects.get(pk={number}).shipped)"
-        wait_until(lambda: shop.run(said) == "1", "it to be shipped", 20)
+        shown_until(shop, again, "SUCCESSFUL", 40)
+        shop.run_until(f"print(Order.objects.get(pk={number}).shipped)", "^1$", 20)
     once, twice = shown(shop, task, again)
     assert (once["status"], once["value"]) == ("SUCCESSFUL", f"receipt {number}")
     assert (len(once["workers"]), len(twice["workers"])) == (1, 2)

@@ -21,6 +21,22 @@ from tests.support.sql_server import USER, SqlServer, wait_until
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "django_shop"
 WORK = ("manage.py", "qframe", "work", "--sleep", "0.2")
+_BEGINNING = "import django; django.setup()\nfrom shop.jobs import *; from shop.tasks import *\n"
+_UNTIL = """
+import contextlib, io, re, sys, time
+code, wanted, seconds = {}
+deadline = time.monotonic() + seconds
+while True:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code)
+    said = printed.getvalue().strip()
+    if re.search(wanted, said):
+        break
+    if time.monotonic() > deadline:
+        sys.exit(f"waited {{seconds}} s for {{wanted}} in what {{code}} prints: {{said}}")
+    time.sleep(0.05)
+print(said)
+"""
 
 
 class DjangoShop:
@@ -87,10 +103,13 @@ class DjangoShop:
 
     def run(self, code: str) -> str:
         """Run some lines in the project, with its jobs and tasks; gives what they print."""
-        lines = "import django; django.setup()\nfrom shop.jobs import *; from shop.tasks import *\n"
-        ran = self._ran("-c", lines + code)
+        ran = self._ran("-c", _BEGINNING + code)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout.strip()
+
+    def run_until(self, code: str, wanted: str, seconds: float) -> str:
+        """Run some lines again and again until what they print has a pattern; gives that."""
+        return self.run(_UNTIL.format((code, wanted, seconds)))
 
     @contextmanager
     def started(self, *words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
