@@ -104,6 +104,7 @@ def test_a_base_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]
     assert (out, len(err.splitlines())) == ("", 1)
 
 
+@pytest.mark.slow  # it reads all there is
 def test_each_test_of_ours_uses_what_it_imports() -> None:
     graph = Graph()
     assert "tests/test_payload.py" in graph.affected(["qframe/payload/envelope.py"])

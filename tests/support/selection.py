@@ -191,6 +191,10 @@ worker/test_isolation_many.py::test_it_rests_no_longer_than_until_it_is_told_to_
 worker/test_isolation_many.py::test_one_that_rests_is_not_scaled
 drivers/database/test_processes.py::test_workers_killed_at_random_lose_and_double_nothing = 1
 worker/test_output.py::test_a_job_cannot_take_the_* = *-alone *-pool object-* none-* redirect-slots
+worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone isolated-slots pool
+worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone pool
+worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *-asyncio *computes-uvloop
+worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *-asyncio *sleeps-uvloop
 worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone* isolated--json pool*
 django/test_real.py::test_requests_and_a_worker = wsgi*
 django/test_tasks_real.py::test_on_mariadb
