@@ -98,7 +98,7 @@ class Attempt:
             verdict = self._refused()
         if verdict is not None:
             return (yield from self._brought_about(verdict))
-        if not (yield needs.START):
+        if not (yield needs.BEGIN):
             # Only held, and so not counted: another worker has it now, or will, as it should.
             if job.is_lost:
                 log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
@@ -160,7 +160,7 @@ class Attempt:
         until = time.monotonic() + _MOMENT
         with suppress(SettleError):
             while job.attempts() and not _is_noted(job) and time.monotonic() < until:
-                yield needs.Pause(_GLANCE)
+                yield needs.Wait(_GLANCE)
                 job.recall()
 
     # -- while it runs ----------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class Attempt:
                         raise error
                     if pause == _FIRST_PAUSE:
                         log.warning("%s cannot be settled yet: %s", job.name, error)
-                    yield needs.Pause(pause)
+                    yield needs.Wait(pause)
                     pause = min(_LONGEST_PAUSE, pause * 2)
                 case Exception():
                     # A failed store, or a driver, with a bug of its own must not end the worker.

@@ -12,7 +12,7 @@ from qframe.worker.outcome import Verdict
 T = TypeVar("T")
 
 
-class Start:
+class Begin:
     """The job is to be started. Answer: whether it was; it is no longer ours, or waits, if not."""
 
 
@@ -44,15 +44,15 @@ class Tell(NamedTuple):
     verdict: Verdict
 
 
-class Pause(NamedTuple):
+class Wait(NamedTuple):
     """Some time is to pass."""
 
     seconds: float
 
 
-Need = Start | Run | Learn | Decide | Settle | Tell | Pause
+Need = Begin | Run | Learn | Decide | Settle | Tell | Wait
 Life = Generator[Need, Any, T]
-START, RUN = Start(), Run()
+BEGIN, RUN = Begin(), Run()
 Answers = Mapping[type, Callable[[Any, Any], Any]]
 """What answers the needs of each kind, given who asks."""
 

@@ -48,13 +48,13 @@ class Runner(Shared):
     def answers(self) -> Answers:
         """What answers the needs of a life here."""
         return {
-            needs.Start: self.start,
+            needs.Begin: self.start,
             needs.Run: self.perform,
             needs.Learn: lambda attempt, learn: attempt.learn_completion(learn.error),
             needs.Decide: lambda attempt, decide: attempt.decide(decide.error),
             needs.Settle: self.settle,
             needs.Tell: self.tell,
-            needs.Pause: lambda _, pause: self.pause(pause.seconds),
+            needs.Wait: lambda _, pause: self.pause(pause.seconds),
         }
 
     def run(self, job: ReservedJob, attempt: Attempt | None = None) -> Attempt:
@@ -176,7 +176,7 @@ class Runner(Shared):
 
     # -- jobs that may run only so many at once ----------------------------------------------------
 
-    def start(self, attempt: Attempt, _: needs.Start) -> bool:
+    def start(self, attempt: Attempt, _: needs.Begin) -> bool:
         """Start a held job; false where it is no longer ours, or was given back to wait."""
         bounds = self.bounds_of(attempt)
         self.watchdog.spare()

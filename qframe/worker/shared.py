@@ -48,7 +48,7 @@ class Interrupts(Protocol):
         """Say that it has ended: nothing is raised any more."""
 
 
-class Running(Protocol):
+class RunningAttempt(Protocol):
     """An attempt whose handler runs."""
 
     job: ReservedJob
@@ -87,7 +87,7 @@ class Shared:
         self.middleware = connection.middleware()
         self.recorder = Recorder()
         self.by_tag: TagRecorder | None = None
-        self.running: dict[ReservedJob, Running] = {}
+        self.running: dict[ReservedJob, RunningAttempt] = {}
         """The attempts whose handlers run."""
         self.exchange = self._exchange()
         self.cancellation = Cancellation(connection.backend, self._cancel)

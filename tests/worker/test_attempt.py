@@ -26,13 +26,13 @@ from qframe.worker import outcome as outcomes
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import (
     NOTHING,
+    Begin,
     Left,
     Life,
     Need,
     Report,
     Run,
     Settle,
-    Start,
     lived,
     lived_in_steps,
 )
@@ -93,7 +93,7 @@ class Hand:
     def answer(self, kind: type, answer: Answer) -> None:
         def noted(attempt: Attempt, need: Any) -> Any:
             self.needs.append(kind.__name__)
-            if kind.__name__ == "Pause":
+            if kind.__name__ == "Wait":
                 self.pauses.append(need.seconds)
                 return None
             if kind.__name__ == "Tell":
@@ -125,7 +125,7 @@ def test_a_plain_job_needs_three_things(hand: Hand) -> None:
     with heard() as names:
         attempt = hand.run()
     assert attempt.outcome is Outcome.DONE
-    assert hand.needs == ["Start", "Run", "Settle"]
+    assert hand.needs == ["Begin", "Run", "Settle"]
     assert names == ["JobProcessing", "JobProcessed", "JobAttempted"]
     assert hand.bench.left == 0
 
@@ -149,7 +149,7 @@ def test_what_is_reported_decides(
     hand: Hand, report: Report, outcome: str, needs: list[str]
 ) -> None:
     assert hand.run(report).outcome == outcome
-    assert hand.needs == ["Start", "Run", *needs]
+    assert hand.needs == ["Begin", "Run", *needs]
 
 
 def test_the_last_try_fails_and_is_told(hand: Hand) -> None:
@@ -158,7 +158,7 @@ def test_the_last_try_fails_and_is_told(hand: Hand) -> None:
     hand.needs.clear()
     attempt = Attempt(hand.bench.runner, hand.bench.held())
     assert hand.live(attempt, hand.answers) is Outcome.FAILED
-    assert hand.needs == ["Start", "Run", "Decide", "Settle", "Tell"]
+    assert hand.needs == ["Begin", "Run", "Decide", "Settle", "Tell"]
     assert hand.told == [Outcome.FAILED]
     assert isinstance(attempt.error, ValueError)
 
@@ -172,10 +172,10 @@ def test_one_that_is_not_run_is_not_started(hand: Hand) -> None:
 
 
 def test_one_that_cannot_be_started_is_let_be(hand: Hand) -> None:
-    hand.answer(Start, lambda *_: False)
+    hand.answer(Begin, lambda *_: False)
     with heard() as names:
         assert hand.run().outcome is Outcome.LOST
-    assert (hand.needs, names) == (["Start"], [])
+    assert (hand.needs, names) == (["Begin"], [])
 
 
 @pytest.mark.parametrize("word", ["delete", "release", "bury", "fail"])
@@ -216,7 +216,7 @@ def test_it_is_given_up_when_the_lease_is_over(hand: Hand, monkeypatch: pytest.M
     now = [1000.0]
     monkeypatch.setattr("qframe.worker.attempt.time.monotonic", lambda: now[0])
     fail(hand, BackendUnavailable("away"), 1000)
-    pause = next(kind for kind in hand.answers if kind.__name__ == "Pause")
+    pause = next(kind for kind in hand.answers if kind.__name__ == "Wait")
     hand.answers[pause] = lambda _, need: now.append(now.pop() + need.seconds)
     with pytest.raises(BackendUnavailable):
         hand.run()
@@ -239,7 +239,7 @@ def test_an_intent_that_comes_too_late_is_lost_once(hand: Hand) -> None:
     with heard() as names:
         assert hand.run(Report(intent=End(State.RELEASED))).outcome is Outcome.LOST
     assert names.count("LeaseLost") == 1
-    assert hand.needs == ["Start", "Run", "Settle"]
+    assert hand.needs == ["Begin", "Run", "Settle"]
 
 
 # -- what all executors have ----------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_what_became_of_a_transaction_is_learned_before_the_end(
         return Report(ValueError("boom"))
 
     assert hand.run(handler).outcome is Outcome.DONE
-    assert hand.needs == ["Start", "Run", "Learn"]
+    assert hand.needs == ["Begin", "Run", "Learn"]
 
 
 def test_the_pool_reads_that_it_is_over_whatever_was_raised(hand: Hand) -> None:
@@ -311,8 +311,8 @@ def started() -> tuple[Bench, Attempt, Life[Outcome]]:
     bench.push("Job")
     attempt = Attempt(bench.runner, bench.held())
     life = attempt.life()
-    assert isinstance(next(life), Start)
-    assert isinstance(life.send(bench.runner.start(attempt, Start())), Run)
+    assert isinstance(next(life), Begin)
+    assert isinstance(life.send(bench.runner.start(attempt, Begin())), Run)
     return bench, attempt, life
 
 

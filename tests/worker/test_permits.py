@@ -18,7 +18,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.features.reserved import ReservedJob
 from qframe.worker.attempt import Attempt
 from qframe.worker.bounds import Bounds
-from qframe.worker.needs import START
+from qframe.worker.needs import BEGIN
 from qframe.worker.permits import Bound
 from tests.worker.bench import Bench
 
@@ -458,7 +458,7 @@ class Running:
         runner = self.bench.runner
         assert runner.bounds is not None
         self.permits = runner.bounds.permits
-        assert runner.start(Attempt(runner, job), START)
+        assert runner.start(Attempt(runner, job), BEGIN)
         (self.permit,) = self.permits._taken[job]
         self.job = job
 

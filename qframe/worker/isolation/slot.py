@@ -301,7 +301,7 @@ class ProcessSlot(Slot):
         elif outcome is Outcome.FAILED and self.job.refusal is None:
             yield from self._one_more(lambda there: there.tell(tell.verdict, took))
 
-    def pause(self, pause: needs.Pause) -> Steps[None]:
+    def pause(self, pause: needs.Wait) -> Steps[None]:
         """Let others go on."""
         until = time.monotonic() + pause.seconds
         while time.monotonic() < until:
@@ -345,11 +345,11 @@ class ProcessSlot(Slot):
 
 
 _ANSWERS: Answers = {
-    needs.Start: lambda *_: True,
+    needs.Begin: lambda *_: True,
     needs.Run: ProcessSlot.perform,
     needs.Learn: ProcessSlot.learn,
     needs.Decide: ProcessSlot.decide,
     needs.Settle: ProcessSlot.settle,
     needs.Tell: ProcessSlot.tell,
-    needs.Pause: ProcessSlot.pause,
+    needs.Wait: ProcessSlot.pause,
 }

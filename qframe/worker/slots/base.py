@@ -11,7 +11,7 @@ from typing import Any
 from qframe.exceptions import Interruption, JobTimedOut
 from qframe.features.reserved import ReservedJob
 from qframe.worker.attempt import Attempt
-from qframe.worker.needs import Need, Pause, Start
+from qframe.worker.needs import Begin, Need, Wait
 from qframe.worker.pool.scoreboard import WorkerScore
 from qframe.worker.runner import Runner
 from qframe.worker.slots.exchange import SlotExchange
@@ -37,10 +37,10 @@ class Slot:
     def is_startable(self) -> bool:
         """Go on to the start of its life; false where it has none, and is to be settled perhaps."""
         self.need = next(self.life, None)
-        while isinstance(self.need, Pause):
+        while isinstance(self.need, Wait):
             self.runner.pause(self.need.seconds)
             self.need = next(self.life, None)
-        return isinstance(self.need, Start)
+        return isinstance(self.need, Begin)
 
     @abstractmethod
     def end(self, error: Interruption) -> None:

@@ -207,13 +207,13 @@ class LocalSlot(Slot):
 
 
 _ON_LOOP: Answers = {
-    needs.Start: lambda slot, start: slot.runner.begun(slot.attempt, start),
+    needs.Begin: lambda slot, start: slot.runner.begun(slot.attempt, start),
     needs.Run: LocalSlot.perform,
     needs.Learn: lambda slot, learn: slot.apart(lambda: slot.attempt.learn_completion(learn.error)),
     needs.Decide: lambda slot, decide: slot.attempt.decide(decide.error),
     needs.Settle: LocalSlot.settle,
     needs.Tell: LocalSlot.tell,
-    needs.Pause: lambda slot, pause: slot.apart(lambda: time.sleep(pause.seconds)),
+    needs.Wait: lambda slot, pause: slot.apart(lambda: time.sleep(pause.seconds)),
 }
 
 
@@ -254,7 +254,7 @@ class SlotRunner(SlottedRunner):
     @cached_property
     def answers(self) -> Answers:
         """What answers the needs of a life in a thread."""
-        return {**super().answers, needs.Start: self.begun}
+        return {**super().answers, needs.Begin: self.begun}
 
     def wake(self) -> None:
         """Wake the thread that takes jobs."""
@@ -352,7 +352,7 @@ class SlotRunner(SlottedRunner):
 
     # -- what a life needs, in a thread -----------------------------------------------------------
 
-    def begun(self, attempt: Attempt, _: needs.Start) -> bool:
+    def begun(self, attempt: Attempt, _: needs.Begin) -> bool:
         """Begin a job; it was started with others."""
         attempt.began = time.monotonic()
         return True
