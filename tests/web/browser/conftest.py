@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
+from qframe import PendingBatch
 from qframe.operations.board import Board
 from tests.conftest import settings_of
 from tests.support.process import Process, Project, wait_for
@@ -74,6 +76,12 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def begin(pending: PendingBatch) -> None:
+    """Dispatch a batch from another thread: Playwright's event loop is running in this one."""
+    with ThreadPoolExecutor(1) as other:
+        other.submit(pending.dispatch).result()
 
 
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("database", "redis", "postgresql")]

@@ -11,7 +11,7 @@ import pytest
 
 from qframe import batch, manager
 from tests.support.process import Project, wait_for
-from tests.web.browser.conftest import Open, Window, failed, serve, working
+from tests.web.browser.conftest import Open, Window, begin, failed, serve, working
 
 pytestmark = pytest.mark.slow
 
@@ -261,10 +261,10 @@ def test_a_batch_is_followed_retried_and_cancelled(
     manager.use(project.manager)
     try:
         breaks = import_module("jobs").Breaks  # which the worker knows as well
-        batch(breaks(number=each) for each in range(3)).name("three").allow_failures().dispatch()
+        begin(batch(breaks(number=n) for n in range(3)).name("three").allow_failures())
         project.drain()
         assert len(project.failed()) == 3
-        batch([breaks(number=3)]).name("one more").dispatch()
+        begin(batch([breaks(number=3)]).name("one more"))
     finally:
         manager.use(None)
         sys.modules.pop("jobs", None)

@@ -14,7 +14,7 @@ from qframe import batch, manager
 from qframe.contracts import FailedJob, History
 from tests.support.process import Project
 from tests.web.browser.batched import Fails
-from tests.web.browser.conftest import Open, serve, working
+from tests.web.browser.conftest import Open, begin, serve, working
 from tests.web.test_attacks import BREAKOUT, wrong_tags
 
 pytestmark = pytest.mark.slow
@@ -130,7 +130,7 @@ def test_no_text_of_a_job_runs(plain: Project, open_window: Open) -> None:
         )
         plain.queue.failed.add(record)
     manager.use(plain.manager)
-    batch([Fails(number=1)]).name(BREAKOUT).on_queue("x").dispatch()
+    begin(batch([Fails(number=1)]).name(BREAKOUT).on_queue("x"))
     manager.use(None)
     working(plain, "--queue", "nothing", "--name", "<b onclick=x>'\"")
     window = open_window(plain)

@@ -14,7 +14,7 @@ from qframe import batch, manager
 from tests.support.process import Project
 from tests.support.projects import DatabaseProject
 from tests.web.browser.batched import Fails
-from tests.web.browser.conftest import Open, Window, failed, serve, working
+from tests.web.browser.conftest import Open, Window, begin, failed, serve, working
 from tests.web.test_command import JOBS
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         project.write("jobs.py", JOBS)
         failed(project, 3)
         manager.use(project.manager)
-        batch(Fails(number=each) for each in range(3)).name("three").on_queue("x").dispatch()
+        begin(batch(Fails(number=each) for each in range(3)).name("three").on_queue("x"))
         manager.use(None)
         project.push("Quick", queue="mail")
         project.push(LONG, queue="mail", user="x" * 300)
