@@ -102,7 +102,7 @@ def test_a_task_whose_worker_is_killed_runs_again(shop: DjangoShop) -> None:
     task = shop.run(code)
     with shop.started(*WORK, "--tries", "3") as worker:
         began = shop.folder / "began-1"
-        wait_until(began.exists, "the task to begin", 30)
+        wait_until(lambda: began.exists() and began.read_text(), "the task to begin", 30)
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
     with shop.started(*WORK, "--tries", "3"):

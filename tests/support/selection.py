@@ -201,7 +201,7 @@ django/test_tasks_real.py::test_on_mariadb
 flask/test_real.py::test_jobs_have_a_context_in_each_kind_of_worker = --conc* --isolate
 fastapi/test_real.py::test_jobs_take_dependencies_in_each_kind_of_worker = --conc* --isolate
 web/test_attacks.py::test_a_long_fuzz_of_every_parameter_finds_nothing
-drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-drop redis-send postgres-send
+drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-* redis-send postgres-send
 drivers/database/test_ended.py::test_no_call_after_it_raises_* = unseen-* seen-wait* seen-restart
 drivers/database/test_ended.py::test_a_job_goes_on_* = unseen-kill seen-restart unseen-wait*
 drivers/database/test_migrate.py::test_processes_at_once = *8*

@@ -368,7 +368,7 @@ def test_a_worker_lists_what_it_runs(project: Project) -> None:
 @pytest.mark.parametrize("slots", [1, 2])
 def test_it_is_scaled_while_it_runs(project: Project, slots: int) -> None:
     for _ in range(8):
-        sleep(project, 5)
+        sleep(project, 12)
     worker = work(project, "--name", "lone", slots=slots)
     started(project, slots)
     wait_for(lambda: roster.listed(project.queue.store), "the worker")

@@ -137,8 +137,9 @@ def test_a_late_job_sees_why_it_ends_and_nobody_else_does(crowd: Project, how: s
 @both_loops
 def test_a_late_job_in_a_thread_is_interrupted_there(crowd: Project) -> None:
     push(crowd, "Blocks", word="late", seconds=60)
-    push(crowd, "Waits", seconds=3)
-    worker = work(crowd, "--timeout", 1)
+    push(crowd, "Waits", seconds=60)
+    worker = work(crowd, "--timeout", 3)
+    crowd.wait_for_note("start", count=2)
     wait_for(lambda: len(crowd.failed()) == 2, "two that are late")
     assert {line[1:3] == ["late", "JobTimedOut"] for line in crowd.notes("saw")} == {True, False}
     assert crowd.stop([worker]) == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -85,4 +86,6 @@ def test_a_worker_stands_still_for_longer_than_its_leases(crowd: Project, how: s
     frozen.signal(signal.SIGCONT)
     starts = finish(crowd)
     assert crowd.stop([frozen, other]) == [0, 0]
-    assert sum(starts.values()) - _JOBS <= _SLOTS[how], "only what ran may run twice"
+    # On a busy machine the other one stands still for longer than its leases, too, and says so.
+    lost = len(re.findall("lease ha[sd] passed", other.err))
+    assert sum(starts.values()) - _JOBS <= _SLOTS[how] + lost, "only what ran may run twice"

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize("timeout", [1, *slow(0.75)])
+@pytest.mark.parametrize("timeout", [2, *slow(1.75)])
 def test_the_soft_stage_runs_finally_and_the_worker_exits_with_1(
     project: Project, timeout: float
 ) -> None:

@@ -45,7 +45,8 @@ def test_a_queue_is_paused_resumed_and_cleared(project: Project, open_window: Op
     window = open_window(project)
     page = window.go("/queues")
     row = page.locator("tr", has_text=name)
-    assert row.locator("td").all_inner_texts()[:3] == ["3", "1", "0"]
+    counts = row.locator("td")
+    wait_for(lambda: counts.all_inner_texts()[:3] == ["3", "1", "0"], "the counts")
     row.get_by_role("button", name="Pause").click()
     window.sees("paused mail of")
     row.get_by_text("paused", exact=True).wait_for()
@@ -72,7 +73,7 @@ def test_jobs_are_filtered_paged_selected_and_cancelled(
     window = open_window(project)
     page = window.go("/jobs")
     page.get_by_role("link", name=f"{project.queue.name}:mail").click()
-    assert rows(window) == 50
+    wait_for(lambda: rows(window) == 50, "the first page")
     for left in (50, 20):
         page.get_by_role("link", name="Next page").click()
         page.wait_for_url("**after=*")
@@ -84,14 +85,14 @@ def test_jobs_are_filtered_paged_selected_and_cancelled(
     page.keyboard.type("args.number:3")
     page.keyboard.press("Enter")
     page.wait_for_url("**filter=args.number*")
-    assert rows(window) == 12
+    wait_for(lambda: rows(window) == 12, "the rest")
     for number in (0, 1):
         page.locator("input[name=uuids]").nth(number).check()
     page.get_by_role("button", name="Cancel the selected").click()
     confirm(window, "^Cancel 2$")
     window.sees("cancelled 2 of 2 jobs")
     assert project.sizes("mail").ready == 118
-    assert rows(window) == 10
+    wait_for(lambda: rows(window) == 10, "those of the filter")
     page.get_by_role("button", name="Cancel all that are chosen").click()
     confirm(window, "^Cancel 10$")
     window.sees("10 of the 10 looked at")
@@ -120,7 +121,7 @@ def test_failed_jobs_by_cause_are_silenced_retried_and_forgotten(
     window.sees("is told again")
     page.get_by_role("link", name="Breaks").click()
     page.wait_for_url("**filter=cause*")
-    assert rows(window) == 50
+    wait_for(lambda: rows(window) == 50, "the first page")
     page.locator("input[name=uuids]").first.check()
     page.get_by_role("button", name="Forget the selected").click()
     confirm(window, "^Forget 1$")

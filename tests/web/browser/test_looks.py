@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from qframe import batch, manager
-from tests.support.process import Project
+from tests.support.process import Project, wait_for
 from tests.support.projects import DatabaseProject
 from tests.web.browser.batched import Fails
 from tests.web.browser.conftest import Open, Window, begin, failed, serve, working
@@ -100,7 +100,8 @@ def test_on_a_phone_nothing_is_wider_than_it(served: str, open_window: Open) -> 
             assert inner <= 0, path
     page = window.go("/queues")
     label = page.locator("td[data-label=Ready]").first
-    assert label.evaluate("each => getComputedStyle(each, '::before').content") == '"Ready"'
+    content = "each => getComputedStyle(each, '::before').content"
+    wait_for(lambda: label.evaluate(content) == '"Ready"', "the name of the cell")
     for button in page.get_by_role("button").all():
         box = button.bounding_box()
         assert box
