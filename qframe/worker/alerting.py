@@ -1,4 +1,4 @@
-"""Alerting: the thread in which a worker looks after the rules of alerts, when it is its turn."""
+"""Alerting: the thread in which a worker checks the alert rules when it is its turn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from qframe.worker.readings import Readings
 log = logging.getLogger("qframe")
 
 _SETTLING = 3.0
-"""Seconds before the first look: workers that have just begun, this one too, are not listed yet."""
+"""Seconds before the first check: workers that have just begun are not listed yet."""
 _PATIENCE = 3.0
-"""Seconds a worker that ends waits for what is being told."""
+"""Seconds a worker that ends waits for notifications under way."""
 
 
 def place(queues: QueueManager) -> Store:
-    """Give where the state of alerts is kept; raises `ConfigurationError`."""
+    """Returns the store with the state of alerts. Raises `ConfigurationError`."""
     name = queues.settings.alerts.connection or queues.settings.default
     first = queues.connection(name)
     if Capability.FACTS in first.capabilities:
@@ -37,7 +37,6 @@ def place(queues: QueueManager) -> Store:
 
 
 def checker(queues: QueueManager, wake: threading.Event) -> Checker:
-    """Give what looks, by the configuration."""
     settings = queues.settings.alerts
     look = Readings(queues).look
     return Checker(place(queues), settings, look, channels.configured(settings), wake.set)
@@ -45,7 +44,7 @@ def checker(queues: QueueManager, wake: threading.Event) -> Checker:
 
 @contextlib.contextmanager
 def alerting(queues: QueueManager) -> Iterator[None]:
-    """Look meanwhile, where there are rules."""
+    """Checks in a thread while the block runs, if there are rules."""
     if not queues.settings.alerts.rules:
         yield
         return
@@ -58,7 +57,7 @@ def alerting(queues: QueueManager) -> Iterator[None]:
             wake.clear()
             try:
                 looks.check()
-            except Exception:  # a driver with a bug of its own: tried again, as the loop does
+            except Exception:  # a driver with a bug of its own: try again, as the loop does
                 log.exception("alerts could not be looked after")
             if not over.is_set():
                 wake.wait(looks.seconds())

@@ -41,36 +41,35 @@ from qframe.worker.shared import Interrupts, Shared
 log = logging.getLogger("qframe")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-"""Seconds, doubled each time, before a job's end is tried again that could not be applied."""
+"""Seconds before the settling of a job is tried again, doubled each time."""
 _MOMENT = 1.0
 _GLANCE = 0.02
-"""Seconds a pool is given to note how a worker ended, and between two looks."""
+"""Seconds given to a pool to note how a worker ended, and between two looks."""
 
 
 class Attempt:
     """One reserved job, from before its start to its one end."""
 
     name = ""
-    """The name of the class as the payload has it, "" where it has none: for the counters."""
+    """The class name as the payload has it, "" if there is none: for the counters."""
     instance: JobDefinition | None = None
     result: Any = None
-    """What `handle` gave, also where the attempt ended by something else behind it."""
+    """What `handle` returned, even if the attempt then ended for another reason."""
     report = NOTHING
     error: BaseException | None = None
-    """What the job raised, or was failed with."""
+    """What the job raised, or the error it was failed with."""
     ended_by: Interruption | None = None
     """What ended the job from outside; its process is not to be trusted any more."""
     outcome = Outcome.LOST
     ran: float | None = None
-    """The seconds for which the handler ran, if it did."""
     is_handled = False
-    """Whether the handler returned, and nothing was to end it before."""
+    """Whether the handler returned before anything was to end it."""
     is_forced = False
-    """Whether the job is started whatever speaks against it."""
+    """Whether the job starts even if it should be refused."""
     is_bare = False
-    """Whether no middleware is called."""
+    """Whether middleware is skipped."""
     _handler_began = 0.0
-    """When the timeout of a job whose class has to be imported began to run."""
+    """When the timeout of a job whose class had to be imported began."""
 
     def __init__(
         self, shared: Shared, job: ReservedJob, job_class: type[JobDefinition] | None = None
@@ -84,7 +83,7 @@ class Attempt:
         self.began = time.monotonic()
 
     def life(self) -> Life[Outcome]:
-        """Bring the job to its outcome.
+        """Brings the job to its outcome.
 
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
@@ -99,7 +98,7 @@ class Attempt:
         if verdict is not None:
             return (yield from self._brought_about(verdict))
         if not (yield needs.BEGIN):
-            # Only held, and so not counted: another worker has it now, or will, as it should.
+            # It was only held, and so not counted: another worker has it now, or will.
             if job.is_lost:
                 log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
             return Outcome.LOST
@@ -125,7 +124,7 @@ class Attempt:
     # -- before its start -------------------------------------------------------------------------
 
     def _unread(self) -> Verdict | None:
-        """Fail a job that is none, or whose signature is not right; find the class of any other."""
+        """Fails a job with a broken payload or a wrong signature; finds the class of any other."""
         job = self.job
         if job.refusal is not None:
             return outcomes.failed(job.refusal)
@@ -138,7 +137,7 @@ class Attempt:
         return None
 
     def _refused(self) -> Verdict | None:
-        """Say why the job need not, or must not, be run; None where it is to be."""
+        """Returns why the job must not run; None if it may."""
         job = self.job
         reason = job.needless() if job.features else None
         if reason is not None:
@@ -148,13 +147,13 @@ class Attempt:
         return outcomes.refuse(Facts.of(job), self.limits)
 
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:
-        """Give the limits of the job if this is its class."""
+        """Returns the limits of the job if this is its class."""
         return Limits(declared, self.job.payload, self.shared.options)
 
     def _learn_more(self) -> Life[None]:
-        """Wait a moment for the pool to note how the last attempt ended.
+        """Waits a moment for the pool to note how the last attempt ended.
 
-        Where a message comes back as soon as its worker has died, that may be before the note.
+        A message may come back before the pool has noted that its worker died.
         """
         job = self.job
         until = time.monotonic() + _MOMENT
@@ -166,7 +165,7 @@ class Attempt:
     # -- while it runs ----------------------------------------------------------------------------
 
     def _tell_processing(self) -> None:
-        """Count that an attempt starts; of the first one, how long the job has waited."""
+        """Counts the start; for the first attempt, also how long the job has waited."""
         shared, job = self.shared, self.job
         due = envelope.due(job.payload) if job.attempts() == 1 else None
         shared.recorder.started(self.name, job.queue, due)
@@ -176,17 +175,17 @@ class Attempt:
             active.tracing.processing(shared.connection, job, here=shared.runs_here)
         if shared.runs_here:
             events.fire(events.JobProcessing, job)
-        else:  # the application hears of it where its handler runs
+        else:  # the application's hook is called where its handler runs
             events.tell_own(events.JobProcessing, job)
 
     @property
     def permits(self) -> Sequence[tuple[str, str]]:
-        """The keys of the permits that the job has, and what they hold."""
+        """The keys of the permits that the job has, and the values they hold."""
         bounds = self.shared.bounds
         return () if bounds is None else bounds.permits.of(self.job)
 
     def has_ended(self) -> None:
-        """Note that the handler has: the job's end gives its permits back."""
+        """Notes that the handler has ended: settling the job gives its permits back."""
         self.ran = time.monotonic() - self.began
         if self.shared.bounds is not None and self.job.features:  # permits are among these
             self.shared.bounds.permits.ended(self.job)
@@ -194,7 +193,6 @@ class Attempt:
             self.scoreboard.settling()
 
     def _over(self) -> None:
-        """Note that the attempt is over."""
         shared, job = self.shared, self.job
         shared.running.pop(job, None)
         shared.cancellation.ended(job)
@@ -206,7 +204,7 @@ class Attempt:
     # -- the handler, for who calls it in this process --------------------------------------------
 
     def made(self) -> JobDefinition:
-        """Make the job, which runs from now on; its class may have to be imported first."""
+        """Returns the job's instance, which runs from now on; may import its class first."""
         self.cover(self.limits.timeout)
         self.interrupts.running(self.limits.timeout)
         try:
@@ -222,7 +220,7 @@ class Attempt:
         return instance
 
     def cover(self, timeout: float) -> None:
-        """Look after the attempt, which has `timeout` seconds from now; 0 is no limit."""
+        """Watches the attempt, which has `timeout` seconds from now; 0 is no limit."""
         shared = self.shared
         limit = timeout + shared.options.grace if timeout else 0
         shared.watch(limit)
@@ -231,7 +229,7 @@ class Attempt:
             self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
-        """Apply the limits of a class that had to be imported first."""
+        """Applies the limits of a class that had to be imported first."""
         self.limits = self.limits_of(job_class)
         before = Facts.of(self.job).before()
         if self.limits.forbids(before):
@@ -244,7 +242,7 @@ class Attempt:
         self.interrupts.change_timeout(self.limits.timeout, passed)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
-        """Make sure that one more of a class may run that was not known before; raises `Full`."""
+        """Raises `Full` if no more jobs of a class that was just imported may run."""
         bounds, most = self.shared.bounds, job_class.concurrency
         if bounds is None or most is None:
             return
@@ -254,15 +252,15 @@ class Attempt:
             raise Full(name, seconds)
 
     def has_succeeded(self) -> bool:
-        """Note that the handler has returned; says whether the job is to hear that it did."""
+        """Notes that the handler returned; returns whether to call the job's success hook."""
         completed = self.job.is_completing and self.job.learn_completion(collect)
-        self.is_handled = self.interrupts.fired is None  # one that swallowed its end was not done
+        self.is_handled = self.interrupts.fired is None  # swallowed: not done
         return self.is_handled and (completed or not self.job.is_settled)
 
     def learn_completion(self, error: BaseException | None, patience: float = PATIENCE) -> None:
-        """Learn whether a job that raised had been completed, and committed that, before.
+        """Learns whether a job that raised had been completed and committed before.
 
-        What it raised holds what it had open, a session perhaps, until that is let go.
+        What it raised may hold a session open until it is dropped.
         """
 
         def let_go() -> None:
@@ -277,7 +275,7 @@ class Attempt:
     # -- what becomes of it -----------------------------------------------------------------------
 
     def judged(self, report: Report) -> Life[Verdict]:
-        """Say what is to become of the job, and tell the listeners what it raised."""
+        """Decides what becomes of the job, and fires the event of its exception."""
         job, error, intent = self.job, report.error, report.intent
         self.error = error
         if intent is not None and not (job.is_settled or (yield from self._settled(intent))):
@@ -296,7 +294,7 @@ class Attempt:
         return verdict
 
     def _chosen(self) -> Verdict:
-        """Give the outcome that the job, or a listener, chose."""
+        """Returns the outcome that the job, or a listener, chose."""
         job = self.job
         if job.is_lost:
             return outcomes.LOST
@@ -307,12 +305,11 @@ class Attempt:
         return outcomes.DONE  # deleted or buried
 
     def decide(self, error: BaseException) -> Verdict:
-        """Decide on an attempt that raised, by the job's class as far as it is here."""
+        """Decides on an attempt that raised, by the job's class if it is imported here."""
         delays = self.shared.unknown_delays
         return outcomes.decide(error, Facts.of(self.job), self.limits, self._backoff, delays)
 
     def _backoff(self, failures: int, error: BaseException) -> Sequence[float] | None:
-        """Ask the job's class for the seconds before its next attempt."""
         if self.instance is None:
             return None
         try:
@@ -322,7 +319,7 @@ class Attempt:
             return None
 
     def _brought_about(self, verdict: Verdict) -> Life[Outcome]:
-        """Carry a verdict out, and tell of it."""
+        """Applies a verdict and fires its events."""
         outcome, end = verdict
         job = self.job
         if outcome is Outcome.LOST:
@@ -347,7 +344,7 @@ class Attempt:
         return outcome
 
     def _settled(self, end: End, error: Exception | None = None) -> Life[bool]:
-        """Settle the job, which ended in `error` before; false where it is not ours any more.
+        """Settles the job, which ended in `error` before; false if its lease is lost.
 
         Tries again while the backend does not answer and the lease may still hold.
         """
@@ -367,7 +364,7 @@ class Attempt:
                     yield needs.Wait(pause)
                     pause = min(_LONGEST_PAUSE, pause * 2)
                 case Exception():
-                    # A failed store, or a driver, with a bug of its own must not end the worker.
+                    # A bug in a failed store or a driver must not end the worker.
                     said = "%s cannot be settled; its lease brings it back"
                     log.error(said, job.name, exc_info=error)
                     return False
@@ -379,7 +376,6 @@ class Attempt:
                 return True
 
     def fire_outcome(self, verdict: Verdict, seconds: float) -> None:
-        """Tell the listeners what became of the job."""
         job, (outcome, end) = self.job, verdict
         error = end.error
         match outcome:
@@ -399,7 +395,7 @@ class Attempt:
                 events.fire(events.JobReleasedAfterException, job, error, end.delay, seconds)
 
     def for_hooks(self) -> JobDefinition | None:
-        """Give the job, made anew where it has not run; None where that is not possible."""
+        """Returns the job's instance, made if it has not run; None if it cannot be made."""
         if self.instance is not None:
             return self.instance
         try:

@@ -1,8 +1,8 @@
-"""Balance: how many processes each queue of a supervisor is to have; pure, without a clock.
+"""Balance: how many processes each queue of a supervisor gets; pure, without a clock.
 
-A queue needs as many as have their hands full with what arrives, or with what they are in already,
-and as many more as do what waits within `clear_within` seconds. Where all need more than there may
-be, each has its least, and the rest is shared.
+A queue needs the processes that its arrivals, or its running jobs, keep busy, and as many more as
+clear what waits within `clear_within` seconds. If the sum exceeds the limit, each queue keeps its
+least, and the rest is shared.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 UNKNOWN_RUN = 1.0
-"""Seconds a job is taken to run of a queue that nothing is known of."""
+"""Seconds a job is assumed to run if nothing is known of its queue."""
 _HALF_LIFE = 60.0
-"""Seconds after which what was measured counts half as much as what is."""
+"""Seconds after which a measurement counts half as much as a new one."""
 _ARRIVALS = 15.0
-"""Seconds over which arrivals are evened out."""
+"""Seconds over which arrivals are averaged."""
 _SLOWLY = 4
-"""A queue gives a fourth of what it has too much, and one at least."""
+"""A queue gives up a fourth of its surplus at a time, and at least one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a supervisor was told.
+    """The options of a supervisor.
 
-    `least` is of each queue, `most` of all. A queue grows and shrinks by `shift` processes at a
+    `least` is per queue, `most` for all queues. A queue grows and shrinks by `shift` processes at a
     time, each of which runs `slots` jobs at once.
     """
 
@@ -43,28 +43,28 @@ class Plan:
 
 
 class Mean(NamedTuple):
-    """How long jobs run in the mean, and of how many that is known; 0: of none."""
+    """The mean run time of jobs, and the number of jobs it is based on; 0: none."""
 
     seconds: float = 0.0
     weight: float = 0.0
 
     def after(self, elapsed: float, ended: int, seconds: float) -> Mean:
-        """Take in jobs that have ended. The weight falls, the mean stays: nothing is forgotten."""
+        """Adds jobs that have ended. Old weight decays, the mean stays."""
         old = max(self.weight * 0.5 ** (elapsed / _HALF_LIFE), min(1.0, self.weight))
         weight = old + ended
         return Mean((self.seconds * old + seconds) / weight, weight) if weight else self
 
     def with_running(self, ages: Sequence[float]) -> float:
-        """Give the mean where jobs have run for so long already: those beyond it raise it."""
+        """Returns the mean, raised by running jobs that are already older than it."""
         longer = [age for age in ages if age > self.seconds]
         weight = self.weight + len(longer)
         return (self.seconds * self.weight + sum(longer)) / weight if weight else UNKNOWN_RUN
 
 
 class Seen(NamedTuple):
-    """How a queue stands. `begun`, `ended` and `seconds` are since the last look.
+    """A queue at one look. `begun`, `ended` and `seconds` are since the last look.
 
-    `running` are the seconds that jobs run already; `processes` those that were not told to end.
+    `running` are the ages of running jobs in seconds; `processes` excludes those told to end.
     """
 
     ready: int
@@ -77,16 +77,16 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is kept of a queue from look to look. `arrivals` are by the second."""
+    """What is kept of a queue between looks. `arrivals` are per second."""
 
     run: Mean = field(default_factory=Mean)
     arrivals: float = 0.0
     ready: int | None = None
     need: int = 0
-    """What it needed when it was looked at last."""
+    """The processes it needed at the last look."""
 
     def after(self, seen: Seen, elapsed: float) -> Known:
-        """Take in a look. What is ready more, and what was begun, has arrived."""
+        """Adds a look. Arrivals are the growth of what is ready, and what was begun."""
         arrivals = self.arrivals
         if self.ready is not None and elapsed > 0:
             now = max(0.0, (seen.ready - self.ready + seen.begun) / elapsed)
@@ -96,7 +96,7 @@ class Known:
 
 
 class Decision(NamedTuple):
-    """How many processes each queue is to have now, what it needs and why, and what is known."""
+    """The processes of each queue, what it needs and why, and what is known now."""
 
     targets: dict[str, int]
     needs: dict[str, int]
@@ -105,7 +105,7 @@ class Decision(NamedTuple):
 
 
 def begin(plan: Plan) -> dict[str, int]:
-    """Give what each queue has at first."""
+    """Returns the processes each queue starts with."""
     if plan.balance == "simple":
         each, rest = divmod(plan.most, len(plan.queues))
         return {queue: each + (at < rest) for at, queue in enumerate(plan.queues)}
@@ -115,7 +115,7 @@ def begin(plan: Plan) -> dict[str, int]:
 def decide(
     plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known], elapsed: float
 ) -> Decision:
-    """Decide, `elapsed` seconds after the last time, what each queue is to have."""
+    """Decides, `elapsed` seconds after the last decision, the processes of each queue."""
     now = {queue: known[queue].after(seen[queue], elapsed) for queue in plan.queues}
     runs = _runs(plan, seen, now)
     needs, why = {}, {}
@@ -134,7 +134,7 @@ def decide(
 
 
 def _runs(plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known]) -> dict[str, float]:
-    """Say how long a job of each queue runs; by `size` all are taken to run equally long."""
+    """Returns the run time of a job by queue; with `size`, the same for all queues."""
     if plan.strategy == "time":
         return {q: known[q].run.with_running(seen[q].running) for q in plan.queues}
     weight = sum(known[q].run.weight for q in plan.queues)
@@ -145,7 +145,7 @@ def _runs(plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known]) -> d
 
 
 def _need(plan: Plan, seen: Seen, known: Known, run: float) -> int:
-    """Say how many processes a queue needs; while something waits, no less than before."""
+    """Returns the processes a queue needs; while something waits, no less than before."""
     clear = plan.clear_within
     in_hand = sum(min(clear, _left(run, age)) for age in seen.running) / clear
     waiting = min(seen.ready * run / clear, seen.ready)
@@ -158,15 +158,15 @@ def _need(plan: Plan, seen: Seen, known: Known, run: float) -> int:
 
 
 def _left(run: float, age: float) -> float:
-    """Guess how long a job runs yet: one that runs longer than others do, as long again."""
+    """Estimates the remaining run time: an overdue job runs as long again."""
     return age if age > run else max(run - age, run / 2)
 
 
 def share(plan: Plan, needs: Mapping[str, int]) -> dict[str, int]:
-    """Give each queue its least, and what it needs beyond as far as there may be more.
+    """Gives each queue its least, and as much of its further need as the limit allows.
 
-    One after the other: `strict`, in the order of the queues; `weighted`, to that which has least
-    for its weight, so that one which needs much never takes what another needs little of.
+    `strict` serves the queues in order; `weighted` serves the queue with the fewest processes for
+    its weight, so a queue that needs many does not starve one that needs few.
     """
     given = dict.fromkeys(plan.queues, plan.least)
     for _ in range(plan.most - sum(given.values())):
@@ -178,20 +178,20 @@ def share(plan: Plan, needs: Mapping[str, int]) -> dict[str, int]:
 
 
 def _first(plan: Plan, queues: Sequence[str], given: Mapping[str, int]) -> str:
-    """Say which of some queues is next to have one more."""
+    """Returns the queue that gets the next process."""
     if plan.order == "strict":
         return queues[0]
     return min(queues, key=lambda queue: given[queue] / plan.weights.get(queue, 1.0))
 
 
 def _moved(plan: Plan, seen: Mapping[str, Seen], wanted: Mapping[str, int]) -> dict[str, int]:
-    """Go from what there is towards what is wanted, never beyond the most.
+    """Moves from the present numbers towards the wanted ones, never above the limit.
 
-    Growth is by the whole shift. A queue shrinks slowly, as what comes next is not known, but by
-    the whole shift for another that is to grow.
+    A queue grows by the whole shift. It shrinks slowly, since load may come back, but by the whole
+    shift if another queue is to grow.
     """
     have = {queue: seen[queue].processes for queue in plan.queues}
-    # What is below the least is made good at once: processes have died, or the least has grown.
+    # Raise to the least at once: processes have died, or the least has grown.
     grown = {q: min(wanted[q], max(have[q] + plan.shift, plan.least)) for q in plan.queues}
     surplus = {q: max(0, have[q] - wanted[q]) for q in plan.queues}
     lack = sum(max(0, grown[q] - have[q]) for q in plan.queues)
@@ -202,7 +202,7 @@ def _moved(plan: Plan, seen: Mapping[str, Seen], wanted: Mapping[str, int]) -> d
         fewer = min(surplus[queue], plan.shift, max(slowly, lack))
         targets[queue] -= fewer
         lack -= fewer
-    over = sum(targets.values()) - plan.most  # where there are too many, they go at once
+    over = sum(targets.values()) - plan.most  # a surplus is removed at once
     for queue in sorted(plan.queues, key=lambda queue: targets[queue] - wanted[queue])[::-1]:
         fewer = max(0, min(over, targets[queue] - wanted[queue]))
         targets[queue] -= fewer

@@ -1,6 +1,6 @@
 """Bounds: how many jobs of a queue or class run at once, in this worker and over all workers.
 
-A queue that is full is left out of what is reserved and waited for, and so delays no other.
+A full queue is left out of reserving and waiting, and so delays no other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("qframe")
 _KEPT = 100
 """So many more queues than are worked are remembered."""
 _A_LOOK = 0.5
-"""Seconds within which a job whose delay is over was looked for."""
+"""Seconds within which delayed jobs that became due were moved to ready."""
 
 
 class _QueueBound(NamedTuple):
@@ -37,10 +37,10 @@ class _QueueBound(NamedTuple):
 
 
 class Bounds:
-    """What one worker has to keep to.
+    """The bounds that one worker keeps to.
 
-    `here` are the bounds of queues in this worker alone, by name or pattern; `configured` what the
-    configuration says of queues. Of several bounds the least counts.
+    `here` are the bounds of queues in this worker alone, by name or pattern; `configured` are the
+    queues' bounds in the configuration. Of several bounds the least counts.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Bounds:
         self.are_over_all = any(of.concurrency for of in configured.values())
         """Whether queues have bounds over all workers."""
         self.of_queues = bool(self._here or self.are_over_all)
-        """Whether there are bounds of queues, whichever they are."""
+        """Whether any queue has a bound."""
         self.permits = Permits(connection.backend, connection.retry_after)
         self._queues: dict[str, _QueueBound] = {}
         self._classes: dict[str, Bound] = {}
         self._learned: dict[str, Bound] = {}
-        """The bounds of classes that this process does not know, by the names in payloads."""
+        """Bounds of classes that this process has not imported, by the names in payloads."""
         self._back_until = 0.0
         self._silent = False
 
@@ -74,10 +74,10 @@ class Bounds:
         limit: int,
         jobs: Collection[ReservedJob],
     ) -> tuple[list[ReservedJob], list[Result]]:
-        """Apply steps, then hold up to `limit` jobs, of no queue more than may run beside `jobs`.
+        """Applies steps, then holds up to `limit` jobs, within the bounds of each queue.
 
-        The order of the queues is kept: where one may give fewer than those before and behind it,
-        it is asked by itself. The steps go with the first that are asked.
+        `jobs` are those held and running already. The order of the queues is kept: a queue whose
+        room is smaller than its neighbours' is asked alone. The steps go with the first request.
         """
         connection, steps = self._connection, first
         ahead = Capability.AHEAD in connection.capabilities
@@ -94,12 +94,12 @@ class Bounds:
             except BackendUnavailable:
                 if steps or not (found or results):
                     raise
-                break  # what was found is held, and who asks next hears it
+                break  # the jobs found are held; the next request raises
             results += said
             found += more
             steps = ()
             size += sum(len(job.raw_body) for job in more)
-            if len(more) >= most:  # those before the last one's queue have no more
+            if len(more) >= most:  # the queues before the last one asked have no more
                 queues = [*part[part.index(more[-1].queue) :], *queues]
         if steps:
             results = connection.backend.apply(*steps)
@@ -108,10 +108,10 @@ class Bounds:
     def _part(
         self, queues: Sequence[str], limit: int, jobs: Collection[ReservedJob]
     ) -> tuple[list[str], int, Sequence[str]]:
-        """Give what is asked together, for how many jobs at most, and the queues behind it.
+        """Returns the queues to ask together, the limit for them, and the remaining queues.
 
-        That is a run of queues which could give all, or one of queues which could not: each gives
-        no more than the least of them may.
+        That is a run of queues with room for all, or a run of queues without: the limit is then the
+        smallest room among them.
         """
         rooms = self._rooms(queues, jobs)
         part: list[str] = []
@@ -127,7 +127,7 @@ class Bounds:
         return part, most, ()
 
     def _rooms(self, queues: Iterable[str], jobs: Collection[ReservedJob]) -> dict[str, float]:
-        """Give for each queue how many more of it may be held beside these jobs."""
+        """Returns how many more jobs of each queue may be held beside these."""
         here = Counter(job.queue for job in jobs)
         unstarted = Counter(job.queue for job in jobs if job not in self.permits)
         rooms: dict[str, float] = {}
@@ -139,14 +139,14 @@ class Bounds:
         return rooms
 
     def open(self, queues: Sequence[str], jobs: Collection[ReservedJob]) -> Sequence[str]:
-        """Give the queues of which one more may be held beside these jobs."""
+        """Returns the queues of which one more job may be held beside these."""
         if not self.of_queues:
             return queues
         rooms = self._rooms(queues, jobs)
         return tuple(queue for queue in queues if rooms[queue] > 0)
 
     def seconds(self, queues: Sequence[str]) -> float:
-        """Give the seconds until it is to be looked whether one that is full still is."""
+        """Returns the seconds until full queues are checked again."""
         if not self.are_over_all:
             return math.inf
         full = [each for each in self._bounds(queues) if not each.room]
@@ -161,7 +161,7 @@ class Bounds:
         return any(not counts or self._connection.sizes(queue).ready for queue in full)
 
     def _look(self, queues: Sequence[str]) -> None:
-        """Learn how the bounds over all workers stand."""
+        """Reads how the bounds over all workers stand."""
         if not self.are_over_all:
             return
         if len(self._queues) > len(queues) + _KEPT:  # names come and go
@@ -172,7 +172,7 @@ class Bounds:
         except BackendUnavailable as error:
             if Capability.JOINT in self._connection.capabilities:
                 raise
-            if not self._silent:  # the jobs are elsewhere, and of other queues they can run
+            if not self._silent:  # the jobs are in other queues, whose jobs can run
                 log.warning("queues with a bound are left alone: %s", error)
             self._silent = True
             for bound in self._bounds(queues):
@@ -198,7 +198,7 @@ class Bounds:
     def of(
         self, job: ReservedJob, name: str, job_class: type[JobDefinition] | None
     ) -> Sequence[Bound]:
-        """Give the bounds over all workers of a job; `name` is that of its class in the payload."""
+        """Returns a job's bounds over all workers; `name` is its class in the payload."""
         most = None if job_class is None else job_class.concurrency
         if most is None and not self.are_over_all and not self._learned:
             return ()
@@ -210,10 +210,10 @@ class Bounds:
         return bounds
 
     def admit(self, job: ReservedJob, name: str, own_name: str, concurrency: int) -> float | None:
-        """Take a permit for a job that was started before its class was known.
+        """Takes a permit for a job that was started before its class was imported.
 
-        That is called `name` in payloads: the next job's start takes its permit. Gives the seconds
-        until it is worth trying again where there is none.
+        The class is called `name` in payloads: the next start takes the permit itself. Returns the
+        seconds until it is worth trying again if no permit is free.
         """
         bound = self._learned[name] = self._class(own_name, concurrency)
         return None if self.permits.take(job, bound) else self.delay(bound)
@@ -225,9 +225,9 @@ class Bounds:
         return bound
 
     def delay(self, bound: Bound) -> float:
-        """Give the seconds until a job is tried again for which there was no permit.
+        """Returns the seconds until a job without a permit is tried again.
 
-        One of a queue that is full need not wait: its queue does.
+        A job of a full queue need not wait: its queue does.
         """
         if bound.kind == permits.QUEUE:
             return 0.0
@@ -237,11 +237,11 @@ class Bounds:
 
 
 def least(bounds: Iterable[tuple[str, int]], queue: str) -> int | None:
-    """Give the least of the bounds whose names or patterns match a queue."""
+    """Returns the least of the bounds whose names or patterns match a queue."""
     return min((most for text, most in bounds if fnmatchcase(queue, text)), default=None)
 
 
 def over_all(configured: Mapping[str, QueueSettings], queue: str) -> int | None:
-    """Give how many jobs of a queue run at once over all workers, by the configuration."""
+    """Returns a queue's configured bound over all workers."""
     bounds = ((text, of.concurrency) for text, of in configured.items())
     return least(((text, most) for text, most in bounds if most is not None), queue)

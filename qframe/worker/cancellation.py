@@ -1,4 +1,4 @@
-"""Looks whether a job that runs is to be cancelled, about once a second."""
+"""Cancellation: checks about once a second whether a running job is to be cancelled."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EVERY = 0.9
 
 
 class Cancellation:
-    """Reads the fact that `qframe cancel --running` leaves, and has the job end.
+    """Reads the fact that `qframe cancel --running` leaves, and ends the job.
 
-    A short job is never looked at. A backend that does not answer changes nothing. Once a job that
-    was looked at has ended, however it did, the fact is removed: who waits for that need not go on.
+    A short job is never checked. A backend that does not answer changes nothing. Once a job that
+    was checked has ended, its fact is removed, so that `qframe cancel` need not wait longer.
     """
 
     def __init__(self, backend: Backend, cancel: Callable[[ReservedJob], None]) -> None:
@@ -30,7 +30,7 @@ class Cancellation:
         self._over: deque[str] = deque()
 
     def look(self, job: ReservedJob) -> None:
-        """Look whether this job, which runs, is to be cancelled; called by the lease keeper."""
+        """Checks whether this running job is to be cancelled; called by the lease keeper."""
         now = time.monotonic()
         if now - self._looked.get(job, 0.0) < _EVERY:
             return
@@ -41,14 +41,14 @@ class Cancellation:
                 self._cancel(job)
 
     def ended(self, job: ReservedJob) -> None:
-        """Note that a job has ended, by that or by itself."""
+        """Notes that a job has ended, cancelled or not."""
         if self._looked.pop(job, None) is not None:
             self._over.append(job.uuid)
 
     def tidy(self) -> None:
-        """Remove the facts of jobs that have ended; called by the heartbeat, and at the end."""
+        """Removes the facts of jobs that have ended; called by the heartbeat, and at the end."""
         over: list[str] = []
-        with suppress(IndexError):  # another thread may be at it
+        with suppress(IndexError):  # another thread may be popping, too
             while True:
                 over.append(self._over.popleft())
         if over:

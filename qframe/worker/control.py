@@ -1,4 +1,4 @@
-"""What the store tells a worker: restart, which queues are paused, how many jobs at once."""
+"""Control: orders from the store: restart, paused queues, jobs at once."""
 
 from __future__ import annotations
 
@@ -14,41 +14,37 @@ log = logging.getLogger("qframe")
 
 RESTART = "restart"
 QUIET = "quiet"
-"""The order to a worker to take no more jobs, until it is taken back."""
+"""The order to a worker to take no more jobs until the order is removed."""
 STOP = "stop"
 """The order to a worker to end after its jobs."""
 EVERY = 1.0
-"""Seconds between two looks: a restart or pause is noticed within this, after the current job."""
+"""Seconds between two looks: a restart or pause takes effect within this, after the current job."""
 _SELDOM = 2.0
-"""The same where queues are listed at each look and the last ones have found nothing new."""
+"""Seconds between two looks if queues are listed and the last looks found none new."""
 _QUIET = 5
-"""So many looks."""
+"""So many looks without a new queue."""
 _DIGITS = 9
 
 
 def slots_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
-    """Give the key that says how many jobs a worker, or each of a pool's, is to run at once."""
     return f"scale:{id}:slots"
 
 
 def order_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
-    """Give the key that says whether one worker is to be quiet, or to stop."""
     return f"order:{id}"
 
 
 def size_key(id: str) -> str:  # noqa: A002 (as the roster calls it)
-    """Give the key that says how many workers a pool is to keep."""
     return f"scale:{id}:size"
 
 
 class Control:
-    """The last known state of the store, looked at once a second: one read.
+    """The last known orders, read from the store once a second in one request.
 
-    A store that does not answer changes nothing: the last known state holds. With `find`, the
-    queues are listed at each look, and a new one is worked once its pause was looked for; where
-    that finds nothing new for a while, only every two seconds. With `worker`, its id in the roster,
-    it is looked whether that is to be quiet or to stop; with `scales`, how many jobs it is to run
-    at once.
+    A store that does not answer changes nothing: the last known state holds. With `find`, each look
+    lists the queues, and a new one is worked once its pause was read; if that finds nothing new for
+    a while, only every two seconds. With `worker`, its id in the roster, each look reads its order
+    to be quiet or stop; with `scales`, how many jobs it is to run at once.
     """
 
     def __init__(
@@ -81,21 +77,20 @@ class Control:
         self.ends: StopReason | None = None
         """Why the worker is to end, if it is."""
         self.paused = False
-        """Whether a pause leaves nothing to work."""
+        """Whether every queue is paused."""
         self.slots = 0
-        """How many jobs are to run at once; 0: nobody has said so."""
+        """How many jobs are to run at once; 0: no order."""
         self.active = self._queues
         """The queues that are not paused, in their order."""
 
     @property
     def every(self) -> float:
-        """Seconds between two looks."""
         return _SELDOM if self._find is not None and self._unchanged >= _QUIET else EVERY
 
     def look(self) -> None:
-        """Ask the store, at most once a second.
+        """Reads the store, at most once a second.
 
-        The first look notes the restart token there is, and raises `BackendUnavailable`. Any look
+        The first look notes the present restart token, and raises `BackendUnavailable`. Any look
         raises what `find` raises.
         """
         now = time.monotonic()
@@ -130,15 +125,15 @@ class Control:
         self._read(values[:upto])
 
     def watch(self, key: str) -> None:
-        """Read one more key with each look."""
+        """Adds a key to what each look reads."""
         self._watched.setdefault(key, None)
 
     def watched(self, key: str) -> tuple[float, str | None]:
-        """Give when the last look was, by the monotonic clock, and what it read there."""
+        """Returns when the last look was, by the monotonic clock, and the key's value."""
         return self._looked, self._watched[key]
 
     def finds_more(self) -> bool:
-        """Look at once where there is `find`; says whether there is a queue more to work."""
+        """Looks for queues at once; returns whether there is another one to work."""
         if self._find is None:
             return False
         known = {*self.active}
@@ -147,14 +142,14 @@ class Control:
         return not known.issuperset(self.active)
 
     def _now_there(self) -> tuple[str, ...]:
-        """Give the queues to look for; a paused one stays, so that only `resume` ends its pause."""
+        """Returns the queues to look for; a paused one stays, so only `resume` ends its pause."""
         if self._find is None:
             return self._queues
         found = self._find()
         return (*found, *(queue for queue in self._held_up if queue not in found))
 
     def _obey(self, order: str | None = None, slots: str | None = None) -> None:
-        """Note what this one worker was told."""
+        """Notes the orders to this worker."""
         self._quiet = order == QUIET
         self.ends = StopReason.TOLD if order == STOP else None
         self.slots = number(slots) or self.slots
@@ -174,6 +169,6 @@ class Control:
 
 
 def number(told: str | None) -> int:
-    """Read a whole number from the store; 0 where there is none, or one that nobody means."""
+    """Reads a whole number from the store; 0 if there is none, or an absurd one."""
     is_one = told is not None and told.isdecimal() and len(told) <= _DIGITS
     return int(told) if is_one and told else 0

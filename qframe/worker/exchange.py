@@ -1,11 +1,11 @@
-"""Exchange: what a worker says to its backend between two jobs, in as few exchanges as may be.
+"""Exchange: what a worker sends to its backend between two jobs, in as few requests as possible.
 
-The deletion of a job that is done waits for the start of the next, or for the next reservation, and
-both are one exchange. Where it is certain that the leases are ours, nobody waits for its answer:
-the handler runs meanwhile. That is one round trip, some 50 to 100 us, saved on each short job.
+The deletion of a job that is done waits for the start of the next job, or for the next reservation,
+and both are one request. While the leases are certain to be ours, the worker does not wait for the
+reply: the handler runs meanwhile. That saves one round trip, 50 to 100 us, for each short job.
 
-The end of a link of a chain may be refused. It waits for the next reservation, too; before a start
-somebody waits for its answer.
+The end of a link of a chain may be refused. It also waits for the next reservation; before a start,
+the worker waits for its reply.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from qframe.features.reserved import ReservedJob
 
 
 class Ended:
-    """A job that is done, and the plan of the step that says so."""
+    """A job that is done, and the plan that deletes it."""
 
     said = 0
-    """How often it was said; each time but one it finds the job gone."""
+    """How often it was sent; all replies but one are that the job is gone."""
     missed = 0
-    """How often it has found it gone."""
+    """How many replies were that the job is gone."""
     in_doubt = False
-    """Whether it may have been applied, unheard."""
+    """Whether it may have been applied without a reply."""
     heard = False
 
     def __init__(
@@ -40,11 +40,11 @@ class Ended:
         self.end = end
         self.plan = plan
         self.told = told
-        """Hears whether it was still ours; None: the job counts as done already."""
+        """Called with whether the job was still ours; None: the job counts as done already."""
 
 
 class Started:
-    """A start, with the ends that travel with it."""
+    """A start, with the ends sent in the same request."""
 
     __slots__ = ("ended", "job", "plan")
 
@@ -54,49 +54,50 @@ class Started:
         self.plan = job.start_plan()
 
     def steps(self) -> list[Plan]:
-        """Give all that is said with it, the start last."""
+        """Returns the plans in the order sent, the start last."""
         steps = [each.plan for each in self.ended]
         steps.append(self.plan)
         return steps
 
 
 class Exchange:
-    """Starts jobs and ends those that are done. `lost` hears of one that was done and runs twice.
+    """Starts jobs and ends those that are done.
 
-    All is called by the thread that runs the jobs, but `confirm`.
+    `lost` is called with a job that was done and runs twice. All methods but `confirm` are called
+    by the thread that runs the jobs.
     """
 
     def __init__(self, connection: Connection, lost: Callable[[ReservedJob], None]) -> None:
         self._connection = connection
         self._backend = connection.backend
         self.reserve_after = connection.reserve_after
-        """Applies steps, then holds jobs; where queues have bounds, no more than may run."""
+        """Applies steps, then holds jobs, no more than the bounds of queues allow."""
         self._lost = lost
         self._ended: list[Ended] = []
         self._refused: list[Ended] = []
-        """Those to be settled anew: something had changed when their steps came."""
+        """Ends to plan again: something had changed when their steps arrived."""
         self._unanswered: dict[ReservedJob, Started] = {}
         self._hearing = forks.lock()
 
     def defer(self, job: ReservedJob, end: End) -> None:
-        """End a job with the next exchange; raises `SettleError` or `BackendUnavailable`."""
+        """Ends a job with the next request. Raises `SettleError` or `BackendUnavailable`."""
         self._ended.append(Ended(job, end, job.defer(end)))
 
     def give_back(self, job: ReservedJob, end: End) -> None:
-        """Release a job that is only held with the next exchange; raises `SettleError`.
+        """Releases a job that is only held with the next request. Raises `SettleError`.
 
-        Before what was said so far: of several that go to the front, the first is to be the first.
+        The latest goes first: if several go to the front, the first stays the first.
         """
         self._ended.insert(0, Ended(job, end, job.defer(end), _unheard))
 
     def defers(self, job: ReservedJob) -> bool:
-        """Whether the end of a job is still to be said."""
+        """Whether the end of a job is still to be sent."""
         return any(each.job is job for each in self._ended)
 
     def start(self, job: ReservedJob) -> bool:
-        """Start a held job; false where it is no longer ours.
+        """Starts a held job; false if it is no longer ours.
 
-        Its answer may come later, while the job runs: then a loss is found by whatever is next.
+        Its reply may come later, while the job runs: then the next request finds the loss.
         """
         for each in self._ended:
             if each.plan.waited_for:
@@ -110,12 +111,12 @@ class Exchange:
             self._unanswered.pop(job, None)
             self._put_back(ended)
             raise
-        if 0 < job.reservation.sure_until <= self._backend.clock():  # 0: it never knows how long
+        if 0 < job.reservation.sure_until <= self._backend.clock():  # 0: unknown how long
             self._make_sure(job)
         return not job.is_lost
 
     def start_now(self, job: ReservedJob) -> Result:
-        """Start a held job and wait for the answer: it may be refused."""
+        """Starts a held job and waits for the reply: the start may be refused."""
         ended, plan = self._take(), job.start_plan()
         try:
             results = self._backend.apply(*(each.plan for each in ended), plan)
@@ -134,14 +135,13 @@ class Exchange:
         return result
 
     def _make_sure(self, job: ReservedJob) -> None:
-        """Find out whether a job is still ours: this process stood still while it was started."""
+        """Checks that a job is still ours: this process stood still while starting it."""
         self._backend.hear()
         if not job.is_lost and job.reservation.sure_until <= self._backend.clock():
             with suppress(SettleError):
                 job.renew()
 
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:
-        """Hold up to `limit` jobs."""
         ended = self._take()
         first = [each.plan for each in ended]
         try:
@@ -155,7 +155,7 @@ class Exchange:
         return jobs
 
     def flush(self) -> None:
-        """Say now what waits for the next exchange."""
+        """Sends now what waits for the next request."""
         ended = self._take()
         if ended:
             try:
@@ -178,10 +178,10 @@ class Exchange:
             self._tell(each, ours=ours)
 
     def confirm(self, job: ReservedJob) -> bool:
-        """Say a start again that was not answered; from another thread, so by another connection.
+        """Resends an unanswered start, from another thread and so on another connection.
 
-        It counts once, and renews the lease. False where there is nothing to say. Raises
-        `LeaseLost` where the job is not ours.
+        It counts once, and renews the lease. Returns false if there is nothing to resend. Raises
+        `LeaseLost` if the job is not ours.
         """
         started = self._unanswered.get(job)
         if started is None:
@@ -211,7 +211,7 @@ class Exchange:
         return ended
 
     def _put_back(self, ended: list[Ended]) -> None:
-        """Say these again with the next exchange: nobody knows whether they were heard."""
+        """Queues these again for the next request: their replies were lost."""
         for each in ended:
             each.in_doubt = True
         self._ended = ended + self._ended
@@ -224,24 +224,24 @@ class Exchange:
     def _hear_start(self, job: ReservedJob, result: Result) -> None:
         started = self._unanswered.pop(job, None)
         if started is None:
-            return  # it was said twice, and the other answer came first
+            return  # it was sent twice, and the other reply came first
         if result.outcome is Outcome.APPLIED:
             started.plan.applied()
         elif not job.is_settled:
             job.mark_lost()
 
     def _forget_starts(self) -> None:
-        """Forget what was not heard by now: it never will be."""
+        """Drops unanswered starts: their replies will not come any more."""
         self._unanswered.clear()
 
     def _hear_ends(self, ended: Sequence[Ended], results: Sequence[Result]) -> None:
-        """Hear what became of them; the result of a start may come behind."""
+        """Takes in the replies to ends; the result of a start may follow them."""
         for each, result in zip(ended, results, strict=False):
             lost = result.outcome is Outcome.LOST
             with self._hearing:
                 each.missed += lost
                 if each.heard or (lost and each.missed < each.said and not each.in_doubt):
-                    continue  # the other answer says, or has said, what came of it
+                    continue  # the other reply says what came of it
                 each.heard = True
             if not each.job.heard(each.plan, APPLIED if lost and each.in_doubt else result):
                 self._tell(each, ours=False)
@@ -258,4 +258,4 @@ class Exchange:
 
 
 def _unheard(_ours: bool) -> None:
-    """Hear nothing of a job that was given back: one that had been lost is another's by now."""
+    """Ignores the reply for a job that was given back: a lost one is another worker's."""

@@ -1,6 +1,6 @@
-"""The signal handlers of this process that are ours: what they replaced comes back afterwards.
+"""Our signal handlers in this process; giving one back restores the handler it replaced.
 
-A forked child is no worker: there, what they replaced comes back at once, and no watchdog watches.
+A forked child is no worker: in it the replaced handlers come back at once, without a watchdog.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from qframe.drivers import guard, heartbeat
 from qframe.worker import watchdog
 
 Handler = Any
-"""What the signal module takes and gives: a function, `SIG_DFL`, `SIG_IGN`; None: not Python's."""
+"""What the signal module takes and returns: a function, `SIG_DFL`, `SIG_IGN`; None: a C handler."""
 
 _STDERR = 2
 _handler_of: Callable[[int], Handler] = _signal.getsignal
-"""What `signal.getsignal` asks, without its search for an enum: it is asked after each job."""
+"""`signal.getsignal` without its search for an enum: it is called after each job."""
 
 _stacks = 0
-"""The signal that shows stacks, if one does."""
+"""The signal that shows stacks, if any."""
 _taken: dict[int, list[tuple[Handler, Handler]]] = {}
-"""Of each signal our handlers, the latest last, and what each has replaced."""
+"""By signal, our handlers, the latest last, and the handler each replaced."""
 
 
 def take(number: int, handler: Handler) -> None:
-    """Handle a signal from now on; raises `ValueError` off the main thread."""
+    """Installs a handler. Raises `ValueError` off the main thread."""
     before = signal.signal(number, handler)
     _taken.setdefault(number, []).append((handler, before))
 
 
 def show_stacks(number: int) -> None:
-    """Have a signal write the stacks of all threads, whatever they do; raises as faulthandler."""
+    """Makes a signal write the stacks of all threads. Raises what faulthandler raises."""
     global _stacks  # noqa: PLW0603 (faulthandler's are the process's)
     faulthandler.register(number, file=_STDERR)
     _stacks = number
 
 
 def give_back(number: int) -> None:
-    """Let a signal be handled as it was before it was taken last."""
+    """Restores the handler from before the last `take`."""
     mine = _taken.get(number)
     if mine is None:  # this is a fork of the process that took it
         return
@@ -54,17 +54,17 @@ def give_back(number: int) -> None:
 
 
 def taken() -> AbstractSet[int]:
-    """Give the signals that are ours."""
+    """Returns the signals that are ours."""
     return frozenset(_taken)
 
 
 def lost() -> list[int]:
-    """Name the signals of ours that somebody else handles now."""
+    """Returns our signals that somebody else handles now."""
     return [number for number, mine in _taken.items() if _handler_of(number) != mine[-1][0]]
 
 
 def put_back(numbers: Iterable[int]) -> None:
-    """Take signals again; on the main thread."""
+    """Takes signals again; on the main thread."""
     for number in numbers:
         signal.signal(number, _taken[number][-1][0])
 
@@ -78,7 +78,7 @@ def _set(number: int, handler: Handler) -> None:
 
 
 class _Forking(threading.local):
-    """What signals a thread that forks blocks otherwise, and what its child is to block."""
+    """What a forking thread had blocked before, and what its child is to block."""
 
     mask: AbstractSet[int] | None = None
     child_mask: AbstractSet[int] = frozenset()
@@ -88,7 +88,7 @@ _forking = _Forking()
 
 
 def _before_fork() -> None:
-    """Have signals wait until the fork is over: one for the child is to find its own handlers."""
+    """Blocks signals until the fork is over: the child must not run the parent's handlers."""
     guard.hold()
     is_deaf = heartbeat.on_deaf_thread()
     if _taken or is_deaf:
@@ -106,7 +106,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _stacks  # noqa: PLW0603 (the process changed)
-    guard.forget_interruption()  # it is of the parent's job
+    guard.forget_interruption()  # it belongs to the parent's job
     guard.let_go()
     watchdog.forget()
     if _stacks:
@@ -115,7 +115,7 @@ def _after_fork_in_child() -> None:
     if _taken:
         signal.set_wakeup_fd(-1)
     for number, mine in _taken.items():
-        if signal.getsignal(number) in [handler for handler, _ in mine]:  # else it is the job's
+        if signal.getsignal(number) in [handler for handler, _ in mine]:  # or it is the job's
             _set(number, mine[0][1])
     _taken.clear()
     if _forking.mask is not None:

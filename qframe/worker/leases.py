@@ -1,7 +1,7 @@
-"""Keeps the leases of the jobs that run: looks every third of `retry_after`, or more often.
+"""Leases: renews the leases of running jobs every third of `retry_after`.
 
-More often, so that a start that was not answered is said again, and what else there is to do for a
-job that runs on. A job that is over before the second look costs nothing.
+It looks more often than that, to resend unanswered starts and to do what else a long job needs. A
+job that is over before the second look costs nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from qframe.payload import tracebacks
 log = logging.getLogger("qframe")
 
 _LOOKS = 0.25
-"""Seconds between two looks, at most: a start that was not answered by the second is said again."""
+"""Seconds between two looks, at most: the second look resends an unanswered start."""
 _SOONER = 1.0
-"""Seconds until a renewal that did not reach the backend is tried again, at most."""
+"""Seconds until a failed renewal is tried again, at most."""
 
 
 class LeaseKeeper:
-    """Renews the lease of each job that runs, until its time is up.
+    """Renews the lease of each running job until its time is up.
 
     A job that holds the interpreter lock for longer than `retry_after` starves it; its lease then
-    runs out while it runs. `confirm` says a start again that was not answered, and whether it did;
-    `watch` looks at a job that runs on, too; `lost` hears of a lease that was lost.
+    expires while it runs. `confirm` resends an unanswered start, and returns whether it did;
+    `watch` looks at a job that runs on; `lost` is called when a lease was lost.
     """
 
     def __init__(
@@ -39,34 +39,33 @@ class LeaseKeeper:
         lost: Callable[[ReservedJob], None],
     ) -> None:
         self._renew_every = retry_after / 3
-        # A whole number of them to a renewal, so that none comes late for want of a look.
+        # A whole number of looks to a renewal, so that none comes late for want of a look.
         self.every = self._renew_every / math.ceil(self._renew_every / _LOOKS)
-        """Seconds between two looks."""
         self._confirm = confirm
         self._watch = watch
         self._lost = lost
         self._kept: dict[ReservedJob, float] = {}
         """The jobs whose leases are kept, and when their time is up."""
         self._due: dict[ReservedJob, float] = {}
-        """When those that were seen to run are to be renewed; the heartbeat's alone."""
+        """When jobs that earlier looks saw are to be renewed; only the heartbeat uses it."""
 
     def keep(self, job: ReservedJob, seconds: float) -> None:
-        """Renew this job's lease for at most `seconds` from now; 0 is as long as it runs."""
+        """Renews this job's lease for at most `seconds` from now; 0 is as long as it runs."""
         self._kept[job] = time.monotonic() + seconds if seconds else math.inf
 
     def drop(self, job: ReservedJob) -> None:
-        """Renew no more. One under way goes on, and finds the job settled."""
+        """Stops renewing. A renewal under way goes on, and finds the job settled."""
         self._kept.pop(job, None)
 
     def look(self) -> None:
-        """Renew what is due, and look at what runs on; never raises.
+        """Renews what is due, and looks at jobs that run on; never raises.
 
-        What is due first comes first. A backend that hardly answers is asked no more than takes the
-        time between two looks: who calls this may have other things to do.
+        The earliest due comes first. A slow backend gets no more requests than fit between two
+        looks: the caller may have other things to do.
         """
         kept = self._kept.copy()
         began = time.monotonic()
-        # A job seen for the first time may have begun as long ago as the last look.
+        # A job seen for the first time may have begun just after the last look.
         first = began + self._renew_every - self.every
         seen, self._due = self._due, {job: self._due.get(job, first) for job in kept}
         for act in (self._look_after, self._besides):
@@ -78,20 +77,20 @@ class LeaseKeeper:
                     act(job, now, is_new=job not in seen)
 
     def _look_after(self, job: ReservedJob, now: float, *, is_new: bool) -> None:
-        """Renew the lease where that is due, or say the start again."""
+        """Renews the lease if that is due, or resends the start."""
         if now >= self._due[job] - self.every / 2:
             self._due[job] = now + self._keep_up(job, self._renew)
         elif not is_new:
             self._keep_up(job, self._confirm)
 
     def _renew(self, job: ReservedJob) -> bool:
-        """Renew; a start that was not answered comes before that, and renews, too."""
+        """Renews; first resends an unanswered start, which renews, too."""
         if not self._confirm(job):
             job.renew()
         return True
 
     def _besides(self, job: ReservedJob, _now: float, *, is_new: bool) -> None:
-        """Do for a job that runs on what has nothing to do with its lease."""
+        """Does what a job that runs on needs beside its lease."""
         if is_new:
             return
         try:
@@ -102,7 +101,7 @@ class LeaseKeeper:
             log.warning("%s: %s", job.name, tracebacks.brief(error))
 
     def _keep_up(self, job: ReservedJob, step: Callable[[ReservedJob], bool]) -> float:
-        """Renew or confirm; gives the seconds until the next renewal is due."""
+        """Renews or confirms; returns the seconds until the next renewal is due."""
         try:
             step(job)
         except BackendUnavailable as error:
@@ -117,7 +116,7 @@ class LeaseKeeper:
             self.drop(job)
             self._lost(job)
         except SettleError:
-            self.drop(job)  # it has come to its end
+            self.drop(job)  # its time is up
         except Exception as error:  # noqa: BLE001 (whatever a driver raises)
             log.warning("the lease of %s: %s", job.name, tracebacks.brief(error))
         return self._renew_every

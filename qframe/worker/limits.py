@@ -16,24 +16,22 @@ from qframe.worker.options import LONGEST, WorkerOptions
 
 TIMED_OUT = "timed out"
 DIED = "worker died"
-"""How an attempt ended, in the history."""
+"""How an attempt ended whose worker died, in the history."""
 
 
 class Facts(NamedTuple):
-    """What is known of a job when it is decided what becomes of it."""
+    """What decides a job's fate."""
 
     name: str
     attempts: int
-    """How often it was started."""
     history: History
 
     @classmethod
     def of(cls, job: Job) -> Facts:
-        """Look at a job."""
         return cls(job.name, job.attempts(), job.history)
 
     def before(self) -> Facts:
-        """Leave out the last start."""
+        """Returns the facts without the last start."""
         return Facts(self.name, self.attempts - 1, self.history.without_last())
 
 
@@ -54,45 +52,45 @@ class Limits:
         if timeout is None:
             timeout = self._sent("timeout", options.timeout)
         self.timeout = min(timeout, LONGEST)
-        """How many seconds an attempt may take; 0 is without limit."""
+        """Seconds an attempt may take; 0 is no limit."""
 
     @property
     def tries(self) -> int:
-        """How often the job may be started; 0 is without limit."""
+        """How often the job may be started; 0 is no limit."""
         tries = None if self._declared is None else self._declared.tries
         return int(self._sent("maxTries", self._options.tries)) if tries is None else tries
 
     @property
     def retry_until(self) -> float | None:
-        """Until when the job is tried again whatever `tries` says; fixed at dispatch."""
+        """Until when the job is retried, whatever `tries` says; fixed at dispatch."""
         return envelope.number(self._message, "retryUntil")
 
     @property
     def expires_at(self) -> float | None:
-        """When the job, not started by then, is skipped; fixed at dispatch."""
+        """When a job that has not started is skipped; fixed at dispatch."""
         return envelope.number(self._message, "expiresAt")
 
     @property
     def end_at_a_moment(self) -> bool:
-        """Whether the job may be too old for its first attempt."""
+        """Whether the job has a moment after which it does not start."""
         return self._message.get("retryUntil") is not None or "expiresAt" in self._message
 
     @property
     def max_exceptions(self) -> int:
-        """How many attempts may raise; 0 is without limit."""
+        """How many attempts may raise; 0 is no limit."""
         own = self._declared.max_exceptions if self._declared is not None else None
         return int(own if own is not None else self._sent("maxExceptions", 0))
 
     @property
     def fails_on_timeout(self) -> bool:
-        """Whether the first timeout is the end."""
+        """Whether the first timeout is final."""
         if self._declared is not None:
             return self._declared.fail_on_timeout
         return self._message.get("failOnTimeout") is True
 
     @property
     def are_open(self) -> bool:
-        """Whether no number bounds how often the job is tried, but at most a moment."""
+        """Whether no count limits the attempts, but at most a moment."""
         return not self.max_exceptions and (self.retry_until is not None or not self.tries)
 
     def _sent(self, key: str, otherwise: float) -> float:
@@ -102,27 +100,27 @@ class Limits:
         return otherwise if value is None or value < 0 else value
 
     def exhausted(self, attempts: int, history: History) -> bool:
-        """Whether a job started this often may not be started once more.
+        """Whether a job started this often may not start again.
 
-        Attempts that the job ended by releasing itself are not counted.
+        Attempts that the job ended by releasing itself do not count.
         """
         if self.retry_until is not None:
             return time.time() > self.retry_until
         return self.tries > 0 and attempts - history.releases >= self.tries
 
     def timed_out_for_good(self, history: History) -> bool:
-        """Whether the last attempt, ended from outside, was the one timeout the job may have."""
+        """Whether the last attempt timed out and the job may have no second timeout."""
         ran = history.attempts
         return bool(ran) and ran[-1].ended == TIMED_OUT and self.fails_on_timeout
 
     def forbids(self, job: Facts) -> bool:
-        """Whether a job with these attempts behind it may not be started."""
+        """Whether a job after these attempts may not start."""
         return self.exhausted(job.attempts, job.history) or (
             job.attempts > 0 and self.timed_out_for_good(job.history)
         )
 
     def expired(self, job: Facts) -> bool:
-        """Whether a job that was never started is too old for it."""
+        """Whether a job that never started is too old for it."""
         return self.expires_at is not None and not job.attempts and time.time() > self.expires_at
 
     def end_with(self, error: BaseException, job: Facts) -> bool:
@@ -135,12 +133,12 @@ class Limits:
         return self.exhausted(job.attempts, job.history)
 
     def backoffs(self) -> list[float]:
-        """Give the seconds before the next attempts where the class says nothing."""
+        """Returns the seconds before the next attempts if the class says nothing."""
         return envelope.backoffs(self._message) or list(self._options.backoff)
 
 
 def exceeded(job: Facts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut:
-    """Say why a job that was started as often as it may be is failed, and what became of each."""
+    """Returns the error for a job without attempts left, with how each attempt ended."""
     ran = job.history.attempts
     if limits.timed_out_for_good(job.history):
         last = _told(ran[-1])
@@ -159,7 +157,7 @@ _VANISHED = "its worker died, was killed, lost the backend, or was ended at the 
 
 
 def _untold(job: Facts) -> list[str]:
-    """Say what must have become of the attempts that a backend could not take down."""
+    """Returns how attempts must have ended that a backend could not record."""
     known = {attempt.number for attempt in job.history.attempts}
     missing = [number for number in range(1, job.attempts + 1) if number not in known]
     if not missing or len(known) >= KEPT:
@@ -183,7 +181,7 @@ def _times(count: int) -> str:
 
 
 def ending(error: BaseException) -> str:
-    """Say in the history how an attempt that raised `error` ended."""
+    """Returns how an attempt that raised `error` ended, for the history."""
     if isinstance(error, JobTimedOut):
         return TIMED_OUT
     return "interrupted" if isinstance(error, JobInterrupted) else "error"

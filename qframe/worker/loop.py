@@ -50,9 +50,9 @@ _LONGEST_PAUSE = 2.0
 
 
 class Loop:
-    """Reserves jobs, has the runner run them, and waits where there are none, until it is to stop.
+    """Reserves jobs, has the runner run them, and waits if there are none, until it is to stop.
 
-    `begin`, `run` and `end` are called once each, in this order; `end` whatever came before.
+    `begin`, `run` and `end` are called once each, in this order; `end` even if one before raised.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class Loop:
         self.signals = signals
         self.runner = runner
         self.jobs = 0
-        """How many jobs came to an outcome."""
         self._given = options.queues or (connection.default_queue,)
         self._beats = beats
         self._member = member
@@ -84,7 +83,7 @@ class Loop:
             force=options.force,
             find=queues.find if queues.patterns else None,
             worker=entry.id,
-            scales=entry.scales and member is None,  # of a pool it is the pool that is told
+            scales=entry.scales and member is None,  # in a pool, the pool takes the order
         )
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         metrics = Metrics(connection.store, connection.name) if connection.is_measured else None
@@ -122,14 +121,14 @@ class Loop:
         self._ends_by_itself = bool(options.once or options.max_time or options.max_jobs)
 
     def mark_version(self, version: str) -> None:
-        """Have a deploy marked, once the backend answers, where this version is another one."""
+        """Marks a deploy, once the backend answers, if this version is another one."""
         if self._measuring is not None:
             self._measuring.version = version
 
     def begin(self) -> None:
-        """Read restart and pause before anything else; raises `BackendUnusable`.
+        """Reads restart and pause before anything else. Raises `BackendUnusable`.
 
-        A backend that is only down is waited for, one that cannot be used is not.
+        It waits for a backend that is down, but not for one that cannot be used.
         """
         heartbeat.use(self._beats)
         try:
@@ -140,7 +139,7 @@ class Loop:
             log.debug("the backend does not answer yet")
 
     def run(self) -> StopReason:
-        """Work, and say why it stopped."""
+        """Works, and returns why it stopped."""
         sockets.keep_connections()
         self._beats.add(presence.EVERY, self._presence.beat, first=0)
         events.fire(events.WorkerStarting, self.connection.name, self._given)
@@ -154,7 +153,7 @@ class Loop:
                 self._backend_lost(error)
             except Exception as error:
                 self.signals.leave_if_closed("a job")
-                # A driver with a bug of its own: reported, and tried again like one that is gone.
+                # A driver with a bug of its own: log it, and try again as if the backend were gone.
                 log.exception("the connection %r failed", self.connection.name)
                 ran = True
                 self._backend_lost(BackendUnavailable(tracebacks.brief(error)))
@@ -163,7 +162,7 @@ class Loop:
                 return reason
 
     def end(self) -> None:
-        """Leave nothing behind: the last job deleted, those held given back at once."""
+        """Deletes the last job and gives back held jobs."""
         self.runner.at_rest()
         self._let_go()
         self.runner.close()
@@ -172,7 +171,7 @@ class Loop:
         self._beats.end(self._presence.leave, presence.PARTING)
 
     def _let_go(self) -> None:
-        """Say what is still to be said, and give back what is held."""
+        """Sends what is still to be sent, and gives back held jobs."""
         try:
             self.runner.exchange.flush()
             self._give_back_held()
@@ -183,7 +182,7 @@ class Loop:
 
     def _give_back_held(self) -> None:
         if self._answered:
-            self.connection.backend.wait((), 0)  # and what waiting may have taken
+            self.connection.backend.wait((), 0)  # and jobs reserved while waiting
         while self._held:
             try:
                 self._held.pop().settle(End(State.WAITING))
@@ -193,7 +192,7 @@ class Loop:
     # -- one turn ---------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Run one job, or wait for one; says whether there was one."""
+        """Runs one job, or waits for one; returns whether there was one."""
         self.control.look()
         if self.control.ends:
             return True
@@ -218,20 +217,20 @@ class Loop:
         return not paused and events.fire(events.Looping, self.connection.name, self.control.active)
 
     def _stand_by(self) -> None:
-        """Paused or vetoed: hold nothing, and wait."""
+        """Paused or vetoed: holds nothing, and waits."""
         self._rest()
         self.runner.exchange.flush()
         self._give_back_held()
         self.signals.wait(EVERY)
 
     def _rest(self) -> None:
-        """No job follows at once."""
+        """Called when no job follows at once."""
         self.runner.at_rest()
 
     def _next_job(self) -> ReservedJob | None:
         if not self._held:
             queues = self.control.active
-            if not queues:  # no pattern matches one yet
+            if not queues:  # no queue matches a pattern yet
                 self.runner.exchange.flush()
                 return None
             events.fire(events.JobPopping, self.connection.name, queues)
@@ -244,7 +243,7 @@ class Loop:
         return job
 
     def _limit(self) -> int:
-        """Give how many to reserve: never more than will be run."""
+        """Returns how many jobs to reserve: never more than will run."""
         options = self.options
         limit = self._prefetch.limit()
         if options.once or options.rest or Capability.AHEAD not in self.connection.capabilities:
@@ -260,11 +259,11 @@ class Loop:
         return self._bounds.reserve_after(first, queues, limit, self._here())
 
     def _here(self) -> list[ReservedJob]:
-        """Give the jobs that count against the bounds of their queues."""
+        """Returns the jobs that count against the bounds of their queues."""
         return [*self._held]
 
     def _open(self) -> Sequence[str]:
-        """Give the queues of which a job may be taken now."""
+        """Returns the queues from which a job may be taken now."""
         queues = self.control.active
         return queues if self._bounds is None else self._bounds.open(queues, self._here())
 
@@ -291,8 +290,8 @@ class Loop:
         if not self._idle:
             self._idle = True
             events.fire(events.WorkerIdle, self.connection.name, self._given)
-        # Before the wait, as the way from its end to the job's start is to be short. What was told
-        # until here shows; what is told from here on ends the wait.
+        # Drained before the wait, since the way from its end to the job's start must be short.
+        # What is told until here shows; what is told later ends the wait.
         self.signals.drain()
         told = self.signals.quit or self.signals.paused != self._paused
         if told or self._is_all():
@@ -303,12 +302,12 @@ class Loop:
             self.signals.wait(timeout)
         elif not self._is_too_big():
             self.connection.backend.wait(queues, timeout, self.signals.fileno())
-            self._memory_seen = time.monotonic()  # what comes now is not to wait for a look at it
+            self._memory_seen = time.monotonic()  # the next job must not wait for a memory check
 
     def _seconds_to_wait(self, *, looks: bool = True) -> float:
-        """Give the seconds until there is something to look at, whether or not a job comes.
+        """Returns the seconds until something is to be checked, even if no job comes.
 
-        `looks`: also whether queues are still full, which is seen as jobs are taken.
+        `looks`: include the check of full queues, which is made as jobs are taken.
         """
         can_wait = Capability.WAIT in self.connection.capabilities
         timeout = max(self.control.every, self._look_every) if can_wait else self.options.sleep
@@ -322,7 +321,7 @@ class Loop:
         return max(0.0, timeout)
 
     def _is_all(self) -> bool:
-        """Whether a worker that ends when there is nothing to do has nothing to wait for."""
+        """Whether `--stop-when-empty` may end the worker now."""
         if not self.options.stop_when_empty:
             return False
         self._kept_waiting = self._bounds is not None and self._bounds.keeps_waiting(
@@ -331,21 +330,21 @@ class Loop:
         return not self._kept_waiting
 
     def _found_more(self) -> bool:
-        """Whether a worker about to end has more to do: a new queue, or what may not run yet."""
+        """Whether a worker about to end has more to do: a new queue, or jobs that had to wait."""
         if not self.options.stop_when_empty:
             return False
         kept, self._kept_waiting = self._kept_waiting, False
         return kept or self.control.finds_more()
 
     def _seen(self) -> Sight:
-        """Say what the worker does; from another thread."""
+        """Returns what the worker does; called from another thread."""
         attempts = [*self.runner.running.copy().values()]
         return Sight(tuple(Doing(each.job, each.began) for each in attempts), self._paused)
 
     # -- reasons to stop --------------------------------------------------------------------------
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
-        """Give the first reason there is, in Laravel's order."""
+        """Returns the first reason there is, in Laravel's order."""
         now = time.monotonic()
         calm = ran and not self._ends_by_itself and now - self._memory_seen < _MEMORY_EVERY
         if calm and not (
@@ -388,7 +387,7 @@ class Loop:
         return None
 
     def _is_too_big(self) -> bool:
-        """Whether it has grown too big for good, looked at now and then."""
+        """Whether memory exceeds the limit, checked now and then."""
         now = time.monotonic()
         if now - self._memory_seen >= _MEMORY_EVERY:
             self._memory_seen = now
@@ -399,7 +398,7 @@ class Loop:
     # -- a backend that is gone -------------------------------------------------------------------
 
     def _backend_lost(self, error: BackendUnavailable) -> None:
-        """Say so once, then try again with growing, jittered pauses."""
+        """Logs it once, then tries again with growing, jittered pauses."""
         self.signals.leave_if_closed("a job")
         self._rest()
         if not self._lost_since:
@@ -411,7 +410,7 @@ class Loop:
         self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
 
     def _pause(self, seconds: float) -> None:
-        """Wait so long, or until a signal comes."""
+        """Waits so long, or until a signal comes."""
         self.signals.wait(seconds)
 
     def _backend_answers(self) -> None:

@@ -1,4 +1,4 @@
-"""What this machine can bear: how many processes."""
+"""Machine: how many processes this machine can bear."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from functools import cache
 from pathlib import Path
 
 _OF_CORE = 100
-"""Workers, most of which wait."""
+"""Workers for each core; most of them wait."""
 _MEGABYTES = 40
-"""What a worker takes for itself, at the least."""
+"""Megabytes a worker takes, at the least."""
 _FORKED = 10
-"""What a job's process takes, which shares most with its worker."""
+"""Megabytes of a job's process, which shares most memory with its worker."""
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _LEAST = 4
 
 
 @cache
 def cores() -> int:
-    """Give how many cores this process may use."""
+    """Returns how many cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 @cache
 def most_processes(*, forked: bool = False) -> int:
-    """Give how many workers, or `forked` jobs, this machine bears by cores, memory and limits."""
+    """Returns how many workers, or `forked` jobs, cores, memory and limits allow."""
     bounds = [_OF_CORE * cores(), *_of_memory(_FORKED if forked else _MEGABYTES), *_of_limits()]
     return max(_LEAST, min(bounds))
 
@@ -41,7 +41,7 @@ def _of_memory(megabytes: int) -> list[int]:
 
 
 def _of_limits() -> list[int]:
-    """Give what is allowed of processes and of descriptors, which a pool has one of each worker."""
+    """Returns the limits of processes and of descriptors; a pool has one of each per worker."""
     try:
         import resource  # noqa: PLC0415 (not there on Windows)
     except ImportError:

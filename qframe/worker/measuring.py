@@ -1,7 +1,6 @@
-"""Measuring: what one worker does for the metrics of its connection, now and then.
+"""Measuring: writes the metrics of a connection, one worker at a time, once a minute.
 
-One of the connection's workers at a time puts together what all have counted, and looks how long
-the queues are.
+That worker adds up what all have counted, and reads how long the queues are.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from qframe.worker import view
 EVERY = 60.0
 """Seconds between two looks."""
 _TURN = 1.5 * EVERY
-"""Seconds after which another worker takes the turn of one that is gone."""
+"""Seconds after which another worker takes over from one that is gone."""
 _MOST = 200
-"""So many queues are looked at."""
+"""So many queues are measured."""
 
 
 class Measuring:
@@ -38,12 +37,12 @@ class Measuring:
         self._who = who
         self._queues = queues
         self.also: Metrics | None = None
-        """What is kept of tags."""
+        """The metrics by tag."""
         self.version = ""
-        """The application's, until the worker has said that it has begun with it."""
+        """The application's version, until the worker has reported it."""
 
     def beat(self) -> None:
-        """Look, where it is this worker's turn and the backend answers."""
+        """Measures if it is this worker's turn and the backend answers."""
         with suppress(BackendUnavailable):
             if self.version:
                 Deploys(self._connection.store).seen(self.version)

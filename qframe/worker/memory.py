@@ -10,9 +10,9 @@ _STATM = "/proc/self/statm"
 
 
 def resident() -> float:
-    """Give the resident megabytes; where /proc is missing (macOS), the most there ever were."""
+    """Returns the resident megabytes; without /proc (macOS), the peak."""
     try:
-        number = os.open(_STATM, os.O_RDONLY)  # pathlib's way takes ten times as long
+        number = os.open(_STATM, os.O_RDONLY)  # pathlib takes ten times as long
     except OSError:
         import resource  # noqa: PLC0415 (not there on Windows, where this module is only imported)
 

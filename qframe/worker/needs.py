@@ -1,4 +1,4 @@
-"""What the life of a job needs, as values; and how lives are gone through by who answers."""
+"""Needs: what the life of a job asks of its executor, as values, and how an executor answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Begin:
-    """The job is to be started. Answer: whether it was; it is no longer ours, or waits, if not."""
+    """The job is to start. Answer: whether it did; if not, it is no longer ours, or waits."""
 
 
 class Run:
@@ -21,25 +21,25 @@ class Run:
 
 
 class Learn(NamedTuple):
-    """The job was completed within a transaction: what became of that is to be learned."""
+    """The job was completed within a transaction: learn whether that committed."""
 
     error: BaseException | None
 
 
 class Decide(NamedTuple):
-    """The job's class is to say what becomes of an attempt that raised. Answer: a `Verdict`."""
+    """The job's class decides on an attempt that raised. Answer: a `Verdict`."""
 
     error: BaseException
 
 
 class Settle(NamedTuple):
-    """The job is to end. Raises `SettleError` where it is no longer ours, `BackendUnavailable`."""
+    """The job is to end. Raises `SettleError` if it is no longer ours, `BackendUnavailable`."""
 
     end: End
 
 
 class Tell(NamedTuple):
-    """The job is to be told what became of it."""
+    """The job's hooks are to be called with its outcome."""
 
     verdict: Verdict
 
@@ -54,7 +54,7 @@ Need = Begin | Run | Learn | Decide | Settle | Tell | Wait
 Life = Generator[Need, Any, T]
 BEGIN, RUN = Begin(), Run()
 Answers = Mapping[type, Callable[[Any, Any], Any]]
-"""What answers the needs of each kind, given who asks."""
+"""What answers each kind of need, called with the slot or attempt and the need."""
 
 
 class Report(NamedTuple):
@@ -62,13 +62,13 @@ class Report(NamedTuple):
 
     error: BaseException | None = None
     result: Any = None
-    """What `handle` gave."""
+    """What `handle` returned."""
     verdict: Verdict | None = None
-    """What is to become of the job, where the process that ran it has said so."""
+    """What is to become of the job, if the process that ran it decided."""
     intent: End | None = None
-    """How the job has settled itself there, which is still to be brought about."""
+    """How the job settled itself there, which is still to be applied."""
     waits: bool = False
-    """Whether that process waits to be told what became of it."""
+    """Whether that process waits for the outcome."""
 
 
 NOTHING = Report()
@@ -79,7 +79,7 @@ class Left(BaseException):
 
 
 def lived(who: object, life: Life[T], answers: Answers, need: Need | None = None) -> T:
-    """Bring a life to its end here and now; `need` is what it waits for already."""
+    """Runs a life to its end here and now; `need` is what it waits for already."""
     try:
         next(lived_in_steps(who, life, answers, need))
     except StopIteration as ended:
@@ -92,7 +92,7 @@ def lived(who: object, life: Life[T], answers: Answers, need: Need | None = None
 def lived_in_steps(
     who: object, life: Life[T], answers: Answers, need: Need | None
 ) -> Generator[Any, Any, T]:
-    """Do so where an answer may take time: it is a generator or a coroutine then."""
+    """As `lived`, if an answer may take time: it is a generator or a coroutine then."""
     go_on: Callable[[Any], Need] = life.send
     said: Any = None
     try:

@@ -1,4 +1,4 @@
-"""What a worker is told, why it stops, and the exit code that says so."""
+"""Options: how a worker works, why it stops, and the exit code for that."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StopReason(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """Give the exit code of `qframe work`."""
+        """The exit code of `qframe work`."""
         return _EXIT_CODES.get(self, 0)
 
 
@@ -38,7 +38,7 @@ USAGE = 2
 MOST_AT_ONCE = 10_000
 """Jobs that one worker may run at once."""
 LONGEST = 365 * 86400
-"""Seconds; nothing a worker does waits longer."""
+"""Seconds, the longest a worker waits for anything."""
 MOST_MEMORY = 2**24
 """Megabytes."""
 MOST_TRIES = 1_000_000
@@ -134,7 +134,7 @@ class WorkerOptions:
 
 
 def check_concurrency(number: object) -> None:
-    """Raise `ConfigurationError` where no worker runs so many jobs at once."""
+    """Raises `ConfigurationError` if a worker cannot run so many jobs at once."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
         raise ConfigurationError(f"concurrency must be 1 to {MOST_AT_ONCE}, not {number!r}")
 

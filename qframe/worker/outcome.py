@@ -1,4 +1,4 @@
-"""What becomes of a job: decided in one place, from the error, what is known of it, its limits."""
+"""Outcome: decides what becomes of a job, from its error, its facts and its limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qframe.features.base import End
 from qframe.worker.limits import Facts, Limits, ending, exceeded
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-"""Seconds, doubled each time, before a job without backoff is tried again that no number of tries
-ends: at once, it would be tried a thousand times a second."""
+"""Seconds, doubled each time, before a retry of a job without backoff and without a limit of tries:
+without a pause, it would be retried a thousand times a second."""
 
 
 class Outcome(StrEnum):
@@ -30,26 +30,26 @@ class Outcome(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The outcome a job is to have, and the end that brings it about."""
+    """The outcome of a job, and the end that brings it about."""
 
     outcome: Outcome
     end: End
 
 
 class Unrunnable(Exception):
-    """The job's class or arguments do not exist here, for the cause this was raised from."""
+    """The job's class or arguments do not exist here; `__cause__` says why."""
 
 
 class Exhausted(Exception):
-    """The job had been started as often as it may be before this start."""
+    """The job had no attempts left before this start."""
 
 
 class Expired(Exception):
-    """The job was too old to be started."""
+    """The job was too old to start."""
 
 
 class Full(Exception):
-    """As many of a class run as may; found out when the job had been started."""
+    """As many jobs of the class run as may; found out after the job's start."""
 
     def __init__(self, name: str, delay: float = 0.0) -> None:
         super().__init__(f"as many {name} run at once as may")
@@ -58,15 +58,15 @@ class Full(Exception):
 
 
 Backoff = Callable[[int, BaseException], Sequence[float] | None]
-"""Asks the job's class for the seconds after so many failures; None where it says nothing."""
+"""Asks the job's class for the seconds after so many failures; None if it says nothing."""
 
 
 def unasked(_failures: int, _error: BaseException) -> None:
-    """Say nothing, for a job whose class is not there."""
+    """The backoff of a job whose class is not here."""
 
 
 def refuse(job: Facts, limits: Limits) -> Verdict | None:
-    """Decide on a job before its start: None where it is to be started."""
+    """Decides on a job before its start: None if it may start."""
     if limits.forbids(job):
         return failed(exceeded(job, limits))
     if limits.expired(job):
@@ -75,13 +75,12 @@ def refuse(job: Facts, limits: Limits) -> Verdict | None:
 
 
 def is_early(error: BaseException | None) -> bool:
-    """Whether an attempt ended so that it counts neither as done nor as an exception of the job."""
+    """Whether an attempt ended neither done nor by an exception of the job."""
     kinds = (JobGivenBack, JobCancelled, Unrunnable, Exhausted, Expired, Full, DontHandle)
     return isinstance(error, kinds)
 
 
 def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)
-    """End a job well."""
     return DONE if result is None else Verdict(Outcome.DONE, End(State.COMPLETE, result=result))
 
 
@@ -97,7 +96,7 @@ def decide(
     backoff: Backoff = unasked,
     unknown_delays: Sequence[float] = (),
 ) -> Verdict:
-    """Decide on a job after an attempt that raised `error`.
+    """Decides on a job after an attempt that raised `error`.
 
     `unknown_delays` are the seconds after which a job that is unknown here is tried again: it may
     be newer than this worker.
@@ -137,15 +136,14 @@ def _unrunnable(cause: BaseException, job: Facts, delays: Sequence[float]) -> Ve
 
 
 def failed(error: BaseException, *, ran: bool = True) -> Verdict:
-    """Fail a job."""
     return Verdict(Outcome.FAILED, End(State.FAILED, error=error, ran=ran))
 
 
 def skipped(reason: str) -> Verdict:
-    """End a job neither done nor failed."""
+    """Ends a job neither done nor failed."""
     return Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark=reason))
 
 
 def given_back(reason: str, delay: float = 0.0, *, refused: bool = False) -> Verdict:
-    """Give a job back to its queue, uncounted."""
+    """Gives a job back to its queue, uncounted."""
     return Verdict(Outcome.GIVEN_BACK, End(State.WAITING, delay, remark=reason, refused=refused))

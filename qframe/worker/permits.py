@@ -1,8 +1,8 @@
-"""Permits: facts by which no more jobs of a queue, or class, run at once than all workers may.
+"""Permits: facts that limit how many jobs of a queue or class run at once over all workers.
 
-A bound of N has N keys. A job takes one in the step that starts it, and gives it back in the one
-that ends it. What is taken has a lease, which the heartbeat renews as long as the handler runs: so
-the permit of a killed worker is free when that is over.
+A bound of N has N keys. A job takes one in the step that starts it, and gives it back in the step
+that ends it. A permit has a lease, which the heartbeat renews as long as the handler runs: so the
+permit of a killed worker is free when the lease expires.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ from qframe.features.reserved import Feature, ReservedJob
 log = logging.getLogger("qframe")
 
 QUEUE, CLASS = "queue", "class"
-"""The kinds of bounds."""
 _LONGEST_LEASE = 30.0
 _LONGEST_NAME = 200
 _FRESH = 1.0
-"""Seconds for which what was read is believed."""
+"""Seconds for which a read is believed."""
 _FULL_FOR = 0.5
-"""Seconds after which it is looked again whether one is free, more or less."""
+"""Seconds, about, after which a full bound is read again."""
 _UNSAID = 2.0
-"""Seconds in which a step that gives one back is said, or never."""
+"""Seconds within which a step that gives a permit back is sent, or never."""
 _TRIES = 5
 _SHORTEST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
 _APART = 0.002
-"""Seconds between two jobs of a class that come again, as long as they may wait no longer."""
+"""Seconds between the retries of two jobs of a class, as long as they may wait no longer."""
 
 
 class Bound:
-    """One bound, as far as this worker knows how it stands. Safe in threads."""
+    """One bound, as far as this worker knows how it stands. Thread-safe."""
 
     def __init__(self, kind: str, name: str, most: int) -> None:
         self.kind = kind
@@ -52,9 +51,9 @@ class Bound:
         self.most = most
         self.keys = keys(kind, name, most)
         self._free: dict[str, str | None] = {}
-        """The keys nobody has, the last given back last; with what they hold then."""
+        """The free keys, the last given back last; with the values they hold."""
         self._picked: set[str] = set()
-        """Those that jobs here have, or are about to."""
+        """The keys that jobs here have, or are about to take."""
         self._known = -math.inf
         self._full_until = 0.0
         self._full_since = 0.0
@@ -64,22 +63,22 @@ class Bound:
 
     @property
     def room(self) -> int:
-        """How many are free, as far as is known."""
+        """How many permits are free, as far as is known."""
         return len(self._free)
 
     def looks_at(self) -> float:
-        """Give the moment from which it is worth to look how the permits stand."""
+        """Returns the moment from which the permits are worth reading again."""
         if self._free:
             return self._known + _FRESH
         return self._full_until if len(self._picked) < self.most else math.inf
 
     def learn(self, values: Sequence[str | None]) -> None:
-        """Take in what the keys hold."""
+        """Takes in the values of the keys."""
         now, holders = time.monotonic(), frozenset(values)
         with self._mutex:
             before, self._free = self._free, {}
             pairs = list(zip(self.keys, values, strict=True))
-            random.shuffle(pairs)  # so that two workers do not try the same one first
+            random.shuffle(pairs)  # so that two workers do not try the same key first
             for key, value in pairs:
                 if key not in self._picked and (value is None or value == before.get(key)):
                     self._free[key] = value
@@ -91,7 +90,7 @@ class Bound:
                 self._full_until = now + _FULL_FOR * random.uniform(0.7, 1.3)  # noqa: S311 (jitter)
 
     def pick(self) -> tuple[str, str | None] | None:
-        """Take a key that is free here; gives it with what it holds."""
+        """Takes a free key; returns it with the value it holds."""
         with self._mutex:
             if not self._free:
                 self._full_since = self._full_since or time.monotonic()
@@ -102,37 +101,37 @@ class Bound:
             return key, holds
 
     def unknown(self) -> None:
-        """Hear that the store does not answer: none is free for a while, as far as is known."""
+        """Assumes for a while that none is free, since the store does not answer."""
         with self._mutex:
             self._free.clear()
             self._full_until = time.monotonic() + _FULL_FOR
 
     def give(self, key: str, holds: str | None = None) -> None:
-        """Put back a key that was picked."""
+        """Puts back a picked key."""
         with self._mutex:
             self._picked.discard(key)
             self._free[key] = holds
             self._known = time.monotonic()
 
     def lose(self, key: str) -> None:
-        """Forget a key that was picked: somebody else has it, and perhaps more of them by now."""
+        """Forgets a picked key: another worker has it, and perhaps others by now."""
         with self._mutex:
             self._picked.discard(key)
             self._free = {each: holds for each, holds in self._free.items() if holds is not None}
             self._full_until = 0.0
 
     def is_free(self, key: str) -> None:
-        """Hear that a key holds nothing."""
+        """Notes that a key holds nothing."""
         with self._mutex:
             if key not in self._picked:
                 self._free[key] = None
                 self._known = time.monotonic()
 
     def delay(self) -> float:
-        """Give the seconds until a job is worth trying again that found none free.
+        """Returns the seconds until a job that found no permit is worth trying again.
 
-        Half of the time for which the same jobs have had them all, so those of short jobs are soon
-        in use again. Of many jobs each comes a moment after the one before it.
+        That is half of the time for which the same jobs have had all permits, so the permits of
+        short jobs are soon in use again. Many waiting jobs are spread over moments.
         """
         now = time.monotonic()
         longest = max(_SHORTEST_DELAY, (now - (self._full_since or now)) / 2)
@@ -142,12 +141,12 @@ class Bound:
 
 
 class Permit(Feature):
-    """One permit of one job, and what the job's moves do with it."""
+    """One permit of one job, which adds to the job's start and end."""
 
     key: ClassVar[str] = ""
-    """No payload names it: it is the worker's."""
+    """No payload names it: the worker adds it."""
     runs = False
-    """Whether the handler runs, and so the permit is to be kept."""
+    """Whether the handler runs, so that the permit must be kept."""
     renew_at = math.inf
     _given = False
 
@@ -159,32 +158,31 @@ class Permit(Feature):
         self._permits = permits
 
     def taking(self) -> tuple[Expect, Set]:
-        """Give what takes it."""
+        """Returns the moves that take it."""
         return Expect(self.fact, self.holds), Set(self.fact, self.token, self._permits.lease)
 
     def giving(self) -> Unset:
-        """Give what gives it back."""
+        """Returns the move that gives it back."""
         return Unset(self.fact, self.token)
 
     def start(self, job: ReservedJob, plan: Plan) -> None:  # noqa: ARG002 (a feature's)
-        """Take it; the start is refused where somebody else has."""
+        """Takes it; the start is refused if another job has it."""
         plan.add(*self.taking())
         plan.then(self.taken)
 
     def taken(self) -> None:
-        """Hear that it was taken."""
         self.runs = True
         self.renew_at = time.monotonic() + self._permits.lease / 3
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:  # noqa: ARG002 (as above)
-        """Give it back; not where the job settles itself and runs on."""
+        """Gives it back, but not if the job settles itself and runs on."""
         if self.runs:
             return
         plan.add(self.giving())
         plan.then(self._was_given)
         if not self._given:
             self._given = True
-            self.bound.give(self.fact)  # the next start is said behind this end, or with it
+            self.bound.give(self.fact)  # the next start is sent after this end, or with it
 
     @property
     def is_given(self) -> bool:
@@ -192,7 +190,6 @@ class Permit(Feature):
         return self._given
 
     def has_ended(self) -> bool:
-        """Whether the handler runs no more, by now."""
         return not self.runs
 
     def _was_given(self) -> None:
@@ -201,27 +198,26 @@ class Permit(Feature):
 
 
 class Permits:
-    """The permits that the jobs of one worker have. Raises `BackendUnavailable`."""
+    """The permits of one worker's jobs. Raises `BackendUnavailable`."""
 
     def __init__(self, backend: Backend, retry_after: float) -> None:
         self.lease = min(retry_after, _LONGEST_LEASE)
         self.every = min(1.0, self.lease / 6)
-        """Seconds between two calls of `beat`."""
         self._backend = backend
         self._taken: dict[ReservedJob, list[Permit]] = {}
         self._left: dict[Permit, float] = {}
-        """Those whose jobs are over, and from when on they are to be given back."""
+        """Permits whose jobs are over, and from when on they are to be given back."""
         self._silent = False
 
     def __contains__(self, job: ReservedJob) -> bool:
         return job in self._taken
 
     def of(self, job: ReservedJob) -> Sequence[tuple[str, str]]:
-        """Give the permits of a job: their keys, and what they hold."""
+        """Returns the permits of a job: their keys, and the values they hold."""
         return [(each.fact, each.token) for each in self._taken.get(job, ())]
 
     def look(self, bounds: Sequence[Bound]) -> None:
-        """Learn how bounds stand of which that is not known: in one exchange."""
+        """Refreshes stale bounds with one read."""
         now = time.monotonic()
         due = [bound for bound in bounds if bound.looks_at() <= now]
         if due:
@@ -232,9 +228,9 @@ class Permits:
     # -- taking -----------------------------------------------------------------------------------
 
     def pick(self, job: ReservedJob, bounds: Sequence[Bound]) -> Bound | None:
-        """See to it that the start of a job takes a permit of each bound.
+        """Makes the start of a job take a permit of each bound.
 
-        Gives the bound that has none; then nothing is to be taken.
+        Returns the bound that has none; then nothing is taken.
         """
         self.undo(job)
         picked: list[Permit] = []
@@ -253,12 +249,12 @@ class Permits:
         return None
 
     def undo(self, job: ReservedJob) -> None:
-        """Let a start take no permits that was not said."""
+        """Returns the permits of a start that was never sent."""
         for each in self._detach(job):
             each.bound.give(each.fact, each.holds)
 
     def refused(self, job: ReservedJob, result: Result) -> Bound | None:
-        """Hear that a start was refused; gives the bound of which somebody else has the permit."""
+        """Returns the bound whose permit another job has, after a refused start."""
         found = None
         for each in self._detach(job):
             if each.fact != result.key:
@@ -271,7 +267,7 @@ class Permits:
         return found
 
     def take(self, job: ReservedJob, bound: Bound) -> bool:
-        """Take a permit for a job that has been started; says whether it has one."""
+        """Takes a permit for a job that was started; returns whether it has one."""
         if any(each.bound.keys[0] == bound.keys[0] for each in self._taken.get(job, ())):
             return True
         for _ in range(_TRIES):
@@ -292,12 +288,12 @@ class Permits:
     # -- giving back ------------------------------------------------------------------------------
 
     def ended(self, job: ReservedJob) -> None:
-        """Hear that a handler has ended: the job's end gives its permits back."""
+        """Notes that a handler has ended: settling the job gives its permits back."""
         for each in self._taken.get(job, ()):
             each.runs = False
 
     def over(self, job: ReservedJob) -> None:
-        """Hear that a job is over, whatever became of it."""
+        """Called when a job is over, however it ended."""
         for each in self._detach(job):
             each.runs = False
             self._left[each] = time.monotonic() + (_UNSAID if each.is_given else 0)
@@ -305,7 +301,7 @@ class Permits:
                 each.bound.give(each.fact, each.token)
 
     def forget(self, permit: Permit) -> None:
-        """Hear that a permit was given back."""
+        """Called when a permit was given back."""
         self._left.pop(permit, None)
 
     def _detach(self, job: ReservedJob) -> Sequence[Permit]:
@@ -317,7 +313,7 @@ class Permits:
     # -- while jobs run ---------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Renew what handlers need, and give back what was left; for the heartbeat."""
+        """Renews the permits of running handlers, and gives back leftovers; for the heartbeat."""
         now = time.monotonic()
         running = [each for several in [*self._taken.values()] for each in several]
         due = [each for each in running if each.runs and now >= each.renew_at - self.every / 2]
@@ -334,7 +330,7 @@ class Permits:
                     each.renew_at = now + self.lease / 3
                 else:
                     self._ran_out(each, result)
-        except BackendUnavailable as error:  # it is tried again with the next beat
+        except BackendUnavailable as error:  # the next beat tries again
             if not self._silent:
                 log.warning("the permits of running jobs could not be renewed: %s", error)
             self._silent = True
@@ -344,7 +340,7 @@ class Permits:
             each.bound.is_free(each.fact)
 
     def _ran_out(self, permit: Permit, result: Result) -> None:
-        """Take again what ran out while its job ran, unless somebody else has."""
+        """Takes a permit again that expired while its job ran, unless another job has it."""
         if permit.has_ended():  # it was given back meanwhile
             return
         permit.holds = None
@@ -362,7 +358,7 @@ class Permits:
         )
 
     def close(self) -> None:
-        """Give back what was left of jobs that are over."""
+        """Gives back the permits of jobs that are over."""
         left = [*self._left]
         if left:
             self._backend.apply(*(Step(None, each.giving()) for each in left))
@@ -370,12 +366,10 @@ class Permits:
 
 
 def queue_name(connection: str, queue: str) -> str:
-    """Name the bound of a queue."""
     return f"{connection}:{queue}"
 
 
 def keys(kind: str, name: str, most: int) -> list[str]:
-    """Give the keys of a bound's permits."""
     if len(name) > _LONGEST_NAME or not (name.isascii() and name.isprintable()):
         name = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return [f"permit:{kind}:{name}:{number}" for number in range(most)]

@@ -1,4 +1,4 @@
-"""How many jobs are reserved ahead: about as many as the last ones would finish in 20 ms."""
+"""Prefetch: how many jobs are reserved ahead: about as many as finish in 20 ms."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ _BRIEF = 0.001
 
 
 class Prefetch:
-    """One while jobs are slow or unknown, more while they are short; never a hoard."""
+    """One while jobs are slow or unknown, more while they are short."""
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
-        """How many run at once."""
         self._seconds = _SPAN
 
     def ran(self, seconds: float) -> None:
-        """Learn from a job that took `seconds`; a slow one counts at once and in full."""
+        """Learns from a job that took `seconds`; a slow one counts at once and in full."""
         if seconds >= _SPAN:
             self._seconds = seconds
         else:
@@ -26,9 +25,8 @@ class Prefetch:
 
     @property
     def are_brief(self) -> bool:
-        """Whether the last ones were over as soon as they began, give or take a millisecond."""
+        """Whether the last jobs took about a millisecond or less."""
         return self._seconds < _BRIEF
 
     def limit(self) -> int:
-        """Give how many to reserve."""
         return max(1, min(_MOST, int(self.slots * _SPAN / max(self._seconds, 1e-6))))

@@ -1,7 +1,6 @@
 """Presence: keeps a worker's entry in the roster, and its counters, up to date.
 
-The heartbeat has it look once a second and write what has changed; so no job costs more than its
-count.
+The heartbeat writes once a second what has changed; so a job costs no more than its count.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ log = logging.getLogger("qframe")
 EVERY = 1.0
 """Seconds between two looks."""
 _SHORT = 5.0
-"""Seconds in which nothing could be written that are not worth a word."""
+"""Seconds without a write that are not worth a log line."""
 PARTING = 2.0
 """Seconds a worker waits at its end for its last counts to be written."""
 
 
 class Doing(NamedTuple):
-    """A job that runs, and since when by the monotonic clock."""
+    """A running job, and since when by the monotonic clock."""
 
     job: Job
     since: float
 
 
 class Sight(NamedTuple):
-    """What a worker is doing: the jobs that run, whether it pauses, and how many may run."""
+    """What a worker does: its running jobs, whether it pauses, and its slots."""
 
     jobs: tuple[Doing, ...]
     paused: bool
@@ -49,7 +48,7 @@ class Sight(NamedTuple):
 
 
 class Writing:
-    """Does what needs a store that may not answer, and says so once when that is no moment."""
+    """Writes to a store that may not answer, and logs an outage once."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -57,7 +56,7 @@ class Writing:
         self._warned = False
 
     def attempt(self, *steps: Callable[[], object]) -> None:
-        """Do one step after the other. Never raises."""
+        """Does one step after the other. Never raises."""
         try:
             for step in steps:
                 step()
@@ -78,10 +77,10 @@ class Writing:
 
 
 class Presence:
-    """What one worker tells of itself: `beat` is called once a second, `leave` at its end.
+    """What one worker reports: `beat` is called once a second, `leave` at its end.
 
-    `look` gives what the worker is doing; `told` hears of it. A store that does not answer disturbs
-    nothing: the entry expires, counts are kept until it does.
+    `look` returns what the worker is doing; `told` is called with it. A store that does not answer
+    disturbs nothing: the entry expires, counts are kept until it answers.
     """
 
     def __init__(
@@ -98,27 +97,27 @@ class Presence:
         self._recorder = recorder
         self._metrics = metrics
         self.also: tuple[Metrics, Recorder] | None = None
-        """What is counted by tag, and where it is kept."""
+        """The metrics by tag, and their recorder."""
         self._look = look
         self._told = told
         self._told_of: dict[Job, Running] = {}
-        """What is said of the jobs that run."""
+        """The entries of the running jobs."""
         self._written = 0.0
         self._registers_at = 0.0
         self._writing = Writing("the worker's entry and counters")
 
     def beat(self) -> None:
-        """Look, and write what has changed or is due. Never raises."""
+        """Writes what has changed or is due. Never raises."""
         self._writing.attempt(self._see, self._count, self._write)
 
     def leave(self) -> None:
-        """Write the last counts and remove the entry. Never raises."""
+        """Writes the last counts and removes the entry. Never raises."""
         self._writing.attempt(self._count, self._take_off)
 
     # -- steps ----------------------------------------------------------------------------------
 
     def _see(self) -> None:
-        """Bring the entry up to date, here."""
+        """Updates the entry in memory."""
         sight = self._look()
         before = self.entry
         ended = self._recorder.by_outcome()
@@ -166,7 +165,7 @@ class Presence:
         self._store.backend.apply(Step(None, Unset(entry.key), Unset(entry.registration)))
 
     def _count(self) -> None:
-        """Write what was counted since that was last done."""
+        """Writes the counts since the last write."""
         if self._metrics is not None:
             self._metrics.write(self._recorder)
         if self.also is not None:

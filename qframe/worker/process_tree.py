@@ -1,4 +1,4 @@
-"""What Linux can do about parents and children, and what is done where it cannot."""
+"""Process tree: what Linux offers for parents and children, and the substitute elsewhere."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ prctl = _prctl()
 
 
 def signal_at_death_of_parent(number: int, lifeline: int) -> None:
-    """Have this process sent a signal when its parent dies; says nothing of one that is dead.
+    """Sends this process a signal when its parent dies, unless it is dead already.
 
-    `lifeline` is the reading end of a pipe whose other end only the parent has: where the system
-    cannot do it, a thread waits for the end of that.
+    `lifeline` is the reading end of a pipe whose other end only the parent has: if the system
+    cannot do it, a thread waits for the end of the pipe.
     """
 
     def wait() -> None:
@@ -47,20 +47,20 @@ def signal_at_death_of_parent(number: int, lifeline: int) -> None:
 
 
 def adopt_orphans(*, adopt: bool = True) -> None:
-    """Become the parent of what descendants leave behind, as init is, or stop being it."""
+    """Becomes the parent of orphaned descendants, as init is, or stops being it."""
     if prctl is not None:
         prctl(_PR_SET_CHILD_SUBREAPER, adopt, 0, 0, 0)
 
 
 def children() -> frozenset[int]:
-    """Name the children of this process; none where that cannot be known."""
+    """Returns the children of this process; none if that cannot be known."""
     if prctl is None:
         return frozenset()
     pid = os.getpid()
     found: set[int] = set()
     with contextlib.suppress(OSError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there are none
-        # Each task has those that it has forked. Pathlib's way takes several times as long.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if there are none
+        # Each task has the children that it forked. Pathlib takes several times as long.
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with open(f"/proc/{pid}/task/{task}/children", "rb") as those:  # noqa: PTH123
                 found.update(map(int, those.read().split()))
@@ -68,23 +68,24 @@ def children() -> frozenset[int]:
 
 
 def dead_children() -> Iterator[tuple[int, int]]:
-    """Reap each child that has died, and give its pid and status."""
+    """Reaps each dead child, and yields its pid and status."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found
 
 
 def end_children() -> None:
-    """Kill the children there are, and what falls to this process by that, and reap them."""
+    """Kills and reaps all children, and the orphans that this process then adopts."""
     until = time.monotonic() + _PATIENCE
     while kill_children() and time.monotonic() < until:
         time.sleep(_PAUSE)
 
 
 def kill_children(spare: Callable[[int], bool] = lambda _: False) -> bool:
-    """Kill the children there are but those to spare, and reap those that are dead.
+    """Kills all children but those to spare, and reaps the dead ones.
 
-    Says whether there were any: they, or what falls to this process by that, may be there still.
+    Returns whether there were any: they, or orphans that this process then adopts, may still be
+    there.
     """
     left = [child for child in children() if not spare(child)]
     for child in left:
@@ -95,19 +96,18 @@ def kill_children(spare: Callable[[int], bool] = lambda _: False) -> bool:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a child; one that is gone hears nothing."""
+    """Sends a signal to a child that may be gone."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
 
 
 def kill_group(pid: int) -> None:
-    """Kill what is left of the process group of a child."""
+    """Kills what is left of the process group of a child."""
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def signal_name(number: int) -> str:
-    """Name a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Queues: those a worker works, given by name, by pattern, and by what is skipped."""
+"""Queues: the queues a worker works, given by name, by pattern, and by what it skips."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from qframe.payload.text import is_queue_name, is_queue_pattern, printable, queu
 log = logging.getLogger("qframe")
 
 KEPT = 60.0
-"""Seconds a queue stays after it was last listed, so that the next push to it wakes at once."""
+"""Seconds a queue stays after its last listing, so that the next push to it wakes at once."""
 
 _BOUND = re.compile(r"(.+):(-?[0-9]+(?:\.[0-9]+)?)")
 _LONGEST = 10
-"""Digits of a number that is worth to be read."""
+"""Digits of a number that is worth reading."""
 
 
 def parse(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Give what is wanted and what is skipped: names and patterns.
+    """Returns what is wanted and what is skipped: names and patterns.
 
-    Raises `ConfigurationError` for what is neither a name nor a pattern, and where no queue could
-    ever be left.
+    Raises `ConfigurationError` for a wrong name or pattern, and if no queue could ever be left.
     """
     wanted = [queue_pattern(text) for text in given if not _skips(text)]
     skipped = [queue_pattern(text[1:]) for text in given if _skips(text)]
@@ -39,9 +38,9 @@ def parse(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def bounded(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Take off the bounds of entries like `mail:5`; gives the names, and the bounds by name.
+    """Splits the bounds off entries like `mail:5`; returns the names, and the bounds by name.
 
-    Of a name that is given twice the least counts. Raises `ConfigurationError`.
+    If a name is given twice, the least counts. Raises `ConfigurationError`.
     """
     names: list[str] = []
     bounds: dict[str, int] = {}
@@ -59,12 +58,12 @@ def bounded(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
 
 
 def shown(names: Iterable[str], bounds: Mapping[str, int]) -> list[str]:
-    """Give names as `bounded` takes them."""
+    """Returns names as `bounded` takes them."""
     return [f"{name}:{bounds[name]}" if name in bounds else name for name in names]
 
 
 def check_bound(entry: str, most: object) -> None:
-    """Raise `ConfigurationError` unless so many jobs of a queue may be all that run at once."""
+    """Raises `ConfigurationError` for a wrong bound of a queue."""
     if type(most) is not int or not 1 <= most <= LARGEST_BOUND:
         raise ConfigurationError(
             f"{printable(entry, 60)!r}: after a queue's name and a colon comes how many of its "
@@ -75,8 +74,8 @@ def check_bound(entry: str, most: object) -> None:
 class Queues:
     """The queues to work now.
 
-    In the order given; what a pattern matches comes at the pattern's place, sorted by name; a
-    queue comes once, at its first place. `existing` lists the queues there are.
+    In the order given; the matches of a pattern come at its place, sorted by name; a queue comes
+    once, at its first place. `existing` lists the backend's queues.
     """
 
     def __init__(self, given: Sequence[str], existing: Callable[[], Iterable[str]]) -> None:
@@ -85,15 +84,15 @@ class Queues:
         self._seen: dict[str, float] = {}
         self._silent = False
         self.patterns = tuple(filter(is_queue_pattern, self._wanted))
-        """The patterns among what was given: with none, the names never change."""
+        """The given patterns; without any, the names never change."""
         self.names = self._among(())
-        """The queues as last found: those given by name, until `find` was called."""
+        """The queues as last found: those given by name until `find` is called."""
 
     def find(self) -> tuple[str, ...]:
-        """List the queues there are and give those to work.
+        """Lists the backend's queues and returns those to work.
 
-        A backend that does not answer changes nothing, as far as there is something to work;
-        else raises `BackendUnavailable`.
+        A backend that does not answer changes nothing as long as there is something to work; else
+        raises `BackendUnavailable`.
         """
         try:
             existing = self._existing()

@@ -1,7 +1,6 @@
-"""Readings: what the rules of alerts are about, read from the backends; and what is wrong of it.
+"""Readings: what alert rules check, read from the backends.
 
-One look asks each connection for each thing once. Of a connection that does not answer nothing is
-known: it is asked no more in this look.
+One look asks each connection for each thing once, and stops asking one that does not answer.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from qframe.worker.roster import Entry
 from qframe.worker.view import View
 
 _SILENT = 2 * roster.BEAT
-"""Seconds after which a worker is not there whose entry does not change."""
+"""Seconds after which a worker whose entry does not change counts as gone."""
 _CUT_OFF = 5.0
-"""Seconds after which one whose entry is gone is not there, either: it had time to write again."""
+"""Seconds after which a worker whose entry expired counts as gone: it had time to write again."""
 _RECENT = 600.0
-"""Seconds for which a single look takes a worker for dead."""
+"""Seconds for which a single look reports a dead worker."""
 
 
 def works(entry: Entry, queue: str) -> bool:
@@ -43,10 +42,10 @@ def works(entry: Entry, queue: str) -> bool:
 
 
 class Readings:
-    """What is wrong of some connections, by the rules; remembers which workers were heard of.
+    """Evaluates the rules for some connections; remembers which workers were alive.
 
-    With `once` there is one look: it takes a worker for dead for ten minutes, as nobody notes that
-    it was told.
+    With `once` there is a single look: it reports a dead worker for ten minutes, since nothing
+    records that it was reported.
     """
 
     def __init__(
@@ -56,13 +55,13 @@ class Readings:
         self._only = only
         self._once = once
         self._beats: dict[str, tuple[float, float]] = {}
-        """By worker: the last sign of life, and when that was found first."""
+        """By worker: the last sign of life, and when it was first seen."""
         self._heard = time.monotonic()
         self._gone: dict[str, dict[str, float]] = {}
-        """By connection, its workers whose entries are gone, and when that was found first."""
+        """By connection, its workers whose entries are gone, and when that was first seen."""
 
     def look(self, wanted: Sequence[Rule]) -> Seen:
-        """Look once. Never raises `BackendUnavailable`."""
+        """Evaluates once. Never raises `BackendUnavailable`."""
         views = {each.name: View(each) for each in self._manager.holding_jobs(self._only)}
         for rule in wanted:
             if rule.connection and rule.connection not in views and self._only is None:
@@ -151,10 +150,10 @@ class Readings:
     # -- of workers -------------------------------------------------------------------------------
 
     def _hear(self, views: Sequence[View]) -> None:
-        """Note the signs of life of all workers, and when they changed.
+        """Notes the signs of life of all workers, and when they changed.
 
-        Silence is not counted while nobody listened: a connection did not answer, or this process
-        was stopped for longer than an entry lives.
+        Time is not counted as silence if a connection did not answer, or this process was stopped
+        for longer than an entry lives.
         """
         now = time.monotonic()
         listened = now - self._heard < roster.TTL
@@ -184,9 +183,9 @@ class Readings:
                 yield found._replace(settle=forget)
 
     def _expired(self, view: View) -> Iterator[Entry]:
-        """Give the workers that died, of those whose entries are gone.
+        """Yields the workers that died, of those whose entries are gone.
 
-        One on another machine may only have been cut off, and write again in a moment.
+        A worker on another machine may only have been cut off, and write again in a moment.
         """
         now, before = time.monotonic(), self._gone.get(view.name, {})
         unheard = view.unheard()
@@ -225,7 +224,7 @@ class Readings:
         yield from longest.values()
 
     def _no_worker(self, rule: Rule, views: Sequence[View]) -> Iterator[Found]:
-        """Look on all connections: a queue that is named is worked on one of them."""
+        """Checks all connections: a named queue may be worked on any of them."""
         there = [each for view in views for each in view.entries() if self._is_there(each)]
         for queue in rule.names or ("",):
             if not any(works(each, queue) if queue else True for each in there):

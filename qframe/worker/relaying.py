@@ -1,4 +1,4 @@
-"""Relaying: the thread in which a worker hands on what is in the outbox."""
+"""Relaying: the thread in which a worker relays the outbox."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qframe.worker.wakeup import WakeUp
 log = logging.getLogger("qframe")
 
 _PATIENCE = 1.0
-"""Seconds a worker that ends waits for the exchange that the relay is in. None is lost by it."""
+"""Seconds a worker that ends waits for the relay's request. No message is lost by ending."""
 _PAUSE = 1.0
 
 
 @contextlib.contextmanager
 def relaying(queues: QueueManager) -> Iterator[None]:
-    """Relay the outbox meanwhile, where one is configured.
+    """Relays the outbox in a thread while the block runs, if one is configured.
 
-    Raises `ConfigurationError` for an outbox that is configured wrong.
+    Raises `ConfigurationError` for a wrong outbox.
     """
     outbox = queues.outbox()
     if outbox is None:
@@ -35,7 +35,7 @@ def relaying(queues: QueueManager) -> Iterator[None]:
         while not over:
             try:
                 relay.run(wake.fileno(), lambda: over)
-            except Exception:  # a driver with a bug of its own: tried again, as the loop does
+            except Exception:  # a driver with a bug of its own: try again, as the loop does
                 log.exception("the relay failed")
                 wake.wait(_PAUSE)
         queues.close()

@@ -1,6 +1,6 @@
-"""Roster: what each worker, and each pool, says of itself in the store, and who of them is gone.
+"""Roster: the entries of workers and pools in the store, and which of them are gone.
 
-It is information: no job's fate depends on it.
+They are information: no job's fate depends on them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from qframe.worker import machine
 from qframe.worker.options import WorkerOptions
 
 BEAT = 10.0
-"""Seconds after which an entry is written again although nothing has changed."""
+"""Seconds after which an unchanged entry is written again."""
 TTL = 30.0
-"""Seconds after which the entry of a worker that writes no more is gone."""
+"""Seconds after which the entry of a silent worker expires."""
 KEPT = 4 * 3600.0
-"""Seconds for which it is registered then: for whoever looks after the dead, however seldom."""
+"""How long a dead worker stays visible to alert checks, in seconds."""
 REGISTER = 60.0
-"""Seconds after which a worker registers again."""
 _REGISTERED = "registered:"
 
 
 class Running(BaseModel):
-    """The job a worker runs."""
+    """A running job of a worker."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,18 +64,18 @@ class Listed(BaseModel):
     qframe: str = ""
     python: str = ""
     concurrency: int = 1
-    """How many jobs it, or each of its workers, runs at once."""
+    """How many jobs the worker, or each worker of the pool, runs at once."""
     scales: bool = False
     """Whether that can be changed."""
 
     @property
     def key(self) -> str:
-        """Where it is in the store."""
+        """Its key in the store."""
         return self.prefix + self.id
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process is known to have ended: killed, for else it had taken itself off.
+        """Whether its process was killed: one that ends cleanly removes its entry.
 
         Only known on its own machine, and in its container.
         """
@@ -94,44 +93,40 @@ class Listed(BaseModel):
 
 
 class Entry(Listed):
-    """One worker."""
-
     prefix: ClassVar[str] = "worker:"
 
     state: str = "idle"
     """`idle`, `running` or `paused`."""
     pool: int | None = None
-    """The pid of the pool that keeps it."""
+    """The pid of its pool."""
     jobs: tuple[Running, ...] = ()
-    """The jobs that run, the oldest first; none also between two jobs in quick succession."""
+    """The running jobs, the oldest first; none also between two jobs in quick succession."""
     counts: dict[str, int] = {}
-    """How often its jobs came to which outcome, since it began."""
+    """How many of its jobs had which outcome since it began."""
     memory: float = 0.0
     """Resident megabytes."""
 
     @property
     def registration(self) -> str:
-        """Where it is registered until it takes itself off: whoever is, and has no entry, died."""
+        """Key removed on a clean exit. Registered without an entry: the worker died."""
         return _REGISTERED + self.id
 
 
 class PoolEntry(Listed):
-    """One pool."""
-
     prefix: ClassVar[str] = "pool:"
 
     size: int
     """How many workers it keeps."""
     least: int = 1
     most: int | None = None
-    """Between which numbers that can be changed."""
+    """The range within which that can be changed."""
     shares: dict[str, int] = {}
-    """How many work each queue, where a supervisor decides that."""
+    """How many workers each queue has, if a supervisor decides."""
     why: dict[str, str] = {}
-    """Why a queue has as many."""
+    """Why a queue has so many."""
 
     def may_keep(self, workers: int) -> bool:
-        """Whether it may be told to keep so many."""
+        """Whether it can be scaled to so many workers."""
         return self.least <= workers and (self.most is None or workers <= self.most)
 
 
@@ -141,14 +136,14 @@ L = TypeVar("L", bound=Listed)
 def introduced(
     options: WorkerOptions, connection: str, queues: tuple[str, ...], pool: int | None = None
 ) -> Entry:
-    """Give the first entry of a worker in this process."""
+    """Returns the first entry of a worker in this process."""
     return Entry(**_here(options, connection, queues), pool=pool)
 
 
 def introduced_pool(
     options: WorkerOptions, connection: str, size: int, least: int, most: int | None
 ) -> PoolEntry:
-    """Give the first entry of a pool that is this process."""
+    """Returns the first entry of a pool that is this process."""
     about = _here(options, connection, options.queues)
     bound = machine.most_processes() if most is None else most
     return PoolEntry(**about, size=size, least=least, most=bound)
@@ -175,41 +170,41 @@ def _here(options: WorkerOptions, connection: str, queues: tuple[str, ...]) -> d
 def _version() -> str:
     try:
         return version("qframe")
-    except PackageNotFoundError:  # run from its folder
+    except PackageNotFoundError:  # run from its source folder
         return ""
 
 
 def listed(store: Store) -> list[Entry]:
-    """Give the entries of all workers, by host and pid."""
+    """Returns the entries of all workers, by host and pid."""
     return _read((text for _, text in store.items(Entry.prefix)), Entry)
 
 
 def pools(store: Store) -> list[PoolEntry]:
-    """Give the entries of all pools, by host and pid."""
+    """Returns the entries of all pools, by host and pid."""
     return _read((text for _, text in store.items(PoolEntry.prefix)), PoolEntry)
 
 
 def read(store: Store, keys: Iterable[str]) -> list[Entry]:
-    """Give the entries that there still are."""
+    """Returns those of the entries that still exist."""
     return _read((text for text in store.get(*keys) if text is not None), Entry)
 
 
 def unheard(store: Store, heard: Iterable[Entry]) -> list[Entry]:
-    """Give the workers whose entries are gone, but for those `heard`, that did not take them off.
+    """Returns the workers that died: entry gone, registration left, and not in `heard`.
 
-    They are as they were when they registered last.
+    They are as they were when they last registered.
     """
     known = {entry.id for entry in heard}
     found = _read((text for _, text in store.items(_REGISTERED)), Entry)
     found = [entry for entry in found if entry.id not in known]
-    # Both at once: some may have begun, or ended, since their entries were read.
+    # Both at once: workers may have begun or ended since their entries were read.
     texts = store.get(*(key for entry in found for key in (entry.registration, entry.key)))
     both = zip(found, texts[::2], texts[1::2], strict=True)
     return [entry for entry, registered, written in both if registered and not written]
 
 
 def _read(texts: Iterable[str], kind: type[L]) -> list[L]:
-    """Read entries; what another version wrote differently is left out."""
+    """Reads entries; leaves out what another version wrote differently."""
     entries = []
     for text in texts:
         with contextlib.suppress(ValidationError):

@@ -35,7 +35,7 @@ from qframe.worker.shared import Shared
 log = logging.getLogger("qframe")
 
 _TRIES = 5
-"""So often another permit is tried where somebody else was first."""
+"""How often another permit is tried after another worker took the first."""
 _STDERR = 2
 FORKED = 70
 """Exit code of a fork of the worker that came back from its job."""
@@ -46,7 +46,6 @@ class Runner(Shared):
 
     @cached_property
     def answers(self) -> Answers:
-        """What answers the needs of a life here."""
         return {
             needs.Begin: self.start,
             needs.Run: self.perform,
@@ -58,7 +57,7 @@ class Runner(Shared):
         }
 
     def run(self, job: ReservedJob, attempt: Attempt | None = None) -> Attempt:
-        """Bring a held job to its outcome, and give the attempt that did.
+        """Brings a held job to its outcome, and returns the attempt.
 
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
@@ -75,7 +74,7 @@ class Runner(Shared):
         return attempt
 
     def count(self, attempt: Attempt) -> None:
-        """Count how an attempt ended, and how long it ran."""
+        """Counts how an attempt ended, and how long it ran."""
         timed_out = isinstance(attempt.report.error, JobTimedOut)
         self.recorder.ended(
             attempt.name, attempt.job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
@@ -88,33 +87,32 @@ class Runner(Shared):
                 )
 
     def at_rest(self) -> None:
-        """No job follows at once: neither stage of a timeout has anything to end."""
+        """No job follows at once: clears both stages of the timeout."""
         self.watchdog.cancel()
         self.signals.at_rest()
 
     def close(self) -> None:
-        """Run no more."""
         self.cancellation.tidy()
 
     # -- what a life needs ------------------------------------------------------------------------
 
     def perform(self, attempt: Attempt, _: needs.Run) -> Report:
-        """Call the handler, here, and say how it ended."""
+        """Calls the handler, and reports how it ended."""
         error: BaseException | None
         try:
             error = self._called(attempt)
-        except Interruption as late:  # it came while the attempt was ending
+        except Interruption as late:  # an interruption that came while the attempt was ending
             attempt.interrupts.not_running()
             error = None if attempt.is_handled else late
         return self.reported(attempt, error)
 
     def reported(self, attempt: Attempt, error: BaseException | None) -> Report:
-        """Say how a handler ended, which raised `error` or was to end by something else."""
+        """Reports a handler that raised `error`, or that an interruption was to end."""
         if process.own.pid != self.pid:
             self._end_fork()
         ended_by = attempt.ended_by = attempt.interrupts.fired
         if ended_by is not None and not attempt.is_handled:
-            error = ended_by  # also where the job swallowed it
+            error = ended_by  # even if the job swallowed it
         if error is None and attempt.result is None:
             return NOTHING
         if error is not None and attempt.job.began_too_early:
@@ -123,11 +121,11 @@ class Runner(Shared):
         return Report(error, attempt.result)
 
     def _called(self, attempt: Attempt) -> BaseException | None:
-        """Call the handler under its timeout; gives what it raised."""
+        """Calls the handler under its timeout; returns what it raised."""
         try:
             instance = attempt.made()
             attempt.result = execution.perform(instance, self.middleware, bare=attempt.is_bare)
-            pusher.wait()  # what its threads have dispatched and dropped comes before its end
+            pusher.wait()  # what its threads have dispatched comes before its end
             if attempt.has_succeeded():
                 execution.tell(instance, "succeeded")
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
@@ -137,10 +135,10 @@ class Runner(Shared):
         return None
 
     def _end_fork(self) -> None:
-        """End this process, a fork that a job has made and let come back.
+        """Ends this process, a fork that a job has made and that returned from it.
 
-        It has none of the worker's threads, and its job is the worker's to settle. What it
-        dispatched is pushed before.
+        It has none of the worker's threads, and its job is the worker's to settle. It pushes its
+        dispatches first.
         """
         with suppress(Exception):
             pusher.wait(everything=True)
@@ -150,20 +148,20 @@ class Runner(Shared):
         os._exit(FORKED)
 
     def settle(self, attempt: Attempt, settle: needs.Settle) -> None:
-        """End a job, now or with the next exchange; raises `SettleError`, `BackendUnavailable`."""
+        """Ends a job, now or with the next request. Raises `SettleError`, `BackendUnavailable`."""
         job, end = attempt.job, settle.end
         if end.state is State.COMPLETE:
-            if job.features:  # else the backend is not asked
+            if job.features:  # the backend need not be asked otherwise
                 self.watchdog.spare()
             self.exchange.defer(job, end)
             return
         self.watchdog.spare()
         if end.state is State.FAILED and not job.reservation.started:
-            self.exchange.flush()  # nobody knows how long its `failed` takes
+            self.exchange.flush()  # its `failed` may take long
         job.settle(end)
 
     def tell(self, attempt: Attempt, tell: needs.Tell) -> None:
-        """Call the job's `failed`, where it can be made."""
+        """Calls the job's `failed`, if the job can be made."""
         instance = attempt.for_hooks()
         if instance is not None:
             timeout = self.options.timeout
@@ -171,13 +169,12 @@ class Runner(Shared):
             execution.tell(instance, "failed", tell.verdict.end.error)
 
     def pause(self, seconds: float) -> None:
-        """Let some time pass."""
         self.signals.wait(seconds)
 
     # -- jobs that may run only so many at once ----------------------------------------------------
 
     def start(self, attempt: Attempt, _: needs.Begin) -> bool:
-        """Start a held job; false where it is no longer ours, or was given back to wait."""
+        """Starts a held job; false if it is no longer ours, or was given back to wait."""
         bounds = self.bounds_of(attempt)
         self.watchdog.spare()
         if not bounds:
@@ -198,14 +195,14 @@ class Runner(Shared):
         return False
 
     def _heard_start(self, attempt: Attempt) -> bool:
-        """Wait for the answer to a start, where the job may be completed within a transaction."""
+        """Waits for the reply to a start, if the job may be completed within a transaction."""
         if self.sees_start(attempt):
-            with suppress(BackendUnavailable):  # said again with what comes next
+            with suppress(BackendUnavailable):  # resent with the next request
                 self.connection.backend.hear()
         return not attempt.job.is_lost
 
     def sees_start(self, attempt: Attempt) -> bool:
-        """Whether the start of a job is to be there before its handler is called; notes that."""
+        """Whether the start must be confirmed before the handler is called; notes that."""
         found = (
             completing.may_complete(attempt.name, attempt.job_class)
             and Capability.WITHIN in self.connection.capabilities
@@ -214,7 +211,7 @@ class Runner(Shared):
         return found
 
     def bounds_of(self, attempt: Attempt) -> Sequence[Bound]:
-        """Give the bounds over all workers that an attempt is to keep to."""
+        """Returns the bounds over all workers that an attempt keeps to."""
         bounds, job_class = self.bounds, attempt.job_class
         if bounds is None or (
             job_class is not None and job_class.concurrency is None and not bounds.are_over_all
@@ -223,7 +220,7 @@ class Runner(Shared):
         return bounds.of(attempt.job, attempt.name, attempt.job_class)
 
     def admits(self, attempt: Attempt, bounds: Sequence[Bound]) -> bool:
-        """Whether a job may be started, as far as is known; else it is given back to wait."""
+        """Whether a job may start, as far as is known; otherwise gives it back to wait."""
         assert self.bounds is not None  # noqa: S101 (there are bounds)
         full = self.bounds.permits.pick(attempt.job, bounds)
         if full is not None:
@@ -231,7 +228,7 @@ class Runner(Shared):
         return full is None
 
     def put_off(self, job: ReservedJob, full: Bound) -> None:
-        """Give back a job for which there is no permit of this bound, uncounted."""
+        """Gives back, uncounted, a job for which this bound has no permit."""
         assert self.bounds is not None  # noqa: S101 (as above)
         seconds = self.bounds.delay(full)
         log.debug("%s %s waits: the %s is full", job.name, job.uuid, full.shown)
@@ -239,9 +236,9 @@ class Runner(Shared):
             self.exchange.give_back(job, End(State.WAITING, seconds))
 
     def was_refused(self, job: ReservedJob, result: Result) -> None:
-        """Hear that a start was refused, for a permit that somebody else has.
+        """Handles a start refused because another job has the permit.
 
-        Where a step is made in parts the job may count as started: then it is given back.
+        If the backend applies a step in parts, the job may count as started: then it is given back.
         """
         full = None if self.bounds is None else self.bounds.permits.refused(job, result)
         if full is None:

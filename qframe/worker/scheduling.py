@@ -1,4 +1,4 @@
-"""Scheduling: the threads in which a worker dispatches what schedules have planned."""
+"""Scheduling: the threads in which a worker dispatches due schedules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qframe.schedules.schedulers import Schedulers
 from qframe.worker.control import Control
 
 LOOK_EVERY = 5.0
-"""Seconds between two looks whether there are schedules, where the code has none."""
+"""Seconds between two checks for schedules, if the code has none."""
 
 
 class Rows:
     """Whether schedules were ever added at run time on a worker's connection.
 
-    An idle worker's own look has read that already; one with a long job has to ask.
+    An idle worker has read that already; one with a long job has to ask.
     """
 
     def __init__(self, queues: QueueManager, connection: Connection, control: Control) -> None:
@@ -32,15 +32,15 @@ class Rows:
         control.watch(self._key)
 
     def told(self) -> str | None:
-        """Say what tells one change of them from another; None where there was none."""
+        """Returns the version of the rows; None if none were ever added."""
         looked, told = self._control.watched(self._key)
         if time.monotonic() - looked > LOOK_EVERY:
-            with contextlib.suppress(BackendUnavailable):  # the worker itself says so
+            with contextlib.suppress(BackendUnavailable):  # the worker itself logs it
                 return self.ask()
         return told
 
     def ask(self) -> str | None:
-        """Say the same, as it is now. Raises `BackendUnavailable`."""
+        """Reads the version now. Raises `BackendUnavailable`."""
         (told,) = self._store.get(self._key)
         return told
 
@@ -48,7 +48,7 @@ class Rows:
 def rows_of(
     queues: QueueManager, connection: Connection, control: Control, *, wanted: bool
 ) -> Rows | None:
-    """Give them; None where schedules are switched off, or the connection cannot have any."""
+    """Returns the rows; None if schedules are off, or the connection cannot have any."""
     if not (wanted and queues.settings.schedule.enabled):
         return None
     if Capability.FACTS not in connection.capabilities:
@@ -60,10 +60,10 @@ def rows_of(
 def scheduling(
     queues: QueueManager, connection: Connection, beats: Heartbeat, rows: Rows | None
 ) -> Iterator[None]:
-    """Dispatch what is due meanwhile; nothing without `rows`.
+    """Dispatches what is due while the block runs; nothing without `rows`.
 
-    Where the code has no schedules, and older code had none, there is no thread either, before rows
-    are added for the worker's connection. Raises `ConfigurationError` for schedules that are wrong.
+    If the code has no schedules, and older code had none, no thread starts until rows are added for
+    the worker's connection. Raises `ConfigurationError` for wrong schedules.
     """
     if rows is None:
         yield
@@ -75,7 +75,7 @@ def scheduling(
     def is_needed() -> bool:
         nonlocal asked
         if not asked:
-            with contextlib.suppress(BackendUnavailable):  # the worker itself says so
+            with contextlib.suppress(BackendUnavailable):  # the worker itself logs it
                 if schedulers.is_needed():
                     return True
                 asked = True

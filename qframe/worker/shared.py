@@ -33,19 +33,19 @@ _TIDY_EVERY = 1.0
 
 
 class Interrupts(Protocol):
-    """What may end an attempt from outside, while its handler runs."""
+    """What may end an attempt from outside while its handler runs."""
 
     fired: Interruption | None
-    """What has, also when the job swallowed it."""
+    """The interruption that was raised, even if the job swallowed it."""
 
     def running(self, timeout: float) -> None:
-        """Say that the handler runs: it may be ended, after `timeout` seconds at the latest."""
+        """The handler runs from now on: it may be ended, after `timeout` seconds at the latest."""
 
     def change_timeout(self, timeout: float, passed: float) -> None:
-        """Give it another timeout, of which `passed` seconds are over."""
+        """Sets another timeout, of which `passed` seconds are over."""
 
     def not_running(self) -> None:
-        """Say that it has ended: nothing is raised any more."""
+        """The handler has ended: nothing is raised any more."""
 
 
 class RunningAttempt(Protocol):
@@ -57,10 +57,9 @@ class RunningAttempt(Protocol):
 
 
 class Shared:
-    """What there is once for all attempts of a worker."""
+    """What the attempts of a worker share."""
 
     runs_here = True
-    """Whether handlers run in this process."""
 
     def __init__(
         self,
@@ -88,22 +87,21 @@ class Shared:
         self.recorder = Recorder()
         self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, RunningAttempt] = {}
-        """The attempts whose handlers run."""
         self.exchange = self._exchange()
         self.cancellation = Cancellation(connection.backend, self._cancel)
         self.leases = LeaseKeeper(
             connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
         )
-        # The process of an isolated job is ended by the worker's, which needs no watchdog.
+        # The worker watches the process of an isolated job, which needs no watchdog.
         self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
         self.watch: Callable[[float], object] = self.watchdog.cover
-        """Has the process end where a handler has not ended in so many seconds."""
+        """Ends the process if a handler has not ended in so many seconds."""
         self._reported: WeakSet[ReservedJob] = WeakSet()
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)
         self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
         self.bounds = bounds
-        """How many jobs of a queue or class may run at once; None: nobody asks."""
+        """How many jobs of a queue or class may run at once; None: no bounds."""
         if bounds is not None:
             self.heartbeat.add(bounds.permits.every, bounds.permits.beat)
 
@@ -111,21 +109,21 @@ class Shared:
         return Exchange(self.connection, self._ran_twice)
 
     def let_go(self, job: ReservedJob) -> None:
-        """Hear that a job is over, whatever became of it."""
+        """Called when a job is over, however it ended."""
         if self.bounds is not None and job.features:  # permits are among these
             self.bounds.permits.over(job)
 
     # -- leases that were lost --------------------------------------------------------------------
 
     def lost(self, job: ReservedJob, name: str, *, was_done: bool = False) -> None:
-        """Count a job whose lease was lost, and tell the listeners, once."""
+        """Counts a job whose lease was lost, and fires the event, once."""
         if job not in self._reported:
             self._reported.add(job)
             self.recorder.lost(name, job.queue, was_done=was_done)
             events.fire(events.LeaseLost, job)
 
     def _ran_twice(self, job: ReservedJob) -> None:
-        """Hear from the exchange that a job which was done could not be deleted."""
+        """Called by the exchange when a done job could not be deleted."""
         log.warning(
             "%s %s was done, but %s: in the first case it runs twice",
             job.name,
@@ -137,7 +135,7 @@ class Shared:
         self.lost(job, name if known else "", was_done=True)
 
     def _found_lost(self, job: ReservedJob) -> None:
-        """Hear from the heartbeat, while a job runs, that its lease was lost."""
+        """Called by the heartbeat when the lease of a running job was lost."""
         attempt = self.running.get(job)
         self.lost(job, "" if attempt is None else attempt.name)
         if getattr(self.connection.settings, "on_lost_connection", "") == "interrupt":
@@ -147,5 +145,5 @@ class Shared:
         self._end(job, JobCancelled("cancelled while it ran"))
 
     def _end(self, job: ReservedJob, error: Interruption) -> None:
-        """End a job, from any thread, if it still runs."""
+        """Ends a job, from any thread, if it still runs."""
         self.signals.end(error, lambda: job in self.running)

@@ -1,4 +1,4 @@
-"""Signals: they set flags and wake the loop; the few that end a job raise, only while one runs."""
+"""Signals: they set flags and wake the loop; those that end a job raise, only while one runs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ _SLACK = 1.0
 
 
 class Signals(WakeUp):
-    """What the worker has been told, and what wakes it when it is.
+    """The signals of a worker: flags, and what wakes the loop.
 
-    Off the main thread, or not `heard`, no signal arrives; `tell_to_stop` still works.
+    Off the main thread, or if not `heard`, no signal arrives; `tell_to_stop` still works.
     """
 
     def __init__(self, *, heard: bool = True) -> None:
         super().__init__()
         self.quit = False
         self._is_told = False
-        """Whether it was told to stop, but by SIGHUP, which may come before or after."""
+        """Whether it was told to stop, but not by SIGHUP, which may come before or after."""
         self.stop_signal = 0
         self.paused = False
         self._told_of: set[tuple[str, str]] = set()
         self.fired: Interruption | None = None
-        """What ended the running job, also when the job swallowed it."""
+        """What ended the running job, even if the job swallowed it."""
         self.on_main_thread = heard and threading.current_thread() is threading.main_thread()
-        """Whether signals arrive here."""
         self._ending: tuple[Interruption, Callable[[], bool]] | None = None
         self._running = False
         self._timeout = 0.0
@@ -50,7 +49,6 @@ class Signals(WakeUp):
         self._armed_for = 0.0
 
     def __enter__(self) -> Self:
-        """Install the handlers."""
         if self.on_main_thread:
             self.hear(STOPS, self._stop)
             self.hear([signal.SIGUSR1], self._interrupt)
@@ -60,25 +58,24 @@ class Signals(WakeUp):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what was there before."""
         if self.on_main_thread:
             signal.setitimer(signal.ITIMER_REAL, 0)
         super().__exit__()
 
     def heed_hang_up(self) -> None:
-        """Let SIGHUP, by which the death of a pool is told, stop the worker after its job."""
+        """Makes SIGHUP, which reports the death of a pool, stop the worker after its job."""
         if self.on_main_thread:
             self.hear([signal.SIGHUP], self._hang_up)
 
     # -- the loop's side ------------------------------------------------------------------------
 
     def tell_to_stop(self) -> None:
-        """Ask the worker, from any thread, to stop after its job."""
+        """Asks the worker, from any thread, to stop after its job."""
         self.quit = self._is_told = True
         self.tell()
 
     def end(self, error: Interruption, still: Callable[[], bool]) -> None:
-        """End the running job, from any thread, by `error`, if it `still` runs."""
+        """Ends the running job by `error`, from any thread, if it `still` runs."""
         main = threading.main_thread().ident
         if self.on_main_thread and main is not None:
             self._ending = error, still
@@ -87,7 +84,7 @@ class Signals(WakeUp):
     # -- around a running job -------------------------------------------------------------------
 
     def running(self, timeout: float) -> None:
-        """A job runs from now on: what ends it may raise, after `timeout` at the latest."""
+        """A job runs from now on: signals may raise, after `timeout` at the latest."""
         self.fired = None
         self._timeout = timeout
         if self.on_main_thread:
@@ -96,10 +93,10 @@ class Signals(WakeUp):
             self._running = True
 
     def _set_alarm(self, seconds: float) -> None:
-        """Let the alarm ring; 0 is never.
+        """Sets the alarm; 0 is never.
 
-        One that a job before this has left is early, and moved when it rings; about once a second
-        it is made anew, for a job may have used the timer for itself.
+        An alarm left by an earlier job is early, and moved when it rings; about once a second it is
+        made anew, since a job may have used the timer.
         """
         now = time.monotonic()
         self._rings_at = now + seconds
@@ -113,7 +110,7 @@ class Signals(WakeUp):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
-        """Give the running job another timeout, of which `passed` seconds are over."""
+        """Sets another timeout for the running job, of which `passed` seconds are over."""
         if self._running and timeout != self._timeout:
             self._timeout = timeout
             self._set_alarm(max(0.001, timeout - passed) if timeout else 0)
@@ -126,17 +123,17 @@ class Signals(WakeUp):
             closed = os.fstat(self._own).st_ino != self._inode
         except OSError:
             closed = True
-        if closed:  # looked at here for each job, which costs no call of a function
+        if closed:  # checked here for each job, which costs no function call
             job = current.running.get()
             self.leave_if_closed("a job" if job is None else job.name)
 
     def at_rest(self) -> None:
-        """No job follows at once: nothing is to ring."""
+        """No job follows at once: clears the alarm."""
         if self._armed_for:
             self._set_alarm(0)
 
     def look_after(self, job: Job) -> None:
-        """Put back what a job has replaced, which has ended; says so of its class."""
+        """Restores handlers that a job has replaced, and logs its class."""
         if self.on_main_thread:
             try:
                 signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
@@ -167,7 +164,7 @@ class Signals(WakeUp):
         self.stop_signal = number
 
     def _hang_up(self, number: int, _frame: FrameType | None) -> None:
-        """Stop after the job, however often this is said."""
+        """Stops after the job, however often the signal comes."""
         self.quit = True
         self.stop_signal = self.stop_signal or number
 
@@ -190,14 +187,14 @@ class Signals(WakeUp):
             guard.interrupt(held_up, frame)
             return
         now = time.monotonic()
-        if now < self._rings_at - _EARLY:  # it was left by a job before
+        if now < self._rings_at - _EARLY:  # an earlier job left it
             self._arm(self._rings_at - now, now)
         else:
             late = JobTimedOut(f"ran longer than its timeout of {self._timeout:g} s")
             self._end_job(late, frame)
 
     def _end_job(self, error: Interruption, frame: FrameType | None) -> None:
-        """Raise in the running job; once, so that its cleaning up is not broken into."""
+        """Raises in the running job; once, so that its cleanup is not interrupted."""
         if self._running:
             self._running = False
             self.fired = error

@@ -1,4 +1,4 @@
-"""View: one connection in one look, asked for each thing once."""
+"""View: one connection during one look, asked for each thing once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from qframe.worker import roster
 from qframe.worker.roster import Entry
 
 _MOST = 200
-"""So many queues of a connection are looked at."""
+"""So many queues of a connection are read."""
 
 T = TypeVar("T")
 
 
 def oldest(connection: Connection, queue: str) -> float | None:
-    """Give how many seconds the job that is next has been ready; None where nobody knows."""
+    """Returns the seconds the next job has been ready; None if unknown."""
     if Capability.BROWSE not in connection.capabilities:
         return None
     found = connection.backend.browse(queue, Place.READY, 1).found
@@ -42,14 +42,14 @@ def oldest(connection: Connection, queue: str) -> float | None:
 
 
 def pauses(connection: Connection) -> dict[str, float]:
-    """Give since when each paused queue is; "" stands for all."""
+    """Returns since when each paused queue is; "" stands for all."""
     if Capability.FACTS not in connection.capabilities:
         return {}
     key = pause_key(connection.name)
     return {
         each.removeprefix(key).removeprefix(":"): _epoch(at)
         for each, at in connection.store.items(key)
-        if each == key or each.startswith(f"{key}:")  # and of no connection whose name goes on
+        if each == key or each.startswith(f"{key}:")  # not "a" for "ab"
     }
 
 
@@ -61,7 +61,7 @@ def _epoch(text: str) -> float:
 
 
 class View:
-    """One connection in one look."""
+    """One connection during one look."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -71,7 +71,7 @@ class View:
         self._known: dict[object, object] = {}
 
     def ask(self, key: object, read: Callable[[], T]) -> T:
-        """Read something, once; raises `BackendUnavailable`, at once where it has before."""
+        """Reads something, once. Raises `BackendUnavailable`, at once if it has before."""
         if self.silent is not None:
             raise self.silent
         if key not in self._known:
@@ -83,7 +83,7 @@ class View:
         return self._known[key]  # type: ignore[return-value]
 
     def queues(self, rule: Rule) -> list[str]:
-        """Give the queues a rule is about: those it names, and those there are that match."""
+        """Returns the queues of a rule: those it names, and those that match its patterns."""
         if rule.queues and len(rule.names) == len(rule.queues):
             return list(rule.names)
         there = self.ask("queues", self._listed)
@@ -96,28 +96,24 @@ class View:
         return sorted(names)
 
     def sizes(self, queue: str) -> Mapping[str, int]:
-        """Count the jobs of a queue by state."""
         if Capability.SIZE not in self.able:
             return {}
         return self.ask(("sizes", queue), lambda: asdict(self.connection.sizes(queue)))
 
     def oldest(self, queue: str) -> float | None:
-        """Give how long the next job has been ready."""
         return self.ask(("oldest", queue), lambda: oldest(self.connection, queue))
 
     def pauses(self) -> Mapping[str, float]:
-        """Give since when queues are paused."""
         return self.ask("pauses", lambda: pauses(self.connection))
 
     def entries(self) -> list[Entry]:
-        """Give the connection's workers."""
         if Capability.FACTS not in self.able:
             return []
         listed = self.ask("workers", lambda: roster.listed(self.connection.store))
         return [each for each in listed if each.connection == self.name]
 
     def unheard(self) -> list[Entry]:
-        """Give those of its workers that are gone without a word."""
+        """Returns those of its workers that died."""
         if Capability.FACTS not in self.able:
             return []
         store, heard = self.connection.store, self.entries()
@@ -125,16 +121,16 @@ class View:
         return [each for each in found if each.connection == self.name]
 
     def forget(self, entry: Entry) -> None:
-        """Know no more of a worker that died."""
+        """Forgets a worker that died."""
         self.connection.store.backend.apply(Step(None, Unset(entry.registration)))
 
     def counted(self, seconds: float) -> Series:
-        """Give what was counted in so many seconds, and what was of the minute they began in."""
+        """Returns the counts of so many seconds, and those of the minute they began in."""
         if not self.connection.is_measured:
             return {}
         metrics, now = Metrics(self.connection.store, self.name), time.time()
         return self.ask(("counted", seconds), lambda: metrics.series(BY_MINUTE, now - seconds, now))
 
     def answers(self) -> None:
-        """Raise `BackendUnavailable` unless the connection answers."""
+        """Raises `BackendUnavailable` unless the connection answers."""
         self.ask("check", self.connection.backend.check)

@@ -1,4 +1,4 @@
-"""What ends a wait: signals, by their numbers, and what other threads tell."""
+"""WakeUp: what ends a wait: signals, by their numbers, and calls from other threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 class WakeUp:
-    """A socket that is readable once a signal has come, and the handlers there were before."""
+    """A socket that is readable once a signal has come, and the replaced handlers."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -29,7 +29,7 @@ class WakeUp:
         self._heard: list[int] = []
         self._wakeup_before: int | None = None
         self._wakes_by = self._writer.fileno()
-        """What signals are written to: an event loop that runs here may have put its own."""
+        """The descriptor that signals are written to: an event loop here may have set its own."""
         self._own = self._writer.fileno()
         self._inode = os.fstat(self._own).st_ino
 
@@ -37,7 +37,6 @@ class WakeUp:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what was there before."""
         for number in self._heard:
             handlers.give_back(number)
         self._heard.clear()
@@ -47,9 +46,9 @@ class WakeUp:
         self._writer.close()
 
     def leave_if_closed(self, by: str) -> None:
-        """End the process at once where the job `by` this name has closed the worker's files.
+        """Ends the process at once if the job `by` this name has closed the worker's files.
 
-        Their numbers are given to what is opened next: who went on might write into a database.
+        Their numbers are reused by what is opened next: going on might write into a database.
         """
         try:
             closed = os.fstat(self._own).st_ino != self._inode
@@ -65,7 +64,7 @@ class WakeUp:
             os._exit(_LOST)
 
     def hear(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
-        """Handle signals so, and wake up with each; raises `ValueError` off the main thread."""
+        """Handles signals, and wakes up at each. Raises `ValueError` off the main thread."""
         if self._wakeup_before is None:
             self._wakeup_before = signal.set_wakeup_fd(
                 self._writer.fileno(), warn_on_full_buffer=False
@@ -75,26 +74,25 @@ class WakeUp:
             self._heard.append(number)
 
     def keep_waking(self) -> None:
-        """Be woken by signals again where somebody else has had them written elsewhere."""
+        """Makes signals wake us again after other code has set its own descriptor."""
         with contextlib.suppress(OSError, ValueError):  # it is closed
             signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
 
     def fileno(self) -> int:
-        """Give the descriptor to wait on beside others."""
         return self._reader.fileno()
 
     def wait(self, seconds: float) -> bytes:
-        """Wait until told something, or for `seconds`; gives the numbers of the signals."""
+        """Waits until woken, or for `seconds`; returns the numbers of the signals."""
         readable([self.fileno()], seconds)
         return self.drain()
 
     def drain(self) -> bytes:
-        """Give what there is to hear; it is unreadable then until the next signal."""
+        """Returns the pending signals; the socket is unreadable until the next one."""
         with contextlib.suppress(BlockingIOError):
             return self._reader.recv(4096)
         return b""
 
     def tell(self, number: int = 0) -> None:
-        """Wake up who waits, from any thread, as a signal of this number would."""
+        """Wakes up the waiting thread, from any thread, as a signal of this number would."""
         with contextlib.suppress(OSError):
             self._writer.send(bytes([number]))

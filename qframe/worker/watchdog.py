@@ -1,4 +1,4 @@
-"""The hard stage of a timeout: ends the process from outside the interpreter.
+"""Watchdog: the hard stage of a timeout ends the process from outside the interpreter.
 
 `faulthandler` runs a thread of its own that needs no interpreter lock, so it fires while a job is
 stuck in C code; it writes every thread's stack to stderr and exits 1.
@@ -12,14 +12,14 @@ import time
 
 _STDERR = 2
 _PATIENCE = 12.0
-"""Seconds a driver call between two jobs may take without being taken for a stuck job."""
+"""Seconds a driver call between two jobs may take before it counts as a stuck job."""
 _SLACK = 1.0
-"""Arming starts a thread, so for jobs in quick succession it is armed this much late, and moved
-about once a second."""
+"""Seconds. Arming starts a thread, so for jobs in quick succession it is armed this much late, and
+moved about once a second."""
 
 
 class Watchdog:
-    """Ends the process unless the job that is covered ends in time."""
+    """Ends the process unless the covered job ends in time."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -27,7 +27,7 @@ class Watchdog:
         self._fires_at = 0.0
 
     def cover(self, seconds: float) -> None:
-        """End the process in `seconds` (a second later when just moved); 0 covers nothing."""
+        """Ends the process in `seconds` (a second later when just moved); 0 covers nothing."""
         if not seconds or not self._enabled:
             self.cancel()
             return
@@ -41,17 +41,16 @@ class Watchdog:
         _arm(self._fires_at)
 
     def sooner(self, seconds: float) -> None:
-        """End the process in `seconds`, unless it is to end before that."""
+        """Ends the process in `seconds`, unless it is to end before that."""
         if not self._fires_at or time.monotonic() + seconds < self._fires_at:
             self.cover(seconds)
 
     def spare(self) -> None:
-        """Cover nothing any more if it would fire soon: no job runs, but a driver call may wait."""
+        """Covers nothing any more if it would fire soon; a driver call may wait longer."""
         if self._fires_at and self._fires_at - time.monotonic() < _PATIENCE:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cover nothing."""
         if self._fires_at:
             _disarm()
             self._fires_at = 0.0
@@ -59,7 +58,7 @@ class Watchdog:
 
 _lock = threading.RLock()
 _armed_until = 0.0
-"""When the process is to end, by the monotonic clock; 0: it is not."""
+"""When the process is to end, by the monotonic clock; 0: never."""
 
 
 def _arm(fires_at: float) -> None:
@@ -81,21 +80,21 @@ def _disarm() -> None:
 
 
 def pause() -> None:
-    """Stop the thread of faulthandler before a fork: a child would wait for it for ever."""
+    """Stops the thread of faulthandler before a fork: a child would wait for it for ever."""
     _lock.acquire()
     if _armed_until:
         faulthandler.cancel_dump_traceback_later()
 
 
 def resume() -> None:
-    """Go on in the parent."""
+    """Starts it again in the parent."""
     if _armed_until:
         _arm(_armed_until)
     _lock.release()
 
 
 def forget() -> None:
-    """Watch nothing in the child."""
+    """Watches nothing in the child."""
     global _armed_until  # noqa: PLW0603 (as above)
     _armed_until = 0.0
     _lock.release()

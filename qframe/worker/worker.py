@@ -1,4 +1,4 @@
-"""Worker: what `qframe work` calls, and programs that work in a process of their own."""
+"""Worker: what `qframe work` calls, and programs that run a worker themselves."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger("qframe")
 class Worker:
     """Works the queues of one connection until there is a reason to stop.
 
-    `run()` is what `qframe work` calls; it gives the exit code. Off the main thread it runs
-    without signals, and so without timeouts, and says so; `stop()` ends it from any thread.
+    `run()` is what `qframe work` calls; it returns the exit code. Off the main thread it runs
+    without signals, and so without timeouts, and logs that; `stop()` ends it from any thread.
     Raises `ConfigurationError` for a connection that is unknown, holds no jobs, or cannot list its
-    queues where one is to be matched by a pattern.
+    queues although a pattern is given.
     """
 
     heeds_signals: ClassVar[bool] = True
@@ -66,9 +66,9 @@ class Worker:
             self.connection.backend.check_queue(name)
         self.stop_reason: StopReason | None = None
         self.told: Callable[[roster.Entry], None] | None = None
-        """Hears, from another thread and within about a second, what the worker is doing."""
+        """Called within about a second, from another thread, with what the worker is doing."""
         self.member: PoolMember | None = None
-        """The pool this worker belongs to."""
+        """The worker's membership in its pool."""
         self._loop: Loop | None = None
         self._signals: Signals | None = None
         self._stop_asked = False
@@ -98,22 +98,22 @@ class Worker:
     def is_guest(self) -> bool:
         """Whether it runs jobs in a thread of the program's own, as in a test.
 
-        What the program has open there, such as a database connection, is then left as it is.
+        What the program has open there, such as a database connection, is then left open.
         """
         runs_here = self.options.concurrency == 1 and not self.options.isolate
         on_main_thread = threading.current_thread() is threading.main_thread()
         return runs_here and on_main_thread and not self.heeds_signals
 
     def stop(self) -> None:
-        """Ask the worker, from any thread, to stop after its job."""
+        """Asks the worker, from any thread, to stop after its job."""
         self._stop_asked = True
         if self._signals is not None:
             self._signals.tell_to_stop()
 
     def load(self) -> None:
-        """Import the modules of `jobs`, in this process unless each job has one of its own.
+        """Imports the modules of `jobs` here, unless each job has a process of its own.
 
-        Raises `ConfigurationError` naming one that cannot be.
+        Raises `ConfigurationError` naming one that cannot be imported.
         """
         if self.options.isolate:
             from qframe.worker.isolation import runner  # noqa: PLC0415 (only a worker that forks needs it)
@@ -123,7 +123,7 @@ class Worker:
             self.manager.registry.load()
 
     def run(self) -> int:
-        """Work, and give the exit code that says why it stopped."""
+        """Works, and returns the exit code that says why it stopped."""
         manager.use(self.manager)
         self.load()
         with self._signals_made() as signals, execution.run_in_caller(really=self.is_guest):
@@ -132,7 +132,7 @@ class Worker:
             loop = self._loop = self._made(signals)
             loop.mark_version(version.of(self.manager.settings))
             self._signals = signals
-            if self._stop_asked:  # before it ran
+            if self._stop_asked:  # stopped before it ran
                 signals.tell_to_stop()
             try:
                 loop.begin()
@@ -160,12 +160,13 @@ class Worker:
         return Signals(heard=self.heeds_signals)
 
     def _made(self, signals: Signals) -> Loop:
-        """Make what this run is made of."""
+        """Makes the loop and all it needs."""
         self.manager.keyring.prepare()
         beats = self._beats = Heartbeat(
             threaded=not self.options.isolate,
             close=self.manager.close,
-            # A request that the network swallowed holds up no renewal until the lease is over.
+            # A request that the network swallowed must not hold up renewals until the lease is
+            # over.
             longest=self.connection.retry_after / 3,
         )
         kind, loop = self._kinds(signals)
@@ -188,7 +189,7 @@ class Worker:
         )  # fmt: skip
 
     def _kinds(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
-        """Give the classes that run jobs as the options say; rare ones are imported here."""
+        """Returns the classes that run jobs under these options; rare ones are imported here."""
         if self.options.isolate:
             return self._isolating(signals)
         if self.options.concurrency > 1:
@@ -208,7 +209,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _beside(self, loop: Loop) -> Iterator[None]:
-        """Do meanwhile what is done beside jobs: in threads, or by a process where it forks."""
+        """Runs the side tasks meanwhile: in threads, or in a process if the worker forks."""
         queues, connection, beats = self.manager, self.connection, self._beats
         wanted = self.options.schedule and not self.options.once
         rows = rows_of(queues, connection, loop.control, wanted=wanted)
@@ -223,7 +224,7 @@ class Worker:
                 yield
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
-        """Tell the pool that signals are heard; one for a pause may have come too early for it."""
+        """Tells the pool that signals are handled; an earlier pause may have been lost."""
         signals.heed_hang_up()
         if member.is_orphan():
             self.stop()
