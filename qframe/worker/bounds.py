@@ -28,7 +28,7 @@ log = logging.getLogger("qframe")
 _KEPT = 100
 """So many more queues than are worked are remembered."""
 _A_LOOK = 0.5
-"""Seconds within which delayed jobs that became due were moved to ready."""
+"""Seconds within which a job is noticed once its delay is over."""
 
 
 class _QueueBound(NamedTuple):
@@ -172,7 +172,7 @@ class Bounds:
         except BackendUnavailable as error:
             if Capability.JOINT in self._connection.capabilities:
                 raise
-            if not self._silent:  # the jobs are in other queues, whose jobs can run
+            if not self._silent:  # jobs are in another backend: other queues run
                 log.warning("queues with a bound are left alone: %s", error)
             self._silent = True
             for bound in self._bounds(queues):

@@ -1,1 +1,1 @@
-"""`--isolate`: a process for each job, and what it and the worker tell each other."""
+"""`--isolate`: a process for each job, and the messages between it and the worker."""

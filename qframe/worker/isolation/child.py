@@ -1,7 +1,7 @@
-"""The process of an isolated job: runs it, and reports how that went and how it is to end.
+"""Child: the process of an isolated job runs it, and reports how it ended and is to be settled.
 
-It settles nothing. Where somebody here is to hear what became of the job, its `failed` or listeners
-that its modules have added, it waits until the worker says so.
+It settles nothing. If the job's `failed`, or listeners that its modules have added, need the
+outcome, it waits for the worker's message.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ GIVE_BACK = signal.SIGUSR2
 CANCEL = signal.SIGVTALRM
 SHOW_STACKS = signal.SIGQUIT
 _LAG = 0.1
-"""Seconds until its handler begins after which the worker is told that it has begun only now."""
+"""Seconds before the handler begins above which the child reports the delay."""
 TOLD = (INTERRUPT, GIVE_BACK, CANCEL, SHOW_STACKS)
-"""What the worker sends to the job's process."""
+"""The signals that the worker sends to the job's process."""
 
 
 class ChildAttempt(Attempt):
-    """The attempt here. The first thing called is what this process was forked for."""
+    """The attempt in the child. Its first method called is the work of this process."""
 
     job: IsolatedJob
 
@@ -66,7 +66,7 @@ class ChildAttempt(Attempt):
         self._forked = parent.began
 
     def go(self) -> None:
-        """Run the handler, and say how it ended."""
+        """Runs the handler, and reports how it ended."""
         events.fire(events.JobForked, self.job)
         events.fire(events.JobProcessing, self.job)
         self.began = time.monotonic()
@@ -82,14 +82,14 @@ class ChildAttempt(Attempt):
         self._agree(lived(self, self.judged(self.report), self._runner.answers))
 
     def stand_in(self, error: BaseException) -> None:
-        """Say what is to become of the job, whose own process has died of `error`."""
+        """Decides on the job in place of its own process, which died of `error`."""
         self.report = Report(error)
         self.instance = self.for_hooks()
         self.limits = self.limits_of(self.job_class)
         self._agree(self.decide(error))
 
     def tell(self, verdict: Verdict, seconds: float) -> None:
-        """Tell the job, and the listeners here, what became of it."""
+        """Calls the job's hooks, and the listeners here, with the outcome."""
         self.job.was_settled(verdict.end)
         if verdict.outcome is Outcome.FAILED:
             self._runner.tell(self, Tell(verdict))
@@ -100,10 +100,10 @@ class ChildAttempt(Attempt):
         _leave_nothing_unsent()
 
     def _agree(self, verdict: Verdict) -> None:
-        """Report, and hear what came of it where somebody here is to be told."""
+        """Reports, and waits for the outcome if somebody here needs it."""
         waits = verdict.outcome in {Outcome.FAILED, Outcome.RETRIED} or self._is_added()
         if not waits:
-            self.instance = None  # what only it held is dropped, and sent
+            self.instance = None  # drops and sends what only it held
         _leave_nothing_unsent()
         self._channel.tell(
             {
@@ -126,12 +126,12 @@ class ChildAttempt(Attempt):
             self.tell(Verdict(Outcome(told["outcome"]), end), told["seconds"])
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
-        """Tell the worker, which keeps to the limits of the class, too."""
+        """Sends the limits to the worker, which applies them, too."""
         self._channel.tell({"say": "known", "timeout": self.limits_of(job_class).timeout})
         super().now_known(job_class)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
-        """Ask the worker, which takes and keeps the permit."""
+        """Asks the worker, which takes and keeps the permit."""
         name, most = job_class.own_name(), job_class.concurrency
         if most is not None:
             self._channel.tell({"say": "bounded", "name": name, "concurrency": most})
@@ -141,8 +141,8 @@ class ChildAttempt(Attempt):
                 raise Full(name, seconds)
 
     def for_hooks(self) -> JobDefinition | None:
-        """Give the job; its class may have to be imported first."""
-        with suppress(Exception):  # there is nobody to tell
+        """Returns the job's instance; may import its class first."""
+        with suppress(Exception):  # there is no hook to call
             self.job_class = self.job_class or self.shared.registry.find(self.name)
         return super().for_hooks()
 
@@ -151,7 +151,7 @@ Work = Callable[[ChildAttempt], None]
 
 
 def _leave_nothing_unsent() -> None:
-    """Send what was dispatched and dropped, and what was printed."""
+    """Sends pending dispatches, and flushes output."""
     send_dropped()
     pushes.write_all()
     if tracing.active.tracing is not None:
@@ -165,7 +165,6 @@ class ChildSignals(Signals):
     _waiting: Interruption | None = None
 
     def __enter__(self) -> Self:
-        """Install the handlers."""
         super().__enter__()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.hear([CANCEL], self._cancel)
@@ -175,13 +174,13 @@ class ChildSignals(Signals):
         return self
 
     def running(self, timeout: float) -> None:
-        """Note that the job runs from now on; raises what came before."""
+        """The job runs from now on; raises what came before."""
         super().running(timeout)
         if self._waiting is not None:
             self._end_job(self._waiting, None)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Do nothing; unlike SIG_IGN it is not what the programs begin with that the job starts."""
+        """Does nothing; unlike SIG_IGN, programs that the job starts do not inherit it."""
 
     def _pause(self, _number: int, frame: FrameType | None) -> None:
         self._end_job(JobGivenBack("the worker was told twice to stop"), frame)

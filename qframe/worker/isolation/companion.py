@@ -1,6 +1,6 @@
-"""Companion: the process in which an isolating worker does what others do in threads.
+"""Companion: the process in which an isolating worker runs what others run in threads.
 
-It hands on what is in the outbox, looks after alerts, and dispatches what schedules have planned.
+It relays the outbox, checks alerts, and dispatches schedules.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = logging.getLogger("qframe")
 
 _WHAT = "schedules, alerts and the outbox"
 _PATIENCE = 5.0
-"""Seconds a companion has to end; what it has under way waits for no longer than that itself."""
+"""Seconds a companion has to end; its own waits are shorter."""
 _PAUSE = 0.01
 _SLOW = 30.0
-"""Seconds after which the worker says that its companion has not begun."""
+"""Seconds after which the worker logs that its companion has not begun."""
 _AT_WORK, _NOTHING = b"w", b"n"
-"""What a companion says: that it has begun, or that there is nothing for it to do."""
+"""What a companion sends: it is at work, or it has nothing to do."""
 
 
 @contextlib.contextmanager
@@ -46,10 +46,10 @@ def accompanied(
     runner: IsolatingRunner,
     rows: Rows | None,
 ) -> Iterator[None]:
-    """Have a companion meanwhile, where there is something for it to do.
+    """Runs a companion while the block runs, if it has something to do.
 
     `rows` knows whether schedules were ever added; without it none are dispatched. Raises
-    `ConfigurationError` for an outbox that is configured wrong.
+    `ConfigurationError` for a wrong outbox.
     """
     needed = queues.outbox() is not None or bool(queues.settings.alerts.rules)
     if not needed and rows is None:
@@ -65,7 +65,7 @@ def accompanied(
 
 
 class _Companion:
-    """The process as the worker sees it: begun again when it dies, not where nothing is to do."""
+    """The process as the worker sees it: restarted when it dies, not when it has nothing to do."""
 
     def __init__(
         self,
@@ -84,15 +84,14 @@ class _Companion:
         self._pid = 0
         self._begun_at = math.inf
         self._left: tuple[str | None] | None = None
-        """What `rows` told when it left as there was nothing for it to do, once it has."""
+        """The version of `rows` when it left with nothing to do, once it has."""
         self._stopping: AbstractSet[int] = frozenset()
-        """The signals that the worker handles."""
         self._there, self._word = os.pipe()
         self._heard, self._said = os.pipe()
         os.set_blocking(self._heard, False)
 
     def look(self) -> None:
-        """Begin it unless it runs, or has left and there is still nothing for it to do."""
+        """Starts it unless it runs, or has left and there is still nothing to do."""
         if self._pid:
             self._hear()
             end = self._runner.spawner.ended(self._pid)
@@ -110,7 +109,7 @@ class _Companion:
                 log.warning("no process can be forked for %s: %s", _WHAT, full)
 
     def _hear(self) -> None:
-        """Hear whether it is at work, or has left; says once where neither comes."""
+        """Reads whether it is at work, or has left; logs once if it reports neither."""
         with contextlib.suppress(BlockingIOError):
             if os.read(self._heard, 1) == _NOTHING:
                 self._left = (self._told(),)
@@ -124,7 +123,7 @@ class _Companion:
             )  # fmt: skip
 
     def end(self) -> None:
-        """Have it end, and wait for that."""
+        """Ends it, and waits for that."""
         os.write(self._word, b".")
         until = time.monotonic() + _PATIENCE
         while self._pid and self._runner.spawner.ended(self._pid) is None:
@@ -140,11 +139,11 @@ class _Companion:
     # -- there ------------------------------------------------------------------------------------
 
     def _be(self, unblock: Callable[[], object]) -> None:
-        """Be the companion, until the worker gives the word; what stops the worker is its own."""
+        """Runs the companion until the worker ends it; signals that stop the worker do not."""
         self._runner.close_here()
         for number in {*self._stopping, signal.SIGHUP} - {signal.SIGCHLD}:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                handlers.take(number, lambda *_: None)  # no program inherits it, unlike SIG_IGN
+                handlers.take(number, lambda *_: None)  # programs do not inherit it, unlike SIG_IGN
         unblock()
         _retitle()
         try:
@@ -158,7 +157,7 @@ class _Companion:
 
     @contextlib.contextmanager
     def _scheduling(self) -> Iterator[bool]:
-        """Dispatch what is due meanwhile; says whether the companion has anything to do."""
+        """Dispatches what is due; yields whether the companion has anything to do."""
         schedulers = None
         if self._rows is not None:
             try:
@@ -183,7 +182,6 @@ class _Companion:
 
 
 def _retitle() -> None:
-    """Say what this process is, where the worker says what it is."""
     with contextlib.suppress(ImportError):  # an extra
         from setproctitle import getproctitle, setproctitle  # noqa: PLC0415
 

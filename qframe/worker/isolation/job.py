@@ -1,4 +1,4 @@
-"""The job as its own process sees it: what settles it is told the worker, which does it."""
+"""The job as its own process sees it: it sends its settling to the worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qframe.worker.isolation.messages import Message, line, packed_end
 
 
 class ChildChannel:
-    """The job's end. Nothing breaks into a message; only the process it was made for speaks."""
+    """The job's end of the socket. Signals do not interrupt a message; forks send nothing."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -30,7 +30,7 @@ class ChildChannel:
         self._lock = forks.lock()
 
     def tell(self, message: Message) -> None:
-        """Say something; raises `QframeError` where that is not possible."""
+        """Sends a message. Raises `QframeError` if that is not possible."""
         if process.pid() != self._pid:
             raise QframeError("only the process that runs the job can settle it, not a fork of it")
         try:
@@ -43,7 +43,7 @@ class ChildChannel:
             raise QframeError(f"the worker cannot be told: {error}") from error
 
     def hear(self) -> Message | None:
-        """Wait for a message; None when there are to be no more."""
+        """Waits for a message; None when there will be no more."""
         with suppress(OSError, ValueError), self._socket.makefile("rb", buffering=0) as reader:
             heard: Message = json.loads(reader.readline())
             return heard
@@ -51,7 +51,7 @@ class ChildChannel:
 
 
 class IsolatedJob(ReservedJob):
-    """A job whose lease is kept, and whose end is brought about, by the worker."""
+    """A job whose lease the worker keeps, and whose end the worker applies."""
 
     def __init__(self, job: ReservedJob, channel: ChildChannel) -> None:
         super().__init__(job.context, job.reservation)
@@ -62,16 +62,16 @@ class IsolatedJob(ReservedJob):
         self.reservation.sure_until = float("inf")
 
     def settle(self, end: End) -> None:
-        """Tell the worker, which settles it when the job has ended."""
+        """Sends it to the worker, which settles the job when it has ended."""
         with guarded, self._moving:
             self._check_open()
             self._channel.tell({"say": "intent", **packed_end(end)})
             self.was_settled(end)
 
     def _complete_through(self, view: Backend) -> None:
-        """Do it here, when the worker has heard: it would wait for what is locked then.
+        """Applies it here, after telling the worker, which would wait for locked rows.
 
-        Where a transaction that has written keeps it waiting already, it cannot answer.
+        If a transaction that has written keeps the worker waiting already, it cannot answer.
         """
         waits = not self.context.backend.has_one_writer
         self._channel.tell({"say": "completing", "waits": waits})
@@ -92,21 +92,20 @@ class IsolatedJob(ReservedJob):
             raise self._unsettleable()
 
     def was_settled(self, end: End) -> None:
-        """Take over from the worker how it was settled."""
+        """Notes how the worker settled it."""
         self._conclude(end, Plan(), APPLIED)
 
     def renew(self) -> None:
-        """Have the worker do it, which does so now and then by itself."""
+        """Asks the worker to renew, which also does so by itself."""
         self._check_open()
         self._channel.tell({"say": "renew"})
 
     def _note_progress(self, done: float, text: str) -> None:
-        """Tell the worker."""
         if self.features:
             shown = printable(text, status.MAX_TEXT)
             self._channel.tell({"say": "progress", "done": done, "text": shown})
 
     def note_log(self, line: str) -> None:
-        """Tell the worker, if it is still there."""
+        """Sends the line to the worker, if it is still there."""
         with suppress(QframeError):
             self._channel.tell({"say": "log", "line": line})

@@ -1,4 +1,4 @@
-"""IsolatingLoop: one run of a worker whose jobs have a process each; one thread does all."""
+"""IsolatingLoop: one run of a worker whose jobs have a process each; a single thread."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ class IsolatingLoop(SlotLoop):
 
     runner: IsolatingRunner
     _rested = 0
-    """So many jobs had ended when it rested last."""
+    """How many jobs had ended at the last rest."""
     _attended = False
-    """Whether it has looked after the processes since it last did something else."""
+    """Whether it has attended to the processes since it last did something else."""
 
     def run(self) -> StopReason:
-        """Work, and say why it stopped."""
         reason = super().run()
         self._drain()
         return reason
@@ -40,17 +39,17 @@ class IsolatingLoop(SlotLoop):
         return super()._exchange() and self.runner.free > 0
 
     def _room(self) -> int:
-        """Give how many more to hold: none as long as there are some, or no slot is free."""
+        """Returns how many more jobs to hold: none while some are held, or no slot is free."""
         return 0 if self._held or not self.runner.free else super()._room()
 
     def _ahead(self) -> int:
         return 0 if self.options.rest else self._prefetch.limit() - 1
 
     def _rest(self) -> None:
-        self._beats.beat()  # there is no thread that does
+        self._beats.beat()  # no thread calls it here
 
     def _hear_signals(self) -> None:
-        """Leave it to the runner, which has heard them and lets the jobs know."""
+        """Nothing: the runner has read them and passes them on to the jobs."""
 
     def _sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
         runner = self.runner

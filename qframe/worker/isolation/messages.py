@@ -1,6 +1,6 @@
-"""What the process of a job and its worker say to each other: lines of JSON.
+"""Messages between the process of a job and its worker: lines of JSON.
 
-Among it are errors and ends, which are made again on the other side.
+They include errors and ends, which are made again on the other side.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from qframe.worker import outcome
 Message = dict[str, Any]
 
 _LONGEST = 1024 * 1024
-"""Characters of an error's message that travel; the traceback has both its ends."""
+"""Characters of an error's message that are sent; a long traceback keeps both its ends."""
 _HOMES = {each.__name__: each for each in (builtins, exceptions, outcome)}
 _FIELDS = tuple(field.name for field in dataclasses.fields(End))
 
 
 class ElsewhereError(Exception):
-    """An error that was raised in the job's process, of a class that is only known there."""
+    """An error raised in the job's process, of a class that is only known there."""
 
     def __str__(self) -> str:
-        """Give the message it had there."""
         return str(self.args[0]) if self.args else ""
 
 
 def packed(error: BaseException | str | None) -> Message | None:
-    """Give an error as it travels: class, message, and the traceback as text."""
+    """Returns an error as it is sent: class, message, and the traceback as text."""
     if not isinstance(error, BaseException):
         return None
     try:
@@ -53,9 +52,9 @@ def packed(error: BaseException | str | None) -> Message | None:
 
 
 def unpacked(error: Message | None, own: Iterable[object] = ()) -> BaseException | None:
-    """Make an error again, or None: one of qframe's own by its class, any other by name.
+    """Makes an error again, or None: one of qframe's own by its class, any other by name.
 
-    That of a built-in class is an instance of it, too. One of `own` that comes back is the same.
+    An error of a built-in class is an instance of it, too. If it is one of `own`, that one returns.
     """
     if error is None:
         return None
@@ -64,7 +63,7 @@ def unpacked(error: Message | None, own: Iterable[object] = ()) -> BaseException
             return each
     name, home = error["class"], _HOMES.get(error["module"])
     body = {"__module__": error["module"]}
-    with suppress(Exception):  # some are made from more than a message
+    with suppress(Exception):  # some need more than a message
         known = getattr(home, name)
         if issubclass(known, Exception | Interruption):
             if home is builtins:
@@ -80,7 +79,7 @@ def _named(kind: type[BaseException], error: Message) -> BaseException:
 
 
 def packed_end(end: End) -> Message:
-    """Give how a job is to end, as it travels."""
+    """Returns how a job is to end, as it is sent."""
     result = None if end.result is None else status.as_json(end.result)
     return {name: getattr(end, name) for name in _FIELDS} | {
         "error": packed(end.error),
@@ -89,7 +88,7 @@ def packed_end(end: End) -> Message:
 
 
 def unpacked_end(end: Message, own: Iterable[object] = ()) -> End:
-    """Make it again."""
+    """Makes the end again."""
     fields = {name: end[name] for name in _FIELDS}
     fields["state"] = State(end["state"])
     fields["error"] = unpacked(end["error"], own)
@@ -98,5 +97,4 @@ def unpacked_end(end: Message, own: Iterable[object] = ()) -> End:
 
 
 def line(message: Message) -> bytes:
-    """Give a message as it travels."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"

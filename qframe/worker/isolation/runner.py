@@ -1,7 +1,7 @@
-"""`--isolate`, the worker's side: a process is forked for each job, and all is settled here.
+"""IsolatingRunner: forks a process for each job, and settles all jobs itself.
 
-The worker is single-threaded, so that it may fork: between two exchanges with the backend it waits
-for one of the processes to speak, to end, or to be late, and keeps their jobs' leases meanwhile.
+The worker is single-threaded, so that it may fork: between two requests to the backend it waits
+until a process writes, ends or is late, and keeps the jobs' leases meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_PROCESSES = bytes([signal.SIGCHLD, signal.SIGALRM])
 
 
 def preload(manager: QueueManager, options: WorkerOptions) -> None:
-    """Import what every job's process is to have; raises `ConfigurationError`."""
+    """Imports what every job's process needs. Raises `ConfigurationError`."""
     project.put_on_path()
     if options.preload is True:
         if not manager.settings.jobs:
@@ -55,10 +55,10 @@ def preload(manager: QueueManager, options: WorkerOptions) -> None:
 
 
 class IsolatingRunner(SlottedRunner):
-    """Runs jobs in processes of their own, one in each slot. On the main thread only.
+    """Runs jobs in processes, one in each slot. On the main thread only.
 
-    `attend` is what lets them go on. Who waits for something else beside waits for `fileno`, no
-    longer than `patience`, and calls it then.
+    `attend` advances them. To wait for something else, too, wait for `fileno`, no longer than
+    `patience`, then call `attend`.
     """
 
     runs_here = False
@@ -70,33 +70,33 @@ class IsolatingRunner(SlottedRunner):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.signals, selectors.EVENT_READ)
         self._going: dict[ProcessSlot, contextvars.Context] = {}
-        """Those that have not come to their ends, and the context that each has to itself."""
+        """The slots that have not ended, each with its own context."""
         self._children: list[SupervisedChild] = []
         self._look_at = 0.0
-        """When all are let go on again, whether or not something is known to have come."""
+        """When all slots are advanced, whether or not something has come."""
         self.signals.processes = lambda: [*self._going]
 
     # -- jobs -------------------------------------------------------------------------------------
 
     def slot(self, job: ReservedJob) -> ProcessSlot:
-        """Give a job a place in a process of its own."""
+        """Makes the slot of a job."""
         return ProcessSlot(self, job, self.fork)
 
     def take(self, slots: Sequence[ProcessSlot]) -> None:
-        """Run jobs that were started."""
+        """Runs jobs that were started."""
         self.enter_started(slots)
         for slot in slots:
             slot.begin()
             self._go_on(slot)
 
     def settle_unstarted(self, slot: ProcessSlot) -> None:
-        """Bring a job that is not started to its end."""
+        """Ends a job that is not started."""
         self.enter(slot)
         slot.begin()
         self._go_on(slot)
 
     def _go_on(self, slot: ProcessSlot) -> None:
-        """Let an attempt do what it can do now."""
+        """Advances an attempt as far as it can go now."""
         if slot not in self._going:
             self._going[slot] = current.context_of(slot.job)
         try:
@@ -111,26 +111,25 @@ class IsolatingRunner(SlottedRunner):
 
     @property
     def runs(self) -> bool:
-        """Whether a handler runs."""
         return any(slot.runs for slot in self._going)
 
     # -- waiting ----------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Give the descriptor that can be read when there is something to attend to."""
+        """Returns the descriptor that is readable when there is something to attend to."""
         return self._selector.fileno()
 
     def patience(self) -> float:
-        """Give the seconds after which there is something to attend to, whatever comes."""
+        """Returns the seconds after which `attend` is due, whatever happens."""
         if not self._going:
             return math.inf
         due = min(self._look_at, *(slot.until for slot in self._going))
         return max(0.0, due - time.monotonic())
 
     def attend(self, seconds: float) -> bool:
-        """Wait for what the processes do, so long at most, and let their attempts go on.
+        """Waits for the processes, at most so long, and advances their attempts.
 
-        Says whether a signal has come that is not about them.
+        Returns whether another signal has come.
         """
         found = self._selector.select(min(seconds, self.patience()))
         ready = {key.data for key, _ in found}
@@ -149,13 +148,12 @@ class IsolatingRunner(SlottedRunner):
         return bool(told.strip(_OF_PROCESSES))
 
     def pause(self, seconds: float) -> None:
-        """Let some time pass before a job is started."""
         self.attend(seconds)
 
     # -- processes --------------------------------------------------------------------------------
 
     def fork(self, slot: ProcessSlot, work: Work) -> SupervisedChild:
-        """Fork a process that does `work`; raises `OSError` where there can be no more."""
+        """Forks a process that does `work`. Raises `OSError` if the system allows no more."""
         self._children = [child for child in self._children if not child.is_closed]
         ours, theirs = socket.socketpair()
 
@@ -182,19 +180,19 @@ class IsolatingRunner(SlottedRunner):
 
     @property
     def spawner(self) -> Spawner:
-        """What forks, begun when it is wanted first."""
+        """Forks the processes; made at its first use."""
         if self._spawner is None:
             self._spawner = Spawner(TOLD)
         return self._spawner
 
     def close_here(self) -> None:
-        """Close what is the worker's own: this is a process that it has forked."""
+        """Closes what is the worker's own, in a process that it has forked."""
         os.close(self.fileno())
         for child in self._children:
             child.forget()
 
     def close(self) -> None:
-        """Fork no more, and end what still runs."""
+        """Forks no more, and ends what still runs."""
         patience = max(1.0, self.options.grace)
         for slot in [*self._going]:
             self.leases.drop(slot.job)

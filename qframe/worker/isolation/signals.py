@@ -1,6 +1,6 @@
-"""Signals of a worker whose jobs have a process each: what ends jobs is told their processes.
+"""Signals of a worker whose jobs have a process each: they are passed on to the processes.
 
-Also while the worker waits for a backend that says nothing.
+Also while the worker waits for a backend that does not answer.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _SOON = 0.001
 
 
 class Process(Protocol):
-    """What has a process, perhaps, in which a job runs, perhaps."""
+    """A slot that may have a process and a running job."""
 
     def end(self, error: Interruption) -> None:
-        """End the job, if it runs, and was not told so before."""
+        """Ends the job, if it runs and was not ended before."""
 
     def ring(self) -> float:
-        """End the process if it is late; gives when it will be."""
+        """Ends the process if it is late; returns when it will be."""
 
 
 class IsolatingSignals(Signals):
-    """What the worker has been told. `processes` gives what there is to be ended."""
+    """The worker's signals. `processes` returns what a signal may end."""
 
     processes: Callable[[], Iterable[Process]] = tuple
     _rings = math.inf
 
     def arm(self, due: float) -> None:
-        """Have the alarm ring by then."""
+        """Sets the alarm for then."""
         if due < self._rings:
             self._rings = due
             signal.setitimer(signal.ITIMER_REAL, max(_SOON, due - time.monotonic()))

@@ -1,7 +1,7 @@
 """ProcessSlot: one reserved job whose handler runs in a process of its own.
 
-It answers what the life of its attempt needs, each as what is done one after the other. Where it
-has to wait it yields, and the worker looks after its other jobs.
+It answers what the life of its attempt needs, each need as a generator. It yields to wait, and the
+worker advances its other jobs meanwhile.
 """
 
 from __future__ import annotations
@@ -39,32 +39,31 @@ from qframe.worker.slots.base import Slot, SlottedRunner
 log = logging.getLogger("qframe")
 
 _NO_ROOM = 2.0
-"""Seconds to wait where there was no room for one more process."""
+"""Seconds to wait if there was no room for one more process."""
 _PATIENCE = 5.0
-"""Seconds a pool gives this process more than this one gives the job's."""
+"""Seconds a pool gives this process more than it gives the job's."""
 _GLANCE = 0.02
 
 
 class ProcessSlot(Slot):
-    """One attempt. `steps` is what is to be done for it, `until` when at the latest."""
+    """One attempt. `steps` is its generator, `until` when to advance it at the latest."""
 
     steps: Steps[None]
     until = 0.0
     runs = False
-    """Whether its handler runs."""
     fired: Interruption | None = None
     """What its handler was to end by."""
     _child: SupervisedChild | None = None
     _error: Message | None = None
-    """What the job's process says it raised."""
+    """The error in the process's report."""
     _verdict: Verdict | None = None
-    """What the process says is to become of the job."""
+    """What is to become of the job, if the process has decided."""
     _waits = False
-    """Whether the process waits to be told what did."""
+    """Whether the process waits for the outcome."""
     _intent: End | None = None
     """How the job has settled itself."""
     _lag = 0.0
-    """Seconds after its fork in which its handler has begun, where they were many."""
+    """Seconds from the fork to the handler's begin, if they were many."""
     _is_told = False
     """Whether the process was told to end."""
 
@@ -76,25 +75,25 @@ class ProcessSlot(Slot):
     ) -> None:
         super().__init__(runner, job)
         self._fork = fork
-        """Forks a process that does some work; raises `OSError` where there can be no more."""
+        """Forks a process that does some work; raises `OSError` if the system allows no more."""
 
     def begin(self) -> None:
-        """Bring its life to the end, from where it stands."""
+        """Brings its life to the end, from where it stands."""
         self.steps = self._to_its_end()
 
     def abandon(self, seconds: float) -> None:
-        """Do nothing more than wait for the process's end, so long at most."""
+        """Only waits for the process's end, at most so long."""
         self.steps.close()
         self.steps = self._dismissed(seconds)
 
     def end(self, error: Interruption) -> None:
-        """End the handler, if it runs, and was not told so before; from a signal handler, too."""
+        """Ends the handler, if it runs and was not ended before; also from a signal handler."""
         if self.runs and self.fired is None:
             self.fired = error
             self._look()
 
     def ring(self) -> float:
-        """End the process if it is late, and say when it will be; from a signal handler."""
+        """Ends the process if it is late, and returns when it will be; from a signal handler."""
         return math.inf if self._child is None else self._child.deadline()
 
     def _to_its_end(self) -> Steps[None]:
@@ -110,7 +109,7 @@ class ProcessSlot(Slot):
     # -- while it runs ----------------------------------------------------------------------------
 
     def perform(self, _: needs.Run) -> Steps[Report]:
-        """Have the handler called in a process of its own, and say how it ended."""
+        """Calls the handler in a process of its own, and reports how it ended."""
         attempt, job = self.attempt, self.job
         events.fire(events.JobForking, job)
         attempt.began = time.monotonic()
@@ -133,7 +132,7 @@ class ProcessSlot(Slot):
         error = unpacked(self._error)
         if not reported:
             error = None if job.is_lost else self._why(process)
-        if error is not None:  # in the midst of a step, perhaps
+        if error is not None:  # it may have been amid a step
             job.reservation.unsent = True
         return Report(error, None, self._verdict, self._intent, waits)
 
@@ -145,7 +144,7 @@ class ProcessSlot(Slot):
         return Report(JobGivenBack(f"no process can be forked: {full}"))
 
     def _look(self) -> None:
-        """End the process where its job is to end."""
+        """Ends the process if its job is to end."""
         if self._child is None:
             return
         if self.job.is_lost:
@@ -155,7 +154,7 @@ class ProcessSlot(Slot):
             self._child.end_by(self.fired, self.runner.options.grace)
 
     def cover(self, timeout: float) -> None:
-        """Look after the attempt, which has `timeout` seconds from its beginning; 0 is no limit."""
+        """Watches the attempt, which has `timeout` seconds from its start; 0 is no limit."""
         limit = timeout + self.runner.options.grace if timeout else 0
         attempt = self.attempt
         left = max(0.001, attempt.began + self._lag + limit - time.monotonic()) if limit else 0
@@ -163,12 +162,12 @@ class ProcessSlot(Slot):
             self._child.allow(left)
         self.runner.leases.keep(self.job, left)
         if attempt.scoreboard is not None:
-            # The pool looks after this process, which ends the job's itself.
+            # The pool watches this process, which itself ends the job's.
             ours = left + STACKS + _PATIENCE if left else 0
             attempt.scoreboard.running(self.job.reservation.fence, ours, attempt.permits)
 
     def _heard(self, message: Message) -> bool:
-        """Hear the process; says whether that was its report."""
+        """Takes in a message; returns whether it was the report."""
         try:
             return self._noted(message)
         except (BackendUnavailable, SettleError) as error:
@@ -204,7 +203,7 @@ class ProcessSlot(Slot):
         return False
 
     def _learn_class(self, what: str, message: Message) -> None:
-        """Hear of a class that only the process has imported."""
+        """Takes in the limits of a class that only the process has imported."""
         if what == "bounded":
             self._admit(message["name"], message["concurrency"])
         else:
@@ -212,7 +211,7 @@ class ProcessSlot(Slot):
             self.cover(self.attempt.limits.timeout)
 
     def _admit(self, name: str, concurrency: int) -> None:
-        """Tell the process whether one more of its class, which is known only there, may run."""
+        """Answers whether one more job of a class may run that only the process knows."""
         bounds, seconds = self.runner.bounds, None
         try:
             if bounds is not None:
@@ -226,7 +225,7 @@ class ProcessSlot(Slot):
                 self._child.tell({"delay": seconds})
 
     def _let_complete(self, *, answers: bool) -> None:
-        """Keep out of the way of a transaction in which the process completes the job."""
+        """Sends nothing during a transaction in which the process completes the job."""
         try:
             self.job.completing()
         finally:
@@ -234,7 +233,7 @@ class ProcessSlot(Slot):
                 self._child.tell({"ours": not self.job.is_lost})
 
     def _why(self, process: SupervisedChild) -> BaseException:
-        """Say what became of a process that did not say it."""
+        """Returns what became of a process that did not report."""
         if process.exit is None:
             job = self.job
             log.error(
@@ -256,7 +255,7 @@ class ProcessSlot(Slot):
         return DirtyExit(f"the process of the job {process.exit.words()}{silence}")
 
     def learn(self, learn: needs.Learn) -> Steps[None]:
-        """Learn what became of a transaction within which the process has completed the job."""
+        """Learns whether a transaction committed in which the process completed the job."""
         job, until = self.job, time.monotonic() + PATIENCE
         try:
             while job.is_completing and time.monotonic() < until:
@@ -270,14 +269,14 @@ class ProcessSlot(Slot):
     # -- what becomes of it -----------------------------------------------------------------------
 
     def decide(self, decide: needs.Decide) -> Steps[Verdict]:
-        """Ask one more process, as the job's own has died; where its end says all, nobody."""
+        """Asks one more process, since the job's own has died; none if its end says all."""
         if outcomes.is_early(decide.error):
             return self.attempt.decide(decide.error)
         yield from self._one_more(lambda there: there.stand_in(decide.error))
         return self._verdict or self.attempt.decide(decide.error)
 
     def settle(self, settle: needs.Settle) -> Steps[None]:
-        """End the job with the next exchange, and wait for what comes of that where it may fail."""
+        """Ends the job with the next request, and waits for the reply if that may fail."""
         answers: list[bool] = []
 
         def told(ours: bool) -> None:
@@ -292,7 +291,7 @@ class ProcessSlot(Slot):
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
     def tell(self, tell: needs.Tell) -> Steps[None]:
-        """Tell the job's process, or one more where it has none."""
+        """Sends the outcome to the job's process, or to one more if it has none."""
         (outcome, end), took = tell.verdict, self.attempt.ran or 0.0
         if self._waits and self._child is not None:
             told = {"outcome": outcome, "end": packed_end(end), "seconds": took}
@@ -302,7 +301,6 @@ class ProcessSlot(Slot):
             yield from self._one_more(lambda there: there.tell(tell.verdict, took))
 
     def pause(self, pause: needs.Wait) -> Steps[None]:
-        """Let others go on."""
         until = time.monotonic() + pause.seconds
         while time.monotonic() < until:
             yield until
@@ -317,7 +315,7 @@ class ProcessSlot(Slot):
         return options.timeout + options.grace if options.timeout else 0
 
     def _one_more(self, work: Work) -> Steps[None]:
-        """Have one more process do what the job's own cannot do any more, and wait for that."""
+        """Has one more process do what the job's own cannot do any more, and waits for it."""
         yield from self._dismissed(self._patience)
         try:
             self._child = self._fork(self, work)
@@ -328,7 +326,7 @@ class ProcessSlot(Slot):
             yield from self._child.waiting(self._heard)
 
     def _dismissed(self, seconds: float) -> Steps[None]:
-        """Wait for the process's end; it has so many seconds."""
+        """Waits for the process's end; it has so many seconds."""
         done, self._waits = self._child, False
         if done is None:
             return

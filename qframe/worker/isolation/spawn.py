@@ -1,4 +1,4 @@
-"""Forks processes, and sees to their groups, their ends, and what they leave behind."""
+"""Spawner: forks processes, and cleans up their groups and what they leave behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from qframe.worker import handlers, process_tree
 _SCORE = "/proc/self/oom_score_adj"
 _CHILDS_SCORE = 500
 FAILED = 70
-"""Exit code of a child that broke outside of its job, or could not say how that did."""
+"""Exit code of a child that failed outside of its job, or could not report how the job ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildExit:
-    """How a process ended. `status` is as `os.waitpid` gives it, None where another took it."""
+    """How a process ended. `status` is as from `os.waitpid`; None if other code reaped it."""
 
     pid: int
     status: int | None
@@ -34,16 +34,14 @@ class ChildExit:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it left with exit code 0."""
         return self.status == 0
 
     @property
     def is_killed(self) -> bool:
-        """Whether a signal ended it."""
         return self.status is not None and os.WIFSIGNALED(self.status)
 
     def words(self) -> str:
-        """Say it in a line."""
+        """Describes it in a line."""
         used = f" (pid {self.pid}, at most {self.megabytes:.0f} MB, {self.seconds:.2f} s of CPU)"
         if self.status is None:
             return f"has ended, nobody knows how{used}"
@@ -57,12 +55,12 @@ class ChildExit:
 
 
 class Spawner:
-    """Forks the children of this process; what is the same for all is found out once.
+    """Forks the children of this process; finds out once what is the same for all.
 
-    While a child lives, what its descendants leave falls to it. What falls to this process is
-    therefore of children that have ended, and is ended, too. This process's own children are
-    spared: those that were there when none of these was, and those in its process group. `told` are
-    the signals a child is sent.
+    While a child lives, it adopts its orphaned descendants. Orphans that this process adopts are
+    therefore of children that have ended, and are ended, too. This process's own children are
+    spared: those that were there before any fork, and those in its process group. `told` are the
+    signals a child is sent.
     """
 
     def __init__(self, told: Collection[int]) -> None:
@@ -71,17 +69,17 @@ class Spawner:
         self._has_left = False
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._lifeline, self._lifeline_end = os.pipe()
-        # So that the end of a child wakes who waits for a signal.
+        # The end of a child must wake the worker.
         handlers.take(signal.SIGCHLD, lambda *_: None)
-        # What a child is told by, and what would be heard there as here. To block all takes longer.
+        # The signals a child is sent, and those with a handler here. To block all takes longer.
         heard = (n for n in signal.valid_signals() if callable(signal.getsignal(n)))
         self._signals = {*told, *heard}
         process_tree.adopt_orphans()
         gc.collect()
-        gc.freeze()  # so that a collection in a child writes to none of the pages that are shared
+        gc.freeze()  # a collection in a child then copies no shared pages
 
     def close(self) -> None:
-        """Leave this process as it was before."""
+        """Restores this process as it was before."""
         for descriptor in (self._null, self._lifeline, self._lifeline_end):
             os.close(descriptor)
         handlers.give_back(signal.SIGCHLD)
@@ -89,7 +87,7 @@ class Spawner:
         gc.unfreeze()
 
     def fork(self, work: Callable[[Callable[[], object]], None]) -> int:
-        """Fork, and call `work` in the child; gives its pid. Raises `OSError`.
+        """Forks, and calls `work` in the child; returns its pid. Raises `OSError`.
 
         Signals are blocked there until it calls the function it is given.
         """
@@ -111,7 +109,7 @@ class Spawner:
         return pid
 
     def ended(self, pid: int) -> ChildExit | None:
-        """Say how a child ended, and end what it has left behind; None while it runs."""
+        """Returns how a child ended, and ends what it left behind; None while it runs."""
         try:
             found, status, usage = os.wait4(pid, os.WNOHANG)
         except ChildProcessError:
@@ -128,7 +126,7 @@ class Spawner:
         return end
 
     def end_left(self) -> None:
-        """End what children that have ended have left behind, as far as it is there by now."""
+        """Ends what ended children have left behind, as far as it is there by now."""
         if self._has_left:
             self._has_left = process_tree.kill_children(self._is_spared)
 
@@ -153,7 +151,7 @@ class Spawner:
                     _be_ended_first()
                 work()
                 code = 0
-        except QframeError:  # the worker cannot be told
+        except QframeError:  # there is no way to report to the worker
             pass
         except BaseException:  # noqa: BLE001 (nothing of the parent's may run here)
             with contextlib.suppress(BaseException):
@@ -166,7 +164,7 @@ class Spawner:
 
 
 def _be_ended_first() -> None:
-    """Have the system, short of memory, end this process rather than the worker."""
+    """Makes the system, short of memory, end this process rather than the worker."""
     score = os.open(_SCORE, os.O_RDWR)
     if int(os.read(score, 20)) < _CHILDS_SCORE:
         os.write(score, b"%d" % _CHILDS_SCORE)
@@ -174,7 +172,7 @@ def _be_ended_first() -> None:
 
 
 def flush() -> None:
-    """Write out what is buffered: in two processes, it would be written twice."""
+    """Writes out buffers: otherwise two processes would write them."""
     for each in (sys.stdout, sys.stderr, *logging.getLogger().handlers):
         with contextlib.suppress(Exception):  # a job's own may raise anything
             each.flush()

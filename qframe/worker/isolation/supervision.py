@@ -1,6 +1,6 @@
-"""A child as its worker sees it: heard while it runs, told what it waits for, ended when late.
+"""SupervisedChild: a child as its worker sees it; reads its messages, and ends it when late.
 
-Nothing here waits. What takes time is a generator: whoever drives it lets it go on.
+Nothing here blocks. What takes time is a generator, which its caller advances.
 """
 
 from __future__ import annotations
@@ -24,31 +24,29 @@ from qframe.worker.isolation.spawn import ChildExit
 T = TypeVar("T")
 
 Steps = Generator[float, None, T]
-"""What has to wait: it yields until when at most, by the monotonic clock, and goes on as soon as a
-process may have said something, or ended, or can be told more."""
+"""A generator that waits: it yields until when at most, by the monotonic clock, and is advanced
+once a process may have written, or ended, or can read more."""
 
 STACKS = 0.2
 """Seconds a process that is about to be killed has to show where it is stuck."""
 KILLED = 2.0
 """Seconds in which a killed process is gone, unless it is stuck in the system."""
 _PATIENCE = 10.0
-"""Seconds in which a process that waits for a message has to take it."""
+"""Seconds in which a process has to read a message that it waits for."""
 _PART = 16384
 _MOST = 64 * _PART
-"""Bytes that are heard of one process before it is the turn of the others."""
+"""Bytes read from one process before the others' turn."""
 _LONGEST = 64 * 1024 * 1024
-"""Bytes of the longest message."""
 _REPLACING = {"progress", "renew"}
-"""What a process may say as often as it likes: of what has come together the last is heard."""
+"""What a process may send as often as it likes: of pending ones the last is read."""
 _ENDINGS = {JobGivenBack: child.GIVE_BACK, JobCancelled: child.CANCEL}
-"""How the job's process is told that it is ended, where it is not interrupted."""
+"""The signals that end a job without an interrupt."""
 
 
 class SupervisedChild:
-    """A forked process and the socket to it. `exit` says how it ended, once it has.
+    """A forked process and the socket to it. `exit` is how it ended, once it has.
 
-    `ended` is asked for that; the selector, where the socket is registered, tells of it as
-    `owner`'s.
+    `ended` is asked for that; the selector with the socket names `owner`.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class SupervisedChild:
         self.pid = pid
         self.exit: ChildExit | None = None
         self.was_late = False
-        """Whether its time was up."""
         self.is_stuck = False
         """Whether not even SIGKILL has ended it."""
         self.is_closed = False
@@ -78,7 +75,7 @@ class SupervisedChild:
         self._is_killed = False
 
     def allow(self, seconds: float) -> None:
-        """Give it so many seconds from now, but no longer than `end_by` did; 0 is no limit."""
+        """Gives it so many seconds from now, but no longer than `end_by` did; 0 is no limit."""
         if not self._is_killed:
             limit = time.monotonic() + seconds if seconds else math.inf
             self._ends_at = min(limit, self._ordered_end)
@@ -86,7 +83,7 @@ class SupervisedChild:
     def waiting(
         self, hear: Callable[[Message], bool], look: Callable[[], object] = lambda: None
     ) -> Steps[bool]:
-        """Wait until it says what `hear` waits for; false where it ends, or is stuck, before.
+        """Waits until `hear` returns true; false if the process ends, or is stuck, before.
 
         `look` is called now and then meanwhile.
         """
@@ -100,7 +97,7 @@ class SupervisedChild:
             yield self.deadline()
 
     def ending(self, seconds: float) -> Steps[None]:
-        """Tell and hear it no more, and wait for its end; it has so many seconds, 0: no limit."""
+        """Closes the socket, and waits for the end; it has so many seconds, 0: no limit."""
         self.close()
         self._ordered_end = math.inf
         self.allow(seconds)
@@ -109,24 +106,24 @@ class SupervisedChild:
         self.exit = found
 
     def close(self) -> None:
-        """Hear it no more."""
+        """Stops reading from it."""
         self._stop_hearing()
         self._socket.close()
         self.is_closed = True
 
     def forget(self) -> None:
-        """Have nothing to do with it: this is the process of another job."""
+        """Drops it: this is the process of another job."""
         self._socket.close()
 
     # -- what is said -----------------------------------------------------------------------------
 
     def tell(self, message: Message) -> None:
-        """Say a word or two to a process that waits for it; one that is gone hears nothing."""
+        """Sends a short message to a process that waits for it and may be gone."""
         with suppress(OSError):
             self._socket.send(line(message), socket.MSG_DONTWAIT)
 
     def telling(self, message: Message) -> Steps[None]:
-        """Say something to a process that waits for it; one that is gone hears nothing."""
+        """Sends a message to a process that waits for it and may be gone."""
         left, until = memoryview(line(message)), time.monotonic() + _PATIENCE
         while left and self._hears and time.monotonic() < until:
             try:
@@ -139,7 +136,7 @@ class SupervisedChild:
                 return
 
     def hear(self) -> list[Message]:
-        """Give the messages that have come; what is none ends it all."""
+        """Returns the messages that have come; anything malformed ends the process."""
         heard, most = 0, _MOST if self.exit is None else _LONGEST
         try:
             while self._hears and heard < most:
@@ -163,7 +160,7 @@ class SupervisedChild:
         return _without_replaced(messages)
 
     def is_saying(self, what: str) -> bool:
-        """Whether that is among what it has said and nobody has heard yet; it stays unheard."""
+        """Whether that is among the messages not yet read; it stays unread."""
         try:
             said = self._begun + self._socket.recv(_MOST, socket.MSG_DONTWAIT | socket.MSG_PEEK)
         except OSError:
@@ -180,13 +177,12 @@ class SupervisedChild:
     # -- its end ----------------------------------------------------------------------------------
 
     def end_by(self, error: Interruption, grace: float) -> None:
-        """Tell it what its job is to end by; it has so many seconds for that."""
+        """Ends its job by `error`; it has so many seconds for that."""
         process_tree.send(self.pid, _ENDINGS.get(type(error), child.INTERRUPT))
         self._ordered_end = time.monotonic() + grace
         self._ends_at = min(self._ends_at, self._ordered_end)
 
     def kill(self) -> None:
-        """End it at once."""
         if self._is_killed:
             return
         self._is_killed = True
@@ -195,7 +191,7 @@ class SupervisedChild:
         process_tree.send(self.pid, signal.SIGKILL)  # it may have left its group
 
     def deadline(self) -> float:
-        """End it if its time is up; gives when to look again at the latest."""
+        """Ends it if its time is up; returns when to look again at the latest."""
         now = time.monotonic()
         if now >= self._ends_at and self.exit is None:
             if self._is_killed:
@@ -203,7 +199,7 @@ class SupervisedChild:
                 self._ends_at = now
             elif self.was_late:
                 self.kill()
-            else:  # let it show where it is stuck
+            else:  # it shows where it is stuck
                 self.was_late = True
                 process_tree.send(self.pid, child.SHOW_STACKS)
                 self._ends_at = now + STACKS

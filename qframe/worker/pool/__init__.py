@@ -1,1 +1,1 @@
-"""The pool: the process that keeps several workers alive, and looks after what they leave."""
+"""The pool: the process that keeps several workers alive, and cleans up after them."""

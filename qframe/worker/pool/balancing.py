@@ -1,6 +1,6 @@
-"""Balances a pool: looks at its queues each cooldown, and has each worked by as many as it needs.
+"""Balancing: looks at a pool's queues each cooldown, and gives each the processes it needs.
 
-How long jobs run is kept in the store, so a supervisor that begins knows it.
+The store keeps how long jobs run, so a supervisor that begins knows it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from qframe.worker.pool.tally import GroupTally
 from qframe.worker.roster import PoolEntry
 
 _SAVED = 30.0
-"""Seconds after which what is known is written again."""
+"""Seconds after which the means are written again."""
 _KEPT = 14 * 86400.0
-"""Seconds it is kept."""
+"""Seconds they are kept."""
 
 
 class Change(NamedTuple):
-    """A queue is to have another number of processes, and why."""
+    """A queue gets another number of processes, and why."""
 
     queue: str
     before: int
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 class Balancing(PoolPresence):
     """The presence of a pool that is balanced by a plan each `cooldown` seconds.
 
-    `connect` gives the connection whose queues they are; `tell` hears of each change.
+    `connect` returns the connection of the queues; `tell` is called with each change.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Balancing(PoolPresence):
         self._saved = 0.0
 
     def hear(self) -> None:
-        """Decide, where it is time to."""
+        """Decides, if it is time to."""
         now, pool = time.monotonic(), self.pool
         if pool is None or (self._looked and now - self._looked < self._cooldown):
             return
@@ -76,7 +76,7 @@ class Balancing(PoolPresence):
         decision = balance.decide(self._plan, seen, self._known, now - (self._looked or now))
         self._counted, self._looked = counted, now
         self._known = {
-            # What has piled up in a pause has not arrived all at once when it ends.
+            # What has piled up in a pause did not arrive all at once at its end.
             group: replace(known, ready=None) if paused[group] else known
             for group, known in decision.known.items()
         }
@@ -85,7 +85,7 @@ class Balancing(PoolPresence):
             self._save(connection)
 
     def leave(self) -> None:
-        """Keep what is known, and take the pool off the list."""
+        """Saves the means, and removes the pool's entry."""
         if self._known:
             self._save(self._queues())
         super().leave()
@@ -119,7 +119,7 @@ class Balancing(PoolPresence):
         )
 
     def _paused(self, connection: Connection, pool: Scaled) -> dict[str, bool]:
-        """Say of each group whether nothing of it is worked now."""
+        """Returns for each group whether all its queues are paused."""
         name = connection.name
         queues = [queue for group in self._plan.queues for queue in group.split(",")]
         told = connection.store.get(pause_key(name), *(pause_key(name, each) for each in queues))
@@ -153,7 +153,7 @@ class Balancing(PoolPresence):
 
 
 def _read(text: str | None) -> Mean:
-    """Read how long jobs ran; what another version wrote differently is nothing."""
+    """Reads the means; ignores what another version wrote differently."""
     try:
         seconds, weight, at = json.loads(text or "null")
         return Mean(float(seconds), float(weight)).after(max(0.0, time.time() - at), 0, 0.0)

@@ -10,21 +10,21 @@ from qframe.worker import process_tree
 from qframe.worker.pool.scoreboard import WorkerScore
 
 VARIABLE = "QFRAME_POOL_MEMBER"
-"""The variable of the environment by which a pool tells a worker that it is one of its own."""
+"""The environment variable by which a pool marks its workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """What a worker got from its pool: its part of the scoreboard, and what tells of its death."""
+    """A worker's part of the scoreboard, and what reports the death of the pool."""
 
     scoreboard: WorkerScore
     parent: int
 
     @classmethod
     def joined(cls) -> PoolMember | None:
-        """Give the membership of this process, once; None where no pool started it.
+        """Returns the membership of this process, once; None if no pool started it.
 
-        What this process starts is no member. Raises `SystemExit` where the pool is dead already.
+        Children of this process are no members. Raises `SystemExit` if the pool is dead already.
         """
         told = os.environ.pop(VARIABLE, "")
         if not told:
@@ -39,5 +39,4 @@ class PoolMember:
         return member
 
     def is_orphan(self) -> bool:
-        """Whether the pool is dead."""
         return os.getppid() != self.parent

@@ -1,6 +1,6 @@
-"""What a pool says of itself in the store, and is told there: how many workers, and slots of each.
+"""PoolPresence: a pool's entry in the store, and its orders: how many workers and slots.
 
-A thread looks once a second, so that no worker that is long in its job keeps the pool from hearing.
+A thread looks once a second, so that a long job does not delay the orders.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Scaled(Protocol):
         """How many workers there are to be."""
 
     def scale(self, size: int, slots: int) -> None:
-        """Have it so, 0: as it is; from any thread."""
+        """Sets both, 0: as it is; from any thread."""
 
     def share(self, sizes: Mapping[str, int]) -> None:
-        """Have so many of each group; from any thread."""
+        """Sets the workers of each group; from any thread."""
 
 
 class PoolPresence:
-    """Keeps a pool's entry up to date. `connect` gives the store; `close` is called at the end."""
+    """Updates a pool's entry. `connect` returns the store; `close` is called at the end."""
 
     def __init__(
         self, connect: Callable[[], Store], close: Callable[[], None], entry: PoolEntry
@@ -50,22 +50,22 @@ class PoolPresence:
 
     @property
     def pool(self) -> Scaled | None:
-        """What is kept up to date, once it has begun."""
+        """The pool, once `begin` was called."""
         return self._pool
 
     def begin(self, pool: Scaled) -> None:
-        """Look from now on, if that has not been begun."""
+        """Updates the entry from now on; does nothing the second time."""
         if self._pool is None:
             self._pool = pool
             self._beats.add(EVERY, lambda: self._writing.attempt(self.hear, self._write), first=0)
 
     def end(self) -> None:
-        """Take the pool off the list, as far as the store answers."""
+        """Removes the pool's entry, if the store answers."""
         if self._pool is not None:
             self._beats.end(lambda: self._writing.attempt(self.leave), PARTING)
 
     def hear(self) -> None:
-        """Have the pool do what was left word of."""
+        """Carries out the orders in the store."""
         entry, pool = self.entry, self._pool
         size, slots = map(number, self._connect().get(size_key(entry.id), slots_key(entry.id)))
         if pool is not None:
@@ -73,7 +73,7 @@ class PoolPresence:
             self.say(size=pool.size, concurrency=pool.slots)
 
     def say(self, **update: object) -> None:
-        """Have this in the entry, which is written soon where it is news."""
+        """Sets fields of the entry, which is written soon if they changed."""
         if update != self.entry.model_dump(include={*update}):
             self.entry, self._written = self.entry.model_copy(update=update), 0.0
 
@@ -85,5 +85,4 @@ class PoolPresence:
             self._written = now
 
     def leave(self) -> None:
-        """Take the pool off the list."""
         self._connect().delete(self.entry.key)

@@ -1,4 +1,4 @@
-"""Tells when source files under a folder change, by watchfiles, which is an extra."""
+"""Reload: watches source files under a folder with watchfiles, an extra."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qframe.exceptions import ConfigurationError
 
 
 def watching(root: Path) -> Callable[[Callable[[], None]], None]:
-    """Give what begins to watch, in a thread, and calls a function after each change.
+    """Returns what starts a thread that calls a function after each change.
 
-    Python files and those of the configuration count; hidden folders and libraries do not.
-    Raises `ConfigurationError` where watchfiles is not installed.
+    Python files and those of the configuration count; hidden folders and libraries do not. Raises
+    `ConfigurationError` if watchfiles is not installed.
     """
     try:
         import watchfiles  # noqa: PLC0415 (an extra)

@@ -1,7 +1,7 @@
-"""Settles the jobs that dead workers of a pool had begun.
+"""Rescuer: settles the jobs that dead workers of a pool had begun.
 
-In a thread of its own, so that a backend that does not answer holds nothing up. The connection is
-made as the pool starts: at a death that would take longer than all the rest.
+A thread does it, so that a backend that does not answer delays nothing. The connection is made as
+the pool starts: at a death it would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qframe.worker.pool.scoreboard import JobState, LastJob
 log = logging.getLogger("qframe")
 
 _LOOKS = (0, 0.02, 0.05, 0.1, 0.2)
-"""Pauses before a job is looked for: its start may be on its way still."""
+"""Pauses before a job is looked for: its start may still be on its way."""
 _BEGUN = {JobState.STARTED, JobState.RUNNING}
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -42,10 +42,10 @@ _PARTING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """The job a dead worker was in, and what became of the worker, in words.
+    """A job of a dead worker, and how the worker ended, in words.
 
-    `late`: the job had reached its hard timeout. `stopping`: the pool itself ended the worker on
-    its way to its own end, so the attempt is not to count.
+    `late`: the job had reached its hard timeout. `stopping`: the pool itself ended the worker while
+    it stopped, so the attempt does not count.
     """
 
     job: LastJob
@@ -56,21 +56,19 @@ class Orphan:
 
 
 class Fate(StrEnum):
-    """What became of an orphan."""
-
     READY = "ready again"
     RETRIED = "tried again"
     GIVEN_BACK = "given back"
     DELETED = "done"
     BACK = "back by itself"
     GONE = "gone"
-    """Settled by its worker before it died, or passed to another."""
+    """Its worker settled it before it died, or another worker has it."""
     LEFT = "left to its lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """How it ended: `name` and `uuid` are the job's where it was found, `delay` in seconds."""
+    """How a rescue ended: `name` and `uuid` are the job's if it was found, `delay` in seconds."""
 
     orphan: Orphan
     fate: Fate
@@ -80,7 +78,7 @@ class Rescue:
 
 
 class Rescuer:
-    """Settles the orphans it is given, one after the other, and tells of each.
+    """Settles the orphans it is given, one after the other, and reports each.
 
     `connect` makes the connection; `tell` is called in the thread.
     """
@@ -99,17 +97,17 @@ class Rescuer:
         self._ends = False
 
     def begin(self) -> None:
-        """Get ready, if that has not been begun."""
+        """Starts the thread; does nothing the second time."""
         if self._thread is None:
             self._thread = start_thread("qframe-rescuer", self._run)
 
     def rescue(self, orphan: Orphan) -> None:
-        """Settle a job soon."""
+        """Settles a job soon."""
         self.begin()
         self._orphans.put(orphan)
 
     def end(self) -> None:
-        """Settle what there still is, as far as the backend answers."""
+        """Settles the remaining orphans, if the backend answers."""
         if self._thread is not None:
             self._ends = True
             self._orphans.put(None)
@@ -117,7 +115,7 @@ class Rescuer:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        with contextlib.suppress(Exception):  # said when it is needed
+        with contextlib.suppress(Exception):  # logged when it is needed
             connection = self._connect()
         while (orphan := self._orphans.get()) is not None:
             try:
@@ -131,7 +129,7 @@ class Rescuer:
             connection.close()
 
     def _rescued(self, connection: Connection, orphan: Orphan) -> Rescue:
-        """Settle, trying again while the backend does not answer and the lease may still hold."""
+        """Settles, trying again while the backend does not answer and the lease may still hold."""
         if Capability.ADOPT not in connection.capabilities:
             return Rescue(orphan, Fate.LEFT)
         give_up = time.monotonic() + connection.retry_after
@@ -164,7 +162,7 @@ class Rescuer:
         return Rescue(orphan, fate, job.name, job.uuid, end.delay)
 
     def _end(self, connection: Connection, job: ReservedJob, orphan: Orphan) -> tuple[Fate, End]:
-        """Say how the job is to end: the next worker decides whether it may be tried again."""
+        """Returns how the job ends: the next worker decides whether it may be tried again."""
         if orphan.job.state is JobState.DEFERRED:
             return Fate.DELETED, End(State.COMPLETE)
         uncounted = orphan.job.state is JobState.STARTED or (orphan.stopping and not orphan.late)
@@ -176,16 +174,16 @@ class Rescuer:
         return Fate.RETRIED if delay else Fate.READY, end
 
     def _backoff(self, job: ReservedJob, words: str) -> float:
-        """Give the backoff of a job that timed out; none where its payload says it was the last.
+        """Returns the backoff of a job that timed out; none if its payload allows no further try.
 
-        Whoever takes it next then fails it, where its class is known and listeners hear of it.
+        The next worker then fails it, with its class imported and listeners called.
         """
         limits = Limits(None, job.payload, self._options)
         return outcome.decide(JobTimedOut(words), Facts.of(job), limits).end.delay
 
 
 def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:
-    """Adopt the job; its worker's last words to the backend may come a moment after ours."""
+    """Adopts the job; its worker's last requests may reach the backend after ours."""
     for pause in _LOOKS if last.state in _BEGUN else _LOOKS[:1]:
         time.sleep(pause)
         reservation = connection.backend.adopt(last.fence)

@@ -1,9 +1,8 @@
-"""The scoreboard of a pool: a piece of memory for each worker in which it says what it is doing.
+"""Scoreboard: shared memory for each worker of a pool, in which it writes what it is doing.
 
 The worker writes without a system call; the pool reads while the worker lives, and when it is dead.
-There is a part for each job that runs at once; a worker that is scaled up appends some. What is
-said of a job is complete whenever its state is not `IDLE`: the state is written last, and taken
-back first.
+There is a part for each job that runs at once; a worker that is scaled up appends some. A job's
+data is complete whenever its state is not `IDLE`: the state is written last, and reset first.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 SIZE = 8 * 1024 * 1024
-"""Bytes of memory for a job, and for the rest; only those that were written are taken."""
+"""Bytes of memory for a job, and for the rest; the system allocates only pages in use."""
 
 _PHASE, _PAUSED = 0, 1
-_SLOTS = struct.Struct("@I")  # in the machine's own order, as that is written in one go
+_SLOTS = struct.Struct("@I")  # in native byte order: it is written at once
 _SLOTS_AT = 4
 _LENGTH = struct.Struct("<I")
 _LENGTH_AT = 8
@@ -32,19 +31,20 @@ _DEADLINE = struct.Struct("<d")
 _HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the permits
 _HEAD_AT = 8
 _DEADLINE_AT = _HEAD_AT + 16
-_ENDED = struct.Struct("<Qd")  # jobs that have ended, and how long they ran together
+_ENDED = struct.Struct("<Qd")  # number of ended jobs, and their total run time
 _ENDED_AT = 40
 _BODY_AT = 64
 
 
 Permits = Sequence[tuple[str, str]]
-"""Keys of bounds over all workers that a job has, and what they hold."""
+"""Keys of a job's permits, and the values they hold."""
 
 
 class JobState(IntEnum):
-    """What there is to a job.
+    """The state of a slot.
 
-    `STARTED`: nothing of it has run so far. `DEFERRED`: it is done, its deletion may be unsent.
+    `STARTED`: nothing of the job has run so far. `DEFERRED`: it is done, its deletion may be
+    unsent.
     """
 
     IDLE = 0
@@ -65,7 +65,7 @@ class LastJob:
     """The job a worker was in last, or is in.
 
     `number` counts the jobs of this worker; `began` and `deadline` (0: none) are moments of the
-    machine's monotonic clock; `fence` is empty where it was too long.
+    machine's monotonic clock; `fence` is empty if it was too long.
     """
 
     state: JobState
@@ -77,7 +77,7 @@ class LastJob:
 
 
 class JobTally(NamedTuple):
-    """Jobs begun and ended, the seconds those ran, and when the one that runs began (0: none)."""
+    """Jobs begun and ended, their total run seconds, and when the running one began (0: none)."""
 
     begun: int
     ended: int
@@ -86,7 +86,7 @@ class JobTally(NamedTuple):
 
 
 class JobScore:
-    """What is said of the jobs that run in one of a worker's slots, one after the other."""
+    """The jobs that run in one of a worker's slots, one after the other."""
 
     def __init__(self, memory: mmap.mmap, start: int) -> None:
         self._memory = memory
@@ -96,11 +96,11 @@ class JobScore:
     # -- the worker writes ------------------------------------------------------------------------
 
     def started(self, fence: bytes, permits: Permits = ()) -> None:
-        """Say which reservation was started, and is about to run."""
+        """Notes the reservation that was started, and is about to run."""
         self._say(JobState.STARTED, fence, 0.0, permits)
 
     def running(self, fence: bytes, limit: float, permits: Permits = ()) -> None:
-        """Say which reservation runs: it must have ended `limit` seconds from now; 0: no limit."""
+        """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
         self._say(JobState.RUNNING, fence, limit, permits)
 
     def _say(self, state: JobState, fence: bytes, limit: float, permits: Permits) -> None:
@@ -116,12 +116,12 @@ class JobScore:
         self._state = state
 
     def extend(self, limit: float) -> None:
-        """Say that what runs must have ended `limit` seconds from now, and not before."""
+        """What runs must have ended `limit` seconds from now, and not before."""
         at = self._start + _DEADLINE_AT
         _DEADLINE.pack_into(self._memory, at, time.monotonic() + limit)
 
     def settling(self) -> None:
-        """Say that the handler has ended: nothing is late any more."""
+        """The handler has ended: nothing is late any more."""
         if self.is_busy():
             at = self._start + _ENDED_AT
             count, seconds = _ENDED.unpack_from(self._memory, at)
@@ -130,7 +130,7 @@ class JobScore:
         self._state = JobState.SETTLING
 
     def settled(self, *, deferred: bool) -> None:
-        """Say that the job is settled; `deferred`: it is done, and deleted with what comes next."""
+        """The job is settled; `deferred`: it is done, and deleted with the next request."""
         self._state = JobState.DEFERRED if deferred else JobState.IDLE
 
     # -- the pool reads ---------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class JobScore:
         return self._state in {JobState.STARTED, JobState.RUNNING}
 
     def deadline(self) -> float:
-        """Give the deadline of the job that runs now; 0 where none does or need end."""
+        """Returns the deadline of the running job; 0 if there is none."""
         if self._state != JobState.RUNNING:
             return 0.0
         number, _, deadline, *_ = self._head()
@@ -148,13 +148,11 @@ class JobScore:
         return deadline if self._state == JobState.RUNNING and again == number else 0.0
 
     def tally(self) -> JobTally:
-        """Give what was counted of the jobs so far."""
         begun, began, *_ = self._head()
         ended, seconds = _ENDED.unpack_from(self._memory, self._start + _ENDED_AT)
         return JobTally(begun, ended, seconds, began if self.is_busy() else 0.0)
 
     def last_job(self) -> LastJob:
-        """Give the last job, once the worker is dead."""
         state = JobState(self._state)
         number, began, deadline, length, more = self._head()
         if not state:
@@ -178,7 +176,7 @@ class JobScore:
 
 
 class WorkerScore:
-    """What one worker says; `descriptor` is what another process opens it by.
+    """What one worker writes; another process opens it by its `descriptor`.
 
     `jobs` has a part for each job that it runs at once.
     """
@@ -193,7 +191,7 @@ class WorkerScore:
 
     @classmethod
     def create(cls, jobs: int = 1) -> WorkerScore:
-        """Make an empty one, in memory only where the system can."""
+        """Makes an empty one, in a file if the system has no memory files."""
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("qframe-scoreboard")
         else:
@@ -203,14 +201,14 @@ class WorkerScore:
         return cls(descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back; what was written so far can still be read."""
+        """Closes the descriptor; what was written so far can still be read."""
         os.close(self.descriptor)
 
     def _add_parts(self, memory: mmap.mmap, start: int) -> None:
         self.jobs += [JobScore(memory, at) for at in range(start, len(memory), SIZE)]
 
     def _look_for_more(self) -> None:
-        """Find the parts that the worker has appended."""
+        """Finds the parts that the worker has appended."""
         size = os.fstat(self.descriptor).st_size
         if size > self._size:
             memory = mmap.mmap(self.descriptor, size - self._size, offset=self._size)
@@ -220,7 +218,7 @@ class WorkerScore:
     # -- the worker writes ------------------------------------------------------------------------
 
     def grow(self, jobs: int) -> None:
-        """Have parts for so many jobs at least; raises `OSError` where there is no room."""
+        """Has parts for at least so many jobs. Raises `OSError` if there is no room."""
         if jobs <= len(self.jobs):
             return
         # A job may have closed every descriptor, and opened its own under this number.
@@ -230,11 +228,11 @@ class WorkerScore:
         self._look_for_more()
 
     def ready(self) -> None:
-        """Say that the worker hears signals and is about to work."""
+        """The worker handles signals and is about to work."""
         self._memory[_PHASE] = _Phase.READY
 
     def farewell(self, reason: str, totals: Mapping[str, int]) -> None:
-        """Say why the worker ends in order, and what became of its jobs."""
+        """Notes why the worker ends, and the outcomes of its jobs."""
         body = json.dumps({"reason": reason, "totals": totals}).encode()
         _LENGTH.pack_into(self._memory, _LENGTH_AT, len(body))
         self._memory[_BODY_AT : _BODY_AT + len(body)] = body
@@ -253,7 +251,7 @@ class WorkerScore:
 
     @property
     def slots(self) -> int:
-        """How many jobs the worker is to run at once; 0: as many as it was started with."""
+        """How many jobs the worker is to run at once; 0: as many as at its start."""
         (number,) = _SLOTS.unpack_from(self._memory, _SLOTS_AT)
         return int(number)
 
@@ -265,31 +263,28 @@ class WorkerScore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker has got as far as to hear signals."""
+        """Whether the worker handles signals."""
         return self._memory[_PHASE] != _Phase.STARTING
 
     def deadline(self) -> float:
-        """Give the earliest deadline of the jobs that run now; 0 where none does or need end."""
+        """Returns the earliest deadline of the running jobs; 0 if there is none."""
         self._look_for_more()
         return min(filter(None, (job.deadline() for job in self.jobs)), default=0.0)
 
     def running(self) -> int:
-        """Give how many jobs run now."""
         self._look_for_more()
         return sum(job.is_busy() for job in self.jobs)
 
     def tallies(self) -> list[JobTally]:
-        """Give what was counted of each slot."""
         self._look_for_more()
         return [job.tally() for job in self.jobs]
 
     def last_jobs(self) -> list[LastJob]:
-        """Give the last job of each slot, once the worker is dead."""
         self._look_for_more()
         return [job.last_job() for job in self.jobs]
 
     def last_words(self) -> tuple[str, dict[str, int]]:
-        """Give reason and totals of a worker that ended in order; else nothing."""
+        """Returns reason and outcomes of a worker that ended in order; else empty."""
         if self._memory[_PHASE] != _Phase.ENDED:
             return "", {}
         (length,) = _LENGTH.unpack_from(self._memory, _LENGTH_AT)

@@ -1,4 +1,4 @@
-"""One slot of a pool: the worker in it, the ones that follow, and why each ended."""
+"""WorkerSlot: one slot of a pool: its worker, the following ones, and why each ended."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from qframe.worker.pool.child import VARIABLE
 from qframe.worker.pool.scoreboard import JobState, LastJob, WorkerScore
 
 _AT_ONCE = 5.0
-"""Seconds a worker must have lived, or else a job have been done, to be replaced without delay."""
+"""Seconds a worker must have lived, unless it has done a job, to be replaced without delay."""
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 30.0
 _STARTING = 10.0
-"""Seconds a worker has to show that it can work, before others are started regardless."""
+"""Seconds a worker has to become ready before others are started regardless."""
 _ALMOST = 0.1
-"""Seconds before its hard timeout at which a job's watchdog may be a little early."""
+"""Seconds that a job's watchdog may be ahead of the hard timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
     """The end of a worker.
 
-    `code` is its exit code, or 128 and the `signal` that ended it. `reason` is a worker's own where
+    `code` is its exit code, or 128 and the `signal` that ended it. `reason` is the worker's own if
     it ended in order, else "". `left` are the jobs it was in, `late` whether one had reached its
     hard timeout, `attempt` how often in a row a worker of this slot has ended at once.
     """
@@ -48,7 +48,7 @@ class WorkerExit:
 
     @property
     def words(self) -> str:
-        """What became of the worker, as its job's history says it."""
+        """How the worker ended, for its job's history."""
         if not self.signal:
             return f"exited with code {self.code}"
         name = process_tree.signal_name(self.signal)
@@ -56,7 +56,7 @@ class WorkerExit:
 
 
 class PoolWorker:
-    """A worker that was started; raises `OSError` where the system does not let it."""
+    """A worker that was started; raises `OSError` if the system refuses."""
 
     def __init__(self, command: Sequence[str], lifeline: int, *, paused: bool, slots: int) -> None:
         self.score = WorkerScore.create(slots)
@@ -77,42 +77,40 @@ class PoolWorker:
         self.pid = self._process.pid
         self.began = time.monotonic()
         self.killed = False
-        """Whether the pool has killed it."""
         self.was_late = False
-        """Whether that was because of its job's hard timeout."""
+        """Whether it was killed because of its job's hard timeout."""
         self.leaves = False
-        """Whether it was told to leave, to be replaced."""
+        """Whether it was asked to leave, to be replaced."""
 
     def is_starting(self, now: float) -> bool:
         """Whether it imports the application: others wait for that, but not for ever."""
         return not self.score.is_ready and now - self.began <= _STARTING
 
     def signal(self, number: int) -> None:
-        """Send the worker a signal."""
         process_tree.send(self.pid, number)
 
     def tell_to_leave(self) -> None:
-        """Have the worker replaced after its job."""
+        """Has the worker replaced after its job."""
         if not self.leaves:
             self.leaves = True
             self.signal(signal.SIGTERM)
 
     def kill(self, *, late: bool = False) -> None:
-        """Kill the worker and its process group; `late` because of its job's hard timeout."""
+        """Kills the worker and its process group; `late` because of its job's hard timeout."""
         self.killed, self.was_late = True, late
         process_tree.kill_group(self.pid)
 
     def reaped(self, status: int) -> int:
-        """End what it has left in its process group; gives its exit code, negative for a signal."""
+        """Ends what is left of its process group; returns its exit code, negative for a signal."""
         process_tree.kill_group(self.pid)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
 
 class WorkerSlot:
-    """Where one worker runs at a time. `number` counts from 1; `due` is when the next one starts.
+    """Where one worker runs at a time. `number` counts from 1; `due` is the next start.
 
-    `group` says what is worked there. `closed`: no worker is to follow. `is_surplus`: that is as
+    `group` says what is worked there. `closed`: no worker follows. `is_surplus`: it is closed since
     there are to be fewer.
     """
 
@@ -131,27 +129,27 @@ class WorkerSlot:
         return self.worker is None and not self.closed
 
     def load(self) -> int:
-        """Give how much would be ended with it: jobs that run, and its worker; 0: it has none."""
+        """Returns how much would end with it: running jobs, and its worker; 0: it has none."""
         return 0 if self.worker is None else 1 + self.worker.score.running()
 
     def give_up(self) -> None:
-        """Have its worker end after its jobs, and none follow."""
+        """Ends its worker after its jobs; none follows."""
         self.closed = self.is_surplus = True
         if self.worker is not None:
             self.worker.tell_to_leave()
 
     def not_started(self) -> float:
-        """Count that the system did not let a worker be started; gives the seconds to wait."""
+        """Counts a start that the system refused; returns the seconds to wait."""
         self._at_once += 1
         return self.delay()
 
     def delay(self) -> float:
-        """Give the seconds to wait: none, or more each time that a worker ends at once."""
+        """Returns the seconds to wait: none, or more each time that a worker ends at once."""
         seconds = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (self._at_once - 1))
         return seconds if self._at_once else 0.0
 
     def reap(self, worker: PoolWorker, status: int) -> WorkerExit:
-        """Take note of the end of the worker."""
+        """Returns the end of the worker, whose slot is then free."""
         self.worker = None
         code, jobs = worker.reaped(status), worker.score.last_jobs()
         reason, totals = worker.score.last_words()

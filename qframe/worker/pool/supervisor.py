@@ -1,7 +1,7 @@
-"""Keeps a number of workers running, and has settled what a dead one had begun.
+"""Supervisor: keeps a number of workers running, and has the jobs of dead ones settled.
 
-It imports nothing of the application. Each worker is a program of its own, in a session of its own,
-and outlives the parent by no more than its job.
+It imports nothing of the application. Each worker is a program in a session of its own, and
+outlives the parent by no more than its job.
 """
 
 from __future__ import annotations
@@ -25,67 +25,61 @@ from qframe.worker.pool.tally import GroupTally, Tally
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _LOOK = 1.0
-"""Seconds between two looks at the deadlines of the jobs."""
+"""Seconds between two checks of the jobs' deadlines."""
 _START_LOOK = 0.02
 _STARTING_OF_CORE = 2
-"""Workers that import the application at once."""
+"""Workers for each core that import the application at once."""
 _MARGIN = 2.0
 """Seconds after its hard timeout in which a worker ends itself, writing its stacks."""
 _WORST = (USAGE, StopReason.LOST_BACKEND.exit_code, StopReason.MEMORY.exit_code, 1)
 _PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 _FILES_CHANGED, _SCALED = 0, 255
-"""Heard like signals."""
+"""Received like signals."""
 _FINAL = {StopReason.EMPTY, StopReason.ONCE}
 
 
 class PoolReporter(Protocol):
-    """Who tells people what happens; may be called while a job is settled, from that thread."""
+    """Reports what happens; may be called while a job is settled, from that thread."""
 
-    def started(self, number: int, pid: int) -> None:
-        """A worker was started."""
+    def started(self, number: int, pid: int) -> None: ...
 
     def ended(self, exit_: WorkerExit, delay: float | None) -> None:
         """A worker has ended; another takes its slot after `delay` seconds, None: none does."""
 
     def not_started(self, number: int, error: OSError, delay: float) -> None:
-        """The system did not let a worker be started; tried again after `delay` seconds."""
+        """The system refused to start a worker; tried again after `delay` seconds."""
 
     def told(self, what: str) -> None:
-        """Something is done to all workers."""
+        """All workers get an order."""
 
 
 class Settles(Protocol):
-    """Who settles the jobs of dead workers."""
+    """Settles the jobs of dead workers."""
 
-    def begin(self) -> None:
-        """Get ready, if that has not been begun."""
+    def begin(self) -> None: ...
 
-    def rescue(self, orphan: Orphan) -> None:
-        """Settle a job soon."""
+    def rescue(self, orphan: Orphan) -> None: ...
 
-    def end(self) -> None:
-        """Settle what there still is."""
+    def end(self) -> None: ...
 
 
 class Appears(Protocol):
-    """Who says of the pool what it is, and tells it how many workers to keep."""
+    """Writes the pool's entry, and passes on how many workers to keep."""
 
-    def begin(self, pool: Scaled) -> None:
-        """Begin, if that has not been begun."""
+    def begin(self, pool: Scaled) -> None: ...
 
-    def end(self) -> None:
-        """Say no more."""
+    def end(self) -> None: ...
 
 
 class Supervisor:
     """Keeps workers running until told to stop, or until all have ended for good.
 
     `commands` starts a worker of each group, of which there are as many as `sizes` says. That, and
-    `slots`, the jobs that each runs at once, may be changed meanwhile; with those that were told to
-    end there are no more than `bound`. `member`: another pool keeps this one. `stop_timeout` is how
+    `slots`, the jobs that each runs at once, may change meanwhile; with those that were told to end
+    there are no more than `bound`. `member`: another pool keeps this one. `stop_timeout` is how
     many seconds running jobs have to end when the pool stops, 0 without limit; `options.grace` how
-    many follow for what was told to end. `changes`, called with a function, calls that whenever
-    the workers are to be replaced.
+    many seconds jobs that were told to end have after that. `changes`, called with a function,
+    calls it whenever the workers are to be replaced.
     """
 
     def __init__(  # noqa: PLR0913 (each is what one kind of pool is about)
@@ -114,7 +108,7 @@ class Supervisor:
         self._member = member
         self._tally = Tally()
         self.seen: Mapping[str, GroupTally] = {}
-        """How each group stood when it was looked at last, by the main thread."""
+        """How each group stood when the main thread last looked."""
         self._lifeline, self._lifeline_end = os.pipe()
         self.sizes = dict(sizes)
         self.slots = options.concurrency
@@ -131,7 +125,7 @@ class Supervisor:
         self._wakeup = WakeUp()
 
     def run(self) -> int:
-        """Keep the workers running and give the exit code."""
+        """Keeps the workers running and returns the exit code."""
         process_tree.adopt_orphans()
         with self._wakeup:
             self._wakeup.hear((*STOPS, *_PASSED_ON, signal.SIGCHLD), lambda *_: None)
@@ -156,11 +150,11 @@ class Supervisor:
         return next((code for code in _WORST if code in self._codes), int(any(self._codes)))
 
     def scale(self, size: int, slots: int) -> None:
-        """Keep so many workers, each of so many jobs at once, 0: as it is; from any thread."""
+        """Keeps so many workers, each of so many jobs at once, 0: as it is; from any thread."""
         self._want({"": size} if size else self.sizes, slots or self.slots)
 
     def share(self, sizes: Mapping[str, int]) -> None:
-        """Keep so many workers of each group; from any thread."""
+        """Keeps so many workers of each group; from any thread."""
         self._want(dict(sizes), self.slots)
 
     def _want(self, sizes: dict[str, int], slots: int) -> None:
@@ -170,12 +164,10 @@ class Supervisor:
 
     @property
     def size(self) -> int:
-        """How many workers are kept."""
         return sum(self.sizes.values())
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told to stop."""
         return self._stopping > 0
 
     @property
@@ -188,7 +180,7 @@ class Supervisor:
 
     @property
     def _is_full(self) -> bool:
-        """Whether so many are there, with those that end, that none may be started."""
+        """Whether no worker may be started, counting those that end."""
         return 0 < self._bound <= len(self._workers)
 
     def _seconds_to_wait(self) -> float:
@@ -222,7 +214,7 @@ class Supervisor:
             self._scale(*self._wanted)
 
     def _scale(self, sizes: dict[str, int], slots: int) -> None:
-        """Have it so: fewer workers by the ends of those that are in the fewest jobs."""
+        """Applies it: ends the surplus workers with the fewest running jobs."""
         self.slots = slots
         for worker in self._workers:
             worker.score.slots = slots
@@ -238,7 +230,7 @@ class Supervisor:
         for group, size in sizes.items():
             lacks = range(size - there[group])
             self._slots += [WorkerSlot(next(free), group) for _ in lacks]
-        if "" in sizes and sizes != self.sizes:  # else who balances says it, and why
+        if "" in sizes and sizes != self.sizes:  # or the balancer reports it, and why
             self._report.told(f"scaled to {sizes['']} workers")
         self.sizes = sizes
 
@@ -246,19 +238,20 @@ class Supervisor:
         if number != signal.SIGUSR1:
             self.paused = number == signal.SIGUSR2
         for worker in self._workers:
-            worker.score.paused = self.paused  # for one that does not hear signals yet
+            worker.score.paused = self.paused  # for one without signal handlers yet
             if worker.score.is_ready:
                 worker.signal(number)
 
     def _stop(self, number: int) -> None:
-        """Go one step further to the end: finish the jobs, give them back, kill what is left."""
+        """Takes the next step: finish the jobs, give them back, kill what is left."""
         self._stopping += 1
         if self._stopping <= 2:  # noqa: PLR2004 (finish, and give back)
             for worker in self._workers:
-                if self._stopping > 1 or not worker.leaves:  # else it would be the second one
-                    # One that cannot hear yet holds no job, and would say of an INT where it was.
+                if self._stopping > 1 or not worker.leaves:  # a second signal interrupts the job
+                    # A worker without signal handlers holds no job, and would show a traceback at
+                    # an INT.
                     worker.signal(number if worker.score.is_ready else signal.SIGTERM)
-                worker.signal(signal.SIGCONT)  # or one that is stopped would not hear it
+                worker.signal(signal.SIGCONT)  # a stopped process would not handle it
             wait = self._stop_timeout if self._stopping == 1 else max(self._options.grace, 1)
             self._next_step = time.monotonic() + wait if wait else 0.0
         else:
@@ -311,7 +304,7 @@ class Supervisor:
         return Orphan(left, exit_.number, words, late=late, stopping=stopping)
 
     def _delay(self, slot: WorkerSlot, exit_: WorkerExit) -> float | None:
-        """Give the seconds until another worker takes the slot; None where none is to."""
+        """Returns the seconds until another worker takes the slot; None if none does."""
         if self._stopping or slot.is_surplus or exit_.reason in _FINAL or self._options.once:
             return None
         if exit_.code == USAGE and not self._proven:
@@ -348,11 +341,11 @@ class Supervisor:
         room = self._most_starting - sum(worker.is_starting(now) for worker in self._workers)
         for slot in others:
             if room <= 0:
-                break  # to hear what it is told, and not to have all of them import at once
+                break  # signals are handled, and not all workers import at once
             room -= self._start(slot, now)
 
     def _start(self, slot: WorkerSlot, now: float) -> bool:
-        """Start a worker where one is due; says whether it was."""
+        """Starts a worker if one is due; returns whether it did."""
         is_due = slot.waits and now >= slot.due and not self._is_full
         if is_due:
             try:

@@ -1,4 +1,4 @@
-"""What the workers of each group have done, and are doing, as their scoreboards say it."""
+"""Tally: what the workers of each group have done and are doing, from their scoreboards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qframe.worker.pool.slot import WorkerSlot
 
 
 class GroupTally(NamedTuple):
-    """Of one group: what was begun and ended so far, and how long those that run have run.
+    """One group: jobs begun and ended so far, and the ages of the running ones.
 
     `processes` are those there are to be, `ending` those that were told to end.
     """
@@ -26,7 +26,7 @@ class GroupTally(NamedTuple):
 
 
 class Tally:
-    """Adds up what workers say, also those that have ended."""
+    """Adds up the scoreboards, including those of ended workers."""
 
     def __init__(self) -> None:
         self._begun: Counter[str] = Counter()
@@ -34,14 +34,13 @@ class Tally:
         self._seconds: dict[str, float] = {}
 
     def gone(self, group: str, score: WorkerScore) -> None:
-        """Keep what a worker that has ended did; before its scoreboard is closed."""
+        """Adds what an ended worker did; before its scoreboard is closed."""
         for each in score.tallies():
             self._begun[group] += each.begun
             self._ended[group] += each.ended
             self._seconds[group] = self._seconds.get(group, 0.0) + each.seconds
 
     def look(self, slots: Sequence[WorkerSlot]) -> dict[str, GroupTally]:
-        """Give how each group stands."""
         return {group: self._of(group, slots) for group in {slot.group for slot in slots}}
 
     def _of(self, group: str, slots: Sequence[WorkerSlot]) -> GroupTally:

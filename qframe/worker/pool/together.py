@@ -1,4 +1,4 @@
-"""What a pool of supervisors does without: it has no queue of its own, and no jobs."""
+"""The parts that a pool of supervisors goes without: it has no queue of its own, and no jobs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from qframe.worker.pool.rescuer import Orphan
 
 
 class NoRescuer:
-    """Settles nothing: each supervisor settles what its own workers leave."""
+    """Settles nothing: each supervisor settles the jobs of its own workers."""
 
-    def begin(self) -> None:
-        """Need nothing."""
+    def begin(self) -> None: ...
 
     def rescue(self, orphan: Orphan) -> None:
-        """Never called: what has no jobs leaves none."""
+        """Never called: a supervisor of supervisors runs no jobs."""
 
-    def end(self) -> None:
-        """Have nothing to do."""
+    def end(self) -> None: ...
 
 
 class NoPresence:
-    """Says nothing: each supervisor says what it is."""
+    """Writes nothing: each supervisor has its own entry."""
 
-    def begin(self, pool: Scaled) -> None:
-        """Need nothing."""
+    def begin(self, pool: Scaled) -> None: ...
 
-    def end(self) -> None:
-        """Have nothing to take off."""
+    def end(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a worker of many jobs runs them in, wherever they run: slots, each taken by one attempt."""
+"""SlottedRunner: runs many jobs, each attempt in a slot, in threads or processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Slot:
 
     number = 0
     seconds = 0.0
-    """How long it took."""
     is_left = False
     """Whether its handler does not end, and the worker has settled the job without it."""
     need: Need | None = None
@@ -35,7 +34,7 @@ class Slot:
         self.life = self.attempt.life()
 
     def is_startable(self) -> bool:
-        """Go on to the start of its life; false where it has none, and is to be settled perhaps."""
+        """Advances its life to the start; false if it has none, and is perhaps to be settled."""
         self.need = next(self.life, None)
         while isinstance(self.need, Wait):
             self.runner.pause(self.need.seconds)
@@ -44,15 +43,15 @@ class Slot:
 
     @abstractmethod
     def end(self, error: Interruption) -> None:
-        """End the handler, if it still runs."""
+        """Ends the handler, if it still runs."""
 
 
 class SlottedRunner(Runner):
-    """Runs jobs in slots. `take` puts them into one each; `ended` have come to their ends."""
+    """Runs jobs in slots. `take` puts each into one; `ended` are those that have ended."""
 
     exchange: SlotExchange
     stuck: JobTimedOut | None = None
-    """What a job was to end by that did not, where the worker is to end for that."""
+    """The timeout of a job that does not end, if the worker is to end for that."""
     left = 0
     """How many slots are taken by handlers whose jobs were settled without them."""
 
@@ -64,23 +63,21 @@ class SlottedRunner(Runner):
     ) -> None:
         super().__init__(*arguments, scoreboard=scoreboard, **more)
         self.slots = self.options.concurrency
-        """How many jobs may run at once."""
         self.taken: dict[ReservedJob, Slot] = {}
         self.ended: deque[Slot] = deque()
         self._scoreboard = scoreboard
         self._numbers = 0
         self._left_numbers: list[int] = []
-        """The numbers of slots that were taken before: a heap."""
+        """The numbers of slots that were freed: a heap."""
 
     def _exchange(self) -> SlotExchange:
         return SlotExchange(self.connection, self._ran_twice, self.wake)
 
     def wake(self) -> None:
-        """Wake the thread that takes jobs, where it is another."""
+        """Wakes the thread that takes jobs, if it is another."""
 
     @property
     def free(self) -> int:
-        """How many slots are free."""
         return max(0, self.slots - len(self.taken))
 
     @property
@@ -89,25 +86,25 @@ class SlottedRunner(Runner):
         return len(self.taken)
 
     def scale(self, slots: int) -> None:
-        """Have so many slots; what runs goes on. Raises `OSError` where there is no room."""
+        """Sets the number of slots; running jobs go on. Raises `OSError` if there is no room."""
         if self._scoreboard is not None:
             self._scoreboard.grow(slots)
         self.slots = slots
 
     @abstractmethod
     def slot(self, job: ReservedJob) -> Slot:
-        """Give a job what it runs in, if it is to run."""
+        """Makes the slot of a job."""
 
     @abstractmethod
     def take(self, slots: Sequence[Any]) -> None:
-        """Run jobs that were started, in slots that are free."""
+        """Runs jobs that were started, in free slots."""
 
     @abstractmethod
     def settle_unstarted(self, slot: Any) -> None:  # noqa: ANN401 (of its own kind)
-        """Bring a job that is not started to its end; its hooks may take long."""
+        """Ends a job that is not started; its hooks may take long."""
 
     def enter(self, slot: Slot) -> None:
-        """Take a slot: the first that is free."""
+        """Takes the first free slot."""
         if not self._left_numbers:
             heapq.heappush(self._left_numbers, self._numbers)
             self._numbers += 1
@@ -117,7 +114,7 @@ class SlottedRunner(Runner):
             slot.attempt.scoreboard = self.scores[slot.number]
 
     def enter_started(self, slots: Sequence[Slot]) -> None:
-        """Take slots for jobs that were started, and are about to run."""
+        """Takes slots for jobs that were started, and are about to run."""
         for slot in slots:
             self.enter(slot)
             attempt = slot.attempt
@@ -127,22 +124,22 @@ class SlottedRunner(Runner):
             self.leases.keep(attempt.job, 0)
 
     def leave(self, slot: Slot) -> None:
-        """Free a slot whose attempt has ended."""
+        """Frees a slot whose attempt has ended."""
         if not slot.is_left:
             self.taken.pop(slot.job, None)
             heapq.heappush(self._left_numbers, slot.number)
 
     def has_room(self, attempt: Attempt) -> bool:
-        """Whether a held job may be started beside others; else it is given back to wait."""
+        """Whether a held job may start beside others; otherwise gives it back to wait."""
         bounds = self.bounds_of(attempt)
         return not bounds or self.admits(attempt, bounds)
 
     def take_permits(self, jobs: Sequence[ReservedJob]) -> bool:
-        """Whether one of these jobs takes a permit as it is started, which may be refused."""
+        """Whether the start of one of these jobs takes a permit, and so may be refused."""
         return self.bounds is not None and any(job in self.bounds.permits for job in jobs)
 
     def unsaid(self, job: ReservedJob) -> None:
-        """Hear that a job for which there was room is not started now."""
+        """Undoes `has_room`: the job will not be started after all."""
         if self.bounds is not None:
             self.bounds.permits.undo(job)
 
@@ -151,4 +148,4 @@ class SlottedRunner(Runner):
             slot.end(error)
 
     def at_rest(self) -> None:
-        """Nothing is to be done: the jobs have deadlines of their own."""
+        """Nothing: the jobs have deadlines of their own."""

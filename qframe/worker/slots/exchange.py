@@ -1,7 +1,7 @@
-"""What a worker of many jobs says to its backend: all that has come up, in one exchange.
+"""SlotExchange: sends all that many jobs need to the backend in one request.
 
-One thread says it. Jobs end on the loop and in threads of their own; they leave the end here, and
-those whose end may be refused wait to hear of it.
+One thread sends. Jobs end on the event loop and in threads; they leave their ends here, and those
+whose end may be refused wait for the reply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qframe.worker.exchange import Ended, Exchange, Started
 
 
 class SlotExchange(Exchange):
-    """Starts jobs and ends those that are done, many at once. `wake` is called when one ends."""
+    """Starts and ends many jobs at once. Calls `wake` when one ends."""
 
     def __init__(
         self,
@@ -28,28 +28,28 @@ class SlotExchange(Exchange):
     ) -> None:
         super().__init__(connection, lost)
         self.refused: list[tuple[ReservedJob, Result]] = []
-        """The starts of the last exchange that something was not as expected for, and what."""
+        """The starts that the backend refused in the last request, and their results."""
         self._left: deque[Ended] = deque()
         self._wake = wake
 
     def defer(self, job: ReservedJob, end: End, told: Callable[[bool], None] | None = None) -> None:
-        """End a job with the next exchange, from any thread; raises `SettleError`."""
+        """Ends a job with the next request, from any thread. Raises `SettleError`."""
         self._left.append(Ended(job, end, job.defer(end), told))
         self._wake()
 
     def defers(self, job: ReservedJob) -> bool:
-        """Whether the end of a job has not been said so far; from any thread."""
+        """Whether the end of a job is still to be sent; from any thread."""
         return job.is_deferred
 
     @property
     def has_ends(self) -> bool:
-        """Whether there is something to be said."""
+        """Whether there is something to send."""
         return bool(self._left or self._ended)
 
     def start_all(self, held: Sequence[ReservedJob], *, wait: bool = False) -> bool:
-        """Start held jobs, some of which may be found lost; says whether that is known by now.
+        """Starts held jobs, some of which may be lost; returns whether that is known by now.
 
-        Where it is not, `hear` hears of it while they run. With `wait`, some may be `refused`.
+        If not, `hear` learns it while they run. With `wait`, some may be `refused`.
         """
         ended, self.refused = self._take(), []
         for job in held:
@@ -81,12 +81,12 @@ class SlotExchange(Exchange):
             super()._hear_start(job, result)
 
     def flush(self) -> None:
-        """Say now what waits for the next exchange, and hear what was told."""
+        """Sends what waits for the next request, and reads the replies."""
         super().flush()
         self.hear()
 
     def hear(self) -> None:
-        """Hear what was told and not answered, before the thread waits for something else."""
+        """Reads pending replies, before the thread waits for something else."""
         self._backend.hear()
         self._settle_refused()
 

@@ -37,17 +37,17 @@ _PAUSE = 0.2
 _TOLD = 4
 _TOLD_OF_BRIEF = 25
 _WAITED_FOR = 12
-"""Jobs that are started in one exchange, where nobody waits for its answer and where somebody does.
+"""Jobs started in one request, without and with waiting for its reply.
 
-The first run while the next are on their way. With 12 of the former, 50 slots do 4,100 jobs a
-second that sleep for 10 ms, and with 4 of them 4,350; of jobs that are over at once they do a third
-more with 25."""
+The first run while the next are on their way. With 12, 50 slots do 4,100 jobs a second that sleep
+for 10 ms, and with 4, 4,350; of jobs that are over at once they do a third more with 25.
+"""
 
 
 class SlotLoop(Loop):
     """Puts jobs into slots as long as there are free ones, until it is to stop.
 
-    It reserves, starts and settles for all jobs, and says at once what has come up meanwhile.
+    It reserves, starts and settles for all jobs, and sends at once what has come up meanwhile.
     """
 
     runner: SlottedRunner
@@ -60,7 +60,7 @@ class SlotLoop(Loop):
     # -- one turn ---------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Start jobs in free slots and hold others; wait where there is nothing to be done."""
+        """Starts jobs in free slots and holds others; waits if there is nothing to do."""
         self._note_ended()
         self.control.look()
         self._scale()
@@ -78,7 +78,7 @@ class SlotLoop(Loop):
         return True
 
     def _exchange(self) -> bool:
-        """Say what has come up, and take what there is room for; says whether there was a job."""
+        """Sends what has come up, and takes jobs for the room; returns whether there was one."""
         starting = self._startable()
         if starting:
             self._start(starting)
@@ -115,14 +115,14 @@ class SlotLoop(Loop):
         )
 
     def _waits_for(self, starting: Sequence[Slot], jobs: Sequence[ReservedJob]) -> bool:
-        """Whether the answer to these starts is waited for before the jobs run."""
+        """Whether the thread waits for the reply to these starts before the jobs run."""
         waits, runner = completing.waits, self.runner
         attempts = [each.attempt for each in starting]
         seen = [each for each in attempts if waits.get(each.name, True) and runner.sees_start(each)]
         return bool(seen) or runner.take_permits(jobs)
 
     def _refused(self) -> list[ReservedJob]:
-        """Hold again those whose start was refused: another permit is tried."""
+        """Holds jobs again whose start was refused, to try another permit."""
         refused = self.runner.exchange.refused
         for job, result in reversed(refused):
             self.runner.was_refused(job, result)
@@ -134,7 +134,7 @@ class SlotLoop(Loop):
         return [*self._held, *self.runner.running.copy()]
 
     def _startable(self) -> list[Slot]:
-        """Give the held jobs there are slots for; those that are not to be run are settled."""
+        """Returns the held jobs there are slots for; settles those that must not run."""
         starting: list[Slot] = []
         while self._held and len(starting) < min(self._at_once, self.runner.free):
             job = self._held.popleft()
@@ -157,9 +157,10 @@ class SlotLoop(Loop):
         return starting
 
     def _room(self) -> int:
-        """Give how many more to hold: as many as there are slots, or will be in a moment.
+        """Returns how many more to hold: as many as there are slots, or will be in a moment.
 
-        None while half of the latter are there: the thread starts jobs rather than waits for some.
+        None while half of the latter are held: the thread then starts jobs rather than waits for
+        more.
         """
         options = self.options
         taken = self.runner.busy
@@ -173,11 +174,11 @@ class SlotLoop(Loop):
         return room
 
     def _ahead(self) -> int:
-        """Give how many slots will be free in a moment."""
+        """Returns how many slots will be free in a moment."""
         return min(self._prefetch.limit(), self.runner.slots) - 1
 
     def _note_ended(self) -> None:
-        """Free the slots of those that have ended, and count them."""
+        """Frees and counts the slots that have ended."""
         runner = self.runner
         while runner.ended:
             slot = runner.ended.popleft()
@@ -188,7 +189,7 @@ class SlotLoop(Loop):
                 self.jobs += 1
 
     def _scale(self) -> None:
-        """Have as many slots as the pool, or the store, says."""
+        """Sets the slots that the pool, or the store, orders."""
         told = self.control.slots if self._member is None else self._member.scoreboard.slots
         if not 1 <= told <= MOST_AT_ONCE or told == self._scaled:
             return
@@ -210,7 +211,7 @@ class SlotLoop(Loop):
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait_for_work(self) -> None:
-        """Wait for a job, or for the end of one."""
+        """Waits for a job, or for the end of one."""
         runner = self.runner
         if not (self._idle or runner.busy):
             self._idle = True
@@ -229,26 +230,26 @@ class SlotLoop(Loop):
             self._memory_seen = time.monotonic() if queues else self._memory_seen
 
     def _hear_signals(self) -> None:
-        """Have a signal that comes from now on end the wait that follows."""
+        """From now on a signal ends the wait that follows."""
         self.signals.drain()
 
     @abstractmethod
     def _sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
-        """Wait for the end of a job, a signal, or a job of these queues."""
+        """Waits for the end of a job, a signal, or a job of these queues."""
 
     def _stand_by(self) -> None:
-        """Paused or vetoed: hold nothing, settle what ends, and wait."""
+        """Paused or vetoed: holds nothing, settles what ends, and waits."""
         self.runner.exchange.flush()
         self._give_back_held()
         self._sleep(EVERY)
 
     def _rest(self) -> None:
-        """Others may run."""
+        """Nothing: others may run."""
 
     # -- its end ----------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Take no more, and settle what still runs as it ends."""
+        """Takes no more, and settles running jobs as they end."""
         self._ends_since = time.monotonic()
         super()._let_go()
         self._note_ended()
@@ -260,7 +261,7 @@ class SlotLoop(Loop):
             self._note_ended()
 
     def _settle_ended(self) -> bool:
-        """Say what has come up; false where the backend has been away for too long."""
+        """Sends what has come up; false if the backend has been away for too long."""
         has_ends = self.runner.exchange.has_ends
         try:
             self.runner.exchange.flush()
@@ -276,14 +277,13 @@ class SlotLoop(Loop):
 
 
 class Feed(SlotLoop):
-    """The exchanges with the backend are those of a thread; this one runs the event loop."""
+    """Talks to the backend in a thread; its own thread runs the event loop."""
 
     runner: SlotRunner
     _reason = StopReason.INTERRUPTED
     _error: BaseException | None = None
 
     def run(self) -> StopReason:
-        """Work, and say why it stopped."""
         loop = self.runner.jobs_loop
         overseer = Overseer(self.runner)
         overseer.start()
@@ -315,12 +315,12 @@ class Feed(SlotLoop):
             self._error = error
         finally:
             self.runner.jobs_loop.stop()
-            self.runner.signals.arm(0.0)  # for a loop that cannot be told: a job closed its files
+            self.runner.signals.arm(0.0)  # for a loop without a wakeup: a job closed its files
             if self.runner.stuck is not None and self.runner.jobs_loop.blocked() > _BLOCKED:
                 self._leave("a job that does not end blocks the event loop")
 
     def _let_go(self) -> None:
-        """Leave it to the thread that holds the jobs."""
+        """Nothing: the thread that holds the jobs does it."""
 
     # -- jobs that run beside it ------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class Feed(SlotLoop):
         return super()._settle_ended()
 
     def _give_back(self, *, unlimited: bool) -> None:
-        """Give back the neighbours of a job that does not end which would not, either."""
+        """Gives back the jobs beside a stuck one that would not end, either."""
         blocked = self.runner.jobs_loop.blocked() > _BLOCKED
         for each in self.runner.going:
             cannot = blocked and each.interrupts.is_on_loop
@@ -359,7 +359,7 @@ class Feed(SlotLoop):
                 self.runner.settle_without(each, JobGivenBack(f"its worker ends: {why}"))
 
     def _leave(self, why: str) -> NoReturn:
-        """End the process where the loop cannot be ended; leases bring back what runs on it."""
+        """Ends the process if the loop cannot be ended; leases bring back what runs on it."""
         name, reason = self.connection.name, self._reason
         events.fire(events.WorkerStopping, name, self._given, reason, reason.exit_code, self.jobs)
         self._beats.end(self._presence.leave, presence.PARTING)

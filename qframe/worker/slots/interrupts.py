@@ -1,4 +1,4 @@
-"""What ends one of several running jobs, on the event loop or in a thread, and no other."""
+"""SlotInterrupts: ends one of several running jobs, on the event loop or in a thread."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from qframe.exceptions import Interruption, JobTimedOut
 from qframe.worker.slots.turns import Turns
 
 current: ContextVar[SlotInterrupts | None] = ContextVar("qframe_job", default=None)
-"""That of the job whose code runs, on the loop also in the tasks it has started."""
+"""The interrupts of the job whose code runs, also in the tasks it has started on the loop."""
 
 _EARLY = 0.01
 _TURN = 0.05
-"""Seconds in which a loop that stood still lets all go on who have waited for their turn."""
+"""Seconds in which a loop that stood still lets all waiting jobs take their turn."""
 _PUT_OFF = 10
-"""How often one is tried again for whom the overseer may have something to give back."""
+"""How often a job's end is put off because the overseer may give time back."""
 _AGAIN = 0.1
-"""Seconds after which one that has not reached its job, which computes perhaps, is tried again."""
+"""Seconds after which an interruption that has not reached its job is raised again."""
 
 
 class SlotInterrupts:
-    """What may end one attempt from outside. `fire` is called by signal handlers alone.
+    """What may end one attempt from outside. Only signal handlers call `fire`.
 
-    So one comes after the other. A job that awaits is cancelled and sees what ends it; one that
-    computes on the loop is raised in by the handler, which knows whose code it has broken into; one
-    in a thread has the exception set there.
+    So one comes after the other. A job that awaits is cancelled and sees what ends it; a job that
+    computes on the loop is raised in by the handler, which knows whose code it has interrupted; a
+    job in a thread gets the exception set there.
     """
 
     own = 0.0
-    """For how many seconds the loop has stood still for the sake of this job."""
+    """For how many seconds this job has blocked the loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SlotInterrupts:
         self.due = math.inf
         """When its timeout is over."""
         self.task: asyncio.Task[Any] | None = None
-        """What runs of it on the loop."""
+        """Its task on the loop."""
         self.awaits = False
         """Whether its thread waits for what is to run on the loop."""
         self.started: WeakSet[asyncio.Task[Any]] | None = None
@@ -64,24 +64,22 @@ class SlotInterrupts:
         """How often its end was put off, for time that may not be its own, and when last."""
         self._put_off_at = 0.0
         self._on_trust = 0.0
-        """Seconds it was given back although nobody knows whether it took them itself."""
+        """Seconds it was given back without proof that it did not use them itself."""
         self._timeout = 0.0
         self._runs = False
         self._has_reached = False
-        """Whether what ends the job has been raised in it."""
+        """Whether the interruption has been raised in the job."""
         self.thread = 0
-        """That in which the handler runs."""
+        """The thread of the handler."""
         self._there: dict[str, Any] = {}
-        # Re-entered by a signal that comes while another is handled.
+        # A signal that comes while another is handled enters it again.
         self._lock = threading.RLock()
 
     @property
     def runs(self) -> bool:
-        """Whether the handler runs."""
         return self._runs
 
     def has_started(self, task: asyncio.Task[Any]) -> None:
-        """Note a task that the job has started."""
         if self.started is None:
             self.started = WeakSet()
         self.started.add(task)
@@ -94,7 +92,7 @@ class SlotInterrupts:
     # -- around the handler -----------------------------------------------------------------------
 
     def running(self, timeout: float) -> None:
-        """Say that the handler runs, on this thread; it may be ended from now on."""
+        """The handler runs, on this thread; it may be ended from now on."""
         self.fired = None
         self.thread, self._there = threading.get_ident(), guard.here()
         self._runs = True
@@ -102,7 +100,7 @@ class SlotInterrupts:
         self._set(timeout, 0.0)
 
     def change_timeout(self, timeout: float, passed: float) -> None:
-        """Give it another timeout, of which `passed` seconds are over."""
+        """Sets another timeout, of which `passed` seconds are over."""
         if self._runs and timeout != self._timeout:
             self._set(timeout, passed)
 
@@ -112,7 +110,7 @@ class SlotInterrupts:
         self._arm(self.due)
 
     def not_running(self) -> None:
-        """Say that it has ended: nothing is raised any more."""
+        """The handler has ended: nothing is raised any more."""
         with self._lock:
             self._runs = False
             if self.fired is not None and self.task is None:
@@ -122,7 +120,7 @@ class SlotInterrupts:
     # -- beside it --------------------------------------------------------------------------------
 
     def give_back(self, seconds: float, now: float, *, on_trust: bool) -> None:
-        """Give a job in a thread time back in which it could not run."""
+        """Gives a job in a thread time back in which it could not run."""
         with self._lock:
             if not self._runs or self.fired is not None or not self._timeout or self.is_on_loop:
                 return
@@ -132,7 +130,7 @@ class SlotInterrupts:
             self.due = max(self.due, min(self.due + seconds, now + self._timeout))
 
     def while_running(self, act: Callable[[], None]) -> None:
-        """Do something, unless the handler has ended; it does not end meanwhile."""
+        """Calls `act`, unless the handler has ended; it cannot end meanwhile."""
         with self._lock:
             if self._runs:
                 act()
@@ -140,7 +138,7 @@ class SlotInterrupts:
     # -- in a signal handler ----------------------------------------------------------------------
 
     def look(self, now: float) -> float:
-        """Say when to look again; what is to be done by now is left to `ring`."""
+        """Returns when to look again; what is due is left to `ring`."""
         if not self._runs:
             return math.inf
         if self.fired is None:
@@ -149,9 +147,9 @@ class SlotInterrupts:
         return math.inf if self._has_reached else now + _AGAIN
 
     def ring(self, now: float, frame: FrameType | None) -> None:
-        """End the job where its time is over; try again what has not reached it."""
+        """Ends the job if its time is over; raises again what has not reached it."""
         if self._runs and self.fired is None and now >= self.due - _EARLY:
-            # The loop may stand still for another.
+            # Another job may be blocking the loop.
             if self.is_on_loop and current.get() is not self:
                 if not self._waits_for_turn:
                     self._waits_for_turn = True
@@ -164,7 +162,7 @@ class SlotInterrupts:
             self._reach(self.fired, frame)
 
     def _have_turned(self) -> None:
-        """End a job on the loop that has had its turn, and the time others have taken from it."""
+        """Ends a job on the loop that has had its turn, and the time others have taken from it."""
         now = time.monotonic()
         if self._runs and self._may_be_put_off(now, is_kept=self._turns.is_late(now)):
             self._loop.call_later(_TURN, self._have_turned)
@@ -180,7 +178,7 @@ class SlotInterrupts:
 
     @property
     def taken(self) -> float:
-        """For how many seconds others have kept the loop from it that were not given back."""
+        """The seconds others have blocked the loop that were not given back."""
         return max(0.0, self._turns.stood - self._stood_before - self.own) if self.is_on_loop else 0
 
     def _take_back(self) -> None:
@@ -189,7 +187,7 @@ class SlotInterrupts:
             self._stood_before, self.own = self._turns.stood, 0.0
 
     def _may_be_put_off(self, now: float, *, is_kept: bool) -> bool:
-        """Whether to wait until the overseer has given back what was taken; not for ever."""
+        """Whether to wait until the overseer has given back the taken time; not for ever."""
         if not is_kept:
             self._put_off = 0
         elif now - self._put_off_at > _AGAIN / 2:
@@ -202,7 +200,7 @@ class SlotInterrupts:
         self.fire(late, frame)
 
     def fire(self, error: Interruption, frame: FrameType | None) -> None:
-        """End the job; once, so that its cleaning up is not broken into."""
+        """Ends the job; once, so that its cleanup is not interrupted."""
         if self._runs and self.fired is None:
             self.fired = error
             self._reach(error, frame)
@@ -211,7 +209,7 @@ class SlotInterrupts:
         with self._lock:
             if not self._runs:
                 return
-            if current.get() is self and not _is_between(frame):  # its code was broken into
+            if current.get() is self and not _is_between(frame):  # the handler interrupted its code
                 if self.task is not None and asyncio.current_task(self._loop) is not self.task:
                     self._loop.call_soon_threadsafe(self._cancel)  # in a task it has started
                 else:
@@ -224,14 +222,14 @@ class SlotInterrupts:
                 _interrupt(self.thread, self._there, error)
 
     def _cancel(self) -> None:
-        """Cancel what awaits; on the loop, so it still runs or does not."""
+        """Cancels what awaits; called on the loop, so nothing changes meanwhile."""
         if self._runs and self.task is not None and not self._has_reached:
             self.task.cancel()
 
     # -- where it awaits --------------------------------------------------------------------------
 
     def seen(self, error: BaseException) -> BaseException:
-        """Give what the job sees instead of a bare cancellation."""
+        """Returns what the job sees instead of a bare cancellation."""
         if self.fired is None or self._has_reached or not isinstance(error, asyncio.CancelledError):
             return error
         self._has_reached = True
@@ -242,7 +240,7 @@ class SlotInterrupts:
 
 
 class Steps(Coroutine[Any, Any, Any]):
-    """A coroutine of a job, step by step: who cancels it has it see why."""
+    """A job's coroutine, step by step: a cancelled job sees the reason."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], interrupts: SlotInterrupts) -> None:
         self._coroutine = coroutine
@@ -258,7 +256,6 @@ class Steps(Coroutine[Any, Any, Any]):
         return self._coroutine.send(None)
 
     def send(self, value: Any) -> Any:  # noqa: ANN401 (what it awaits)
-        """Go on to what it awaits next."""
         return self._coroutine.send(value)
 
     def throw(
@@ -267,14 +264,12 @@ class Steps(Coroutine[Any, Any, Any]):
         error: BaseException | object = None,
         _: TracebackType | None = None,
     ) -> Any:  # noqa: ANN401 (what it awaits)
-        """Raise in it."""
         raised = kind if isinstance(kind, BaseException) else error
         if not isinstance(raised, BaseException):
             raised = kind() if isinstance(kind, type) else kind
         return self._coroutine.throw(self._interrupts.seen(raised))
 
     def close(self) -> None:
-        """End it."""
         self._coroutine.close()
 
 
@@ -291,7 +286,7 @@ _cancellations: dict[type[Interruption], type[Interruption]] = {}
 
 
 def _as_cancellation(kind: type[Interruption]) -> type[Interruption]:
-    """Give the exception as one that is a cancellation, too: task groups have to clean up."""
+    """Makes a class that is a cancellation, too: task groups have to clean up."""
     body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__qualname__": kind.__name__}
     return cast("type[Interruption]", type(kind.__name__, (kind, asyncio.CancelledError), body))
 
@@ -300,9 +295,9 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 def _interrupt(ident: int, there: dict[str, Any], error: BaseException) -> None:
-    """Raise the class of `error` in a thread, or `error` when its driver call has returned.
+    """Raises the class of `error` in a thread, or `error` when its driver call has returned.
 
-    No byte code between the question and the answer lets another thread run. What waits for the
+    No byte code between the check and the call lets another thread run. A thread that waits for the
     system, or is in C code, is interrupted when that returns.
     """
     if "depth" in there and there["depth"]:  # noqa: RUF019 (`get` is a call: others may run)

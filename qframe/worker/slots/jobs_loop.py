@@ -1,4 +1,4 @@
-"""The event loop, on the worker's own thread, that all `async` jobs of a worker share."""
+"""JobsLoop: the event loop, on the worker's own thread, that all `async` jobs of a worker share."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ class JobsLoop:
         self._ticks = False
         self.turns = Turns()
         self.begins: Callable[[], None] = lambda: None
-        """Called on its thread before it turns."""
+        """Called on its thread before it runs."""
         self.came_round: Callable[[], None] = lambda: None
-        """Called on its thread, a few times a second while it turns."""
+        """Called on its thread, a few times a second while it runs."""
 
     def run(self) -> None:
-        """Run what jobs there are, until `stop`."""
         self.thread = threading.get_ident()
         self.turns.enter()
         asyncio.set_event_loop(self.loop)
@@ -54,23 +53,23 @@ class JobsLoop:
                 log.warning("a task that a job had started raised %s", type(error).__name__)
 
     def stop(self) -> None:
-        """Have `run` return; from any thread."""
+        """Makes `run` return; from any thread."""
         self._over = True
         self.call(self.loop.stop)
 
     def call(self, act: Callable[..., object], *args: object) -> None:
-        """Do something on the loop soon; from any thread."""
+        """Calls `act` on the loop soon; from any thread."""
         with suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(act, *args)
 
     def start(
         self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context
     ) -> asyncio.Task[Any]:
-        """Start the task of a job; on the loop's thread."""
+        """Starts the task of a job; on the loop's thread."""
         return asyncio.Task(coroutine, loop=self.loop, context=context)
 
     def close(self, patience: float) -> None:
-        """Cancel what jobs have left, which has so many seconds to end."""
+        """Cancels the tasks that jobs have left, which have so many seconds to end."""
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
@@ -82,7 +81,7 @@ class JobsLoop:
         self.loop.close()
 
     def finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Run on the loop what a job in this thread has to have awaited, and wait for it."""
+        """Awaits something on the loop for a job in this thread."""
         done = threading.Event()
         ended: list[asyncio.Task[Any]] = []
         whose = current.get()
@@ -127,14 +126,14 @@ class JobsLoop:
         return task
 
     def _told(self, _: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-        """Tell what nobody has heard: the error of a task or callback that a job has left."""
+        """Logs the error of a task or callback that a job has left."""
         error = said.get("exception")
         log.error("on the event loop: %s", said.get("message"), exc_info=error)
 
     # -- whether it is blocked --------------------------------------------------------------------
 
     def blocked(self) -> float:
-        """Give the seconds since it last came round, looked for by the last call of this."""
+        """Returns the seconds since it last came round, as of the last call of this."""
         now = time.monotonic()
         if self._ticks:
             return now - self._ticked
@@ -150,16 +149,16 @@ class JobsLoop:
         self.came_round()
 
     def was_kept(self, seconds: float) -> None:
-        """Note that it could not turn for so long, where its own tick does not tell."""
+        """Notes that it could not run for so long, if its own tick does not show that."""
         if not self._ticks:
             self.turns.stood += seconds
 
     def current(self) -> asyncio.Task[Any] | None:
-        """Give the task that runs; from any thread."""
+        """Returns the running task; from any thread."""
         return asyncio.current_task(self.loop)
 
     def stack(self) -> str:
-        """Give what its thread is doing: the frames of the job, without what called it."""
+        """Returns the job's frames on its thread, without those that called it."""
         frame = sys._current_frames().get(self.thread)  # noqa: SLF001 (the one way there is)
         if frame is None:
             return ""
@@ -172,7 +171,7 @@ _AROUND_JOBS = {asyncio.events.__file__, execution.__file__, interrupts.__file__
 
 
 async def _kept(steps: Any) -> tuple[Any, BaseException | None]:  # noqa: ANN401 (what the job gave)
-    """Give what came of it; what ends a process must not get as far as the loop."""
+    """Returns value and error; what ends a process must not reach the loop."""
     try:
         return await steps, None
     except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)

@@ -1,6 +1,6 @@
-"""Overseer: the thread that looks after the jobs of a worker, and asks no backend.
+"""Overseer: the thread that watches the jobs of a worker, and calls no backend.
 
-So nothing holds it up but code that keeps the interpreter to itself, which the watchdog ends.
+Only code that keeps the interpreter lock delays it, and the watchdog ends that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("qframe")
 _STDERR = 2
 """Jobs may have taken `sys.stderr`."""
 _SLOW = 1.0
-"""Seconds for which the event loop may be blocked before that is told."""
+"""Seconds the event loop may be blocked before that is logged."""
 
 
 class Overseer:
@@ -33,15 +33,14 @@ class Overseer:
     def __init__(self, runner: SlotRunner) -> None:
         self._runner = runner
         self._told: dict[str, tuple[float, float]] = {}
-        """Of a class until when it is not told again, and for how long after that."""
+        """By class, until when it is not logged again, and for how long after that."""
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Look every now and then, until `stop`."""
+        """Looks every now and then, until `stop`."""
         start_thread("qframe-overseer", self._run)
 
     def stop(self) -> None:
-        """Look no more."""
         self._over.set()
         self._runner.watchdog.cancel()
 
@@ -53,7 +52,6 @@ class Overseer:
                 log.exception("the jobs that run could not be looked after")
 
     def look(self) -> None:
-        """Find handlers that do not end, and a loop that is blocked."""
         now = time.monotonic()
         grace = self._runner.options.grace
         slots = self._runner.going
@@ -72,7 +70,7 @@ class Overseer:
             interrupts = slot.interrupts
             if stands_still and interrupts.is_on_loop and slot is not computing:
                 slot.keep_covered()
-                continue  # it is not heard; the time is not its own
+                continue  # its wakeup fails; the time is not its own
             late = now - interrupts.due - interrupts.taken
             if interrupts.runs and not slot.is_left and late > grace:
                 self._runner.give_up(slot)
@@ -86,7 +84,7 @@ class Overseer:
         computing: LocalSlot | None,
         now: float,
     ) -> None:
-        """Give back to the others the time in which nobody could run but one of them."""
+        """Gives back to the others the time in which only one of them could run."""
         self._runner.jobs_loop.was_kept(passed.seconds)
         for slot in slots:
             interrupts = slot.interrupts
@@ -96,7 +94,6 @@ class Overseer:
                 slot.keep_covered()
 
     def _write_stacks(self) -> None:
-        """Write what every thread, and every task on the loop, is doing."""
         faulthandler.dump_traceback(_STDERR, all_threads=True)
         for slot in self._runner.going:
             task = slot.interrupts.task
@@ -107,7 +104,7 @@ class Overseer:
                 os.write(_STDERR, f"Task of {name}:\n{told.getvalue()}".encode(errors="replace"))
 
     def _look_at_loop(self) -> None:
-        """Tell where the loop is blocked, and by which job; of a class ever more seldom."""
+        """Logs which job blocks the loop; ever more seldom for a class."""
         seconds = self._runner.jobs_loop.blocked()
         if seconds <= STILL:
             return
@@ -128,7 +125,7 @@ class Overseer:
         events.fire(events.LoopBlocked, job, seconds, stack)
 
     def _computing(self) -> LocalSlot | None:
-        """Give the slot whose code the loop runs."""
+        """Returns the slot whose code the loop runs."""
         task = self._runner.jobs_loop.current()
         for slot in self._runner.going:
             if task is not None and (

@@ -48,13 +48,13 @@ log = logging.getLogger("qframe")
 T = TypeVar("T")
 
 _PATIENCE = 15.0
-"""Seconds after which the process ends where a job keeps all threads of it from running."""
+"""Seconds after which the process ends if a job keeps all its threads from running."""
 _SPARE = 4
-"""Threads for what is no handler: settling in place of one that does not end."""
+"""Threads for what is no handler: settling in place of a handler that does not end."""
 
 
 class LocalSlot(Slot):
-    """One attempt, on the event loop or in a thread. Its end is told `runner.over`, once."""
+    """One attempt, on the event loop or in a thread. It calls `runner.over` once at its end."""
 
     runner: SlotRunner
     attempt: Attempt
@@ -66,7 +66,7 @@ class LocalSlot(Slot):
         self.interrupts = SlotInterrupts(runner.arm, jobs_loop.loop, jobs_loop.turns)
         self.attempt.interrupts = self.interrupts
         self._is_away = True
-        """Whether nobody goes on with its life: it has not begun, or its handler runs."""
+        """Whether its life stands: it has not begun, or its handler runs."""
 
     @property
     def is_for_loop(self) -> bool:
@@ -75,20 +75,20 @@ class LocalSlot(Slot):
         return job_class is not None and self.runner.is_for_loop(job_class)
 
     def run_in_thread(self) -> None:
-        """Bring its life to the end, in this thread."""
+        """Brings its life to the end, in this thread."""
         with self._ending():
             self.come_back()
             self.attempt.outcome = lived(self.attempt, self.life, self.runner.answers, self.need)
 
     async def run_on_loop(self) -> None:
-        """Bring its life to the end, on the event loop."""
+        """Brings its life to the end, on the event loop."""
         self._has_begun = True
         with self._ending():
             self.come_back()
             self.attempt.outcome = await lived_in_steps(self, self.life, _ON_LOOP, self.need)
 
     def end_by(self, error: Interruption) -> None:
-        """Bring its life to the end, in this thread, as one whose handler ended by `error`."""
+        """Brings its life to the end, in this thread, as if its handler had raised `error`."""
         with self._ending():
             answers = {**self.runner.answers, needs.Run: lambda *_: Report(error)}
             self.attempt.outcome = lived(self.attempt, self.life, answers, self.need)
@@ -98,25 +98,25 @@ class LocalSlot(Slot):
         try:
             yield
         except Left:
-            return  # its end is another thread's to tell
+            return  # another thread brings it to its end
         except BaseException as error:
-            # That the backend is away says all; anything else is a fault of ours, or a listener's.
+            # An outage needs no traceback; anything else is a fault of ours, or a listener's.
             shown = None if isinstance(error, BackendUnavailable) else error
             said = f"cannot be settled; its lease brings it back: {error}"
             log.exception("%s %s %s", self.job.name, self.job.uuid, said, exc_info=shown)
         self.runner.over(self)
 
     def end(self, error: Interruption) -> None:
-        """End the handler, from any thread, if it still runs."""
+        """Ends the handler, from any thread, if it still runs."""
         self.runner.signals.end_job(self.interrupts, error)
 
     def task_ended(self, _: asyncio.Task[Any]) -> None:
-        """Give the job back where its task was cancelled before its first step."""
+        """Gives the job back if its task was cancelled before its first step."""
         if not (self._has_begun or self.is_left):
             self.runner.give_back_unbegun(self)
 
     def tell_of_tasks(self) -> None:
-        """Say which tasks the job has left on the loop: they run on, and are nobody's job."""
+        """Logs the tasks the job has left on the loop: they run on without a job."""
         left = [task for task in self.interrupts.started or () if not task.done()]
         if left:
             names = ", ".join(sorted(task.get_name() for task in left))
@@ -126,7 +126,7 @@ class LocalSlot(Slot):
     # -- its needs, on the loop -------------------------------------------------------------------
 
     async def perform(self, run: needs.Run) -> Report:
-        """Call the handler, and say how it ended."""
+        """Calls the handler, and reports how it ended."""
         attempt, error = self.attempt, None
         self.go_away(run)
         try:
@@ -145,23 +145,23 @@ class LocalSlot(Slot):
         return self.runner.reported(attempt, error)
 
     async def settle(self, settle: needs.Settle) -> None:
-        """Settle it with the next exchange; where that may take time, in a thread."""
+        """Settles it with the next request; in a thread if that may take time."""
         act = partial(self.runner.settle, self.attempt, settle)
         waits = settle.end.state is not State.COMPLETE or any(e.asks for e in self.job.features)
         await self.apart(act) if waits else act()
 
     async def tell(self, tell: needs.Tell) -> None:
-        """Call the job's `failed`."""
+        """Calls the job's `failed`."""
         instance = self.attempt.for_hooks()
         if instance is not None:
             await execution.tell_on_loop(instance, "failed", tell.verdict.end.error)
 
     async def _where_it_may_ask(self, act: Callable[[], T]) -> T:
-        """Do what asks the database, where the job was completed in a transaction, in a thread."""
+        """Calls `act`; in a thread if it asks the database, after a completion in a transaction."""
         return await self.apart(act) if self.job.is_completing else act()
 
     async def apart(self, act: Callable[[], T]) -> T:
-        """Do in a thread what would keep the loop from the others."""
+        """Calls `act` in a thread, since it would block the loop."""
         done = asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
         while not done.done():
             with suppress(asyncio.CancelledError):  # who cancels all tasks does not mean this
@@ -171,7 +171,7 @@ class LocalSlot(Slot):
     # -- beside it --------------------------------------------------------------------------------
 
     def keep_covered(self) -> None:
-        """Have time that others take from the handler count for nobody who looks after it."""
+        """Makes time that others take from the handler count for no deadline."""
         self.interrupts.while_running(self._cover_anew)
 
     def _cover_anew(self) -> None:
@@ -182,18 +182,18 @@ class LocalSlot(Slot):
                 self.attempt.scoreboard.extend(limit)
 
     def go_away(self, run: needs.Run) -> None:
-        """Note that the handler is about to run: if it does not end, its life may go on without."""
+        """The handler is about to run: if it does not end, its life may go on without it."""
         self.need, self._is_away = run, True
 
     def come_back(self) -> None:
-        """Go on with its life; raises `Left` where it has gone on already."""
+        """Goes on with its life; raises `Left` if that has gone on already."""
         with self.runner.claiming:
             if self.is_left:
                 raise Left
             self._is_away = False
 
     def leave(self) -> bool:
-        """Have its life go on without the handler, which keeps the slot; false where it is back."""
+        """Lets its life go on without the handler, which keeps the slot; false if it is back."""
         with self.runner.claiming:
             if self.is_left or not self._is_away:
                 return False
@@ -218,8 +218,6 @@ _ON_LOOP: Answers = {
 
 
 class SlotRunner(SlottedRunner):
-    """Runs jobs on an event loop, and in threads."""
-
     signals: SlotSignals
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
@@ -227,17 +225,17 @@ class SlotRunner(SlottedRunner):
         self.jobs_loop = JobsLoop()
         self.watch = lambda _: None  # the overseer has the watchdog
         self.sleeps = False
-        """Whether the thread that takes jobs waits, and is to be woken."""
+        """Whether the thread that takes jobs waits, and must be woken."""
         self.threads = ThreadPoolExecutor(
             MOST_AT_ONCE + _SPARE, "qframe-job", initializer=self._begin_thread
-        )  # one is made where none is free: as many as there are slots that need one
+        )  # one is made if none is free: as many as there are slots that need one
         self._context = contextvars.copy_context()
         self._blocked_signals = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._for_loop: dict[type[JobDefinition], bool] = {}
         self._names: dict[str, None] = {}
-        """The classes of the jobs that began since the loop was looked after."""
+        """The classes of the jobs that began since the last look at the loop."""
         self._names_before: list[str] = []
-        """And of those that ran when it was, or had begun before."""
+        """The classes of those that ran then, or had begun before."""
         self.jobs_loop.begins = partial(self.signals.loop_begins, self.jobs_loop.loop)
         self.jobs_loop.came_round = self._look_after_handlers
         self.signals.jobs = self._interruptible
@@ -257,17 +255,15 @@ class SlotRunner(SlottedRunner):
         return {**super().answers, needs.Begin: self.begun}
 
     def wake(self) -> None:
-        """Wake the thread that takes jobs."""
         if self.sleeps:
             self.sleeps = False
             self.signals.tell()
 
     def slot(self, job: ReservedJob) -> LocalSlot:
-        """Give a job a place on the loop, or in a thread."""
+        """Makes the slot of a job, on the loop or in a thread."""
         return LocalSlot(self, job)
 
     def take(self, slots: Sequence[LocalSlot]) -> None:
-        """Run jobs that were started."""
         self.enter_started(slots)
         for_loop = []
         for slot in slots:
@@ -300,17 +296,17 @@ class SlotRunner(SlottedRunner):
             self.over(slot)
 
     def settle_unstarted(self, slot: LocalSlot) -> None:
-        """Bring a job that is not started to its end; its hooks may take long."""
+        """Ends a job that is not started; its hooks may take long."""
         self.enter(slot)
         self.threads.submit(self._fresh(slot).run, slot.run_in_thread)
 
     def give_back_unbegun(self, slot: LocalSlot) -> None:
-        """Give back a job whose task was ended before it began."""
+        """Gives back a job whose task was ended before it began."""
         why = JobGivenBack("its task was cancelled before it began, by another job perhaps")
         self.threads.submit(self._named(slot).run, slot.end_by, why)
 
     def over(self, slot: LocalSlot) -> None:
-        """Hear that an attempt has come to its end; from any thread."""
+        """Called by any thread when an attempt has ended."""
         self.leases.drop(slot.job)
         if not slot.is_left:
             self.let_go(slot.job)
@@ -320,17 +316,18 @@ class SlotRunner(SlottedRunner):
         self.wake()
 
     def _fresh(self, slot: LocalSlot) -> contextvars.Context:
-        """Give a job a context of its own, as it was when the worker began."""
+        """Returns a context of its own for a job, as it was when the worker began."""
         context = self._named(slot)
         context.run(current.set, slot.interrupts)
         return context
 
     def _named(self, slot: LocalSlot) -> contextvars.Context:
-        """Give a context that names the job, and in which nothing ends it."""
+        """Returns a context that names the job, and in which nothing ends it."""
         return context_of(slot.job, self._context)
 
     def _begin_thread(self) -> None:
-        # The thread that begins it hears none: programs that a job starts would not, either.
+        # The new thread inherits this: it gets no signals, and programs that a job starts block
+        # none.
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
         heartbeat.use(self.heartbeat)
         self.jobs_loop.turns.enter()
@@ -345,7 +342,7 @@ class SlotRunner(SlottedRunner):
         return found
 
     def close(self) -> None:
-        """Run no more; what does not end is left."""
+        """Runs no more; abandons what does not end."""
         super().close()
         self.watchdog.cancel()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -353,12 +350,12 @@ class SlotRunner(SlottedRunner):
     # -- what a life needs, in a thread -----------------------------------------------------------
 
     def begun(self, attempt: Attempt, _: needs.Begin) -> bool:
-        """Begin a job; it was started with others."""
+        """Begins a job; it was started with others."""
         attempt.began = time.monotonic()
         return True
 
     def perform(self, attempt: Attempt, run: needs.Run) -> Report:
-        """Call the handler in this thread, and say how it ended."""
+        """Calls the handler in this thread, and reports how it ended."""
         slot = self.taken[attempt.job]
         assert isinstance(slot, LocalSlot)  # noqa: S101 (there are no others)
         slot.go_away(run)
@@ -368,7 +365,7 @@ class SlotRunner(SlottedRunner):
         return report
 
     def settle(self, attempt: Attempt, settle: needs.Settle) -> None:
-        """Settle with the next exchange; waits for what comes of that, where it may fail."""
+        """Settles with the next request; waits for the reply if that may fail."""
         job, end = attempt.job, settle.end
         if end.state is State.COMPLETE:
             self.exchange.defer(job, end)
@@ -379,7 +376,7 @@ class SlotRunner(SlottedRunner):
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
     def pause(self, seconds: float) -> None:
-        """Let some time pass; signals are the other thread's to hear."""
+        """Sleeps; the other thread handles signals."""
         time.sleep(seconds)
 
     # -- what ends jobs ---------------------------------------------------------------------------
@@ -388,7 +385,7 @@ class SlotRunner(SlottedRunner):
         return [each.interrupts for each in self.going]
 
     def arm(self, due: float) -> None:
-        """Have a job ended by then, and the process where no thread can; from any thread."""
+        """Ends a job by then, or the process if no thread can; from any thread."""
         self.signals.arm(due)
         if due < math.inf:
             with self._covering:
@@ -396,7 +393,7 @@ class SlotRunner(SlottedRunner):
                 self.watchdog.sooner(max(0.0, due - time.monotonic()) + patience)
 
     def cover_all(self) -> None:
-        """Have the process end where the first of the jobs that run has kept it to itself."""
+        """Ends the process if the first deadline of the running jobs passes by far."""
         with self._covering:
             first = min((each.due for each in self._interruptible() if each.runs), default=math.inf)
             left = max(0.0, first + self.options.grace - time.monotonic())
@@ -405,7 +402,7 @@ class SlotRunner(SlottedRunner):
     # -- handlers that do not end ----------------------------------------------------------------
 
     def give_up(self, slot: LocalSlot) -> None:
-        """Settle a job in the place of its handler, which does not end; the worker is to follow."""
+        """Settles a job in the place of its handler, which does not end; the worker is to end."""
         job, timeout = slot.job, slot.attempt.limits.timeout
         if not slot.leave():
             return
@@ -423,7 +420,7 @@ class SlotRunner(SlottedRunner):
         self.wake()
 
     def settle_without(self, slot: LocalSlot, error: Interruption) -> None:
-        """Settle a job whose handler does not end, or cannot go on; its slot stays taken."""
+        """Settles a job whose handler does not end, or cannot go on; its slot stays taken."""
         if slot.leave():
             self._go_on_without(slot, error)
 
@@ -433,14 +430,14 @@ class SlotRunner(SlottedRunner):
 
 
 class _OnLoop:
-    """Finishes on the loop what the jobs of a thread leave to be awaited."""
+    """Finishes on the loop the awaitables that a thread's job leaves."""
 
     def __init__(self, jobs_loop: JobsLoop) -> None:
         self.run = jobs_loop.finish
 
 
 def _leave_pool() -> None:
-    """Let a child that a job's thread has forked end.
+    """Lets a child that a job's thread has forked end.
 
     Before Python exits it waits for the threads of every pool, of which this one is the child's
     only thread: it cannot wait for itself.

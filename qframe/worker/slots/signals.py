@@ -1,4 +1,4 @@
-"""Signals of a worker of many jobs: each of those that end a job finds the right one."""
+"""SlotSignals: the signals of a worker of many jobs; a signal that ends a job finds it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SOON = 0.001
 
 
 class SlotSignals(Signals):
-    """What the worker has been told. `jobs` gives what may end the jobs that run."""
+    """The worker's signals. `jobs` returns what may end the running jobs."""
 
     def __init__(self, *, heard: bool = True) -> None:
         super().__init__(heard=heard)
         self.jobs: Callable[[], Iterable[SlotInterrupts]] = tuple
         self.interrupted: Interruption | None = None
-        """By what all jobs were ended."""
+        """What ended all jobs."""
         self._rings = math.inf
         self._arming = threading.RLock()
         self._to_end: deque[tuple[SlotInterrupts, Interruption]] = deque()
 
     def arm(self, due: float) -> None:
-        """Have the alarm ring by then; from any thread."""
+        """Sets the alarm for then; from any thread."""
         if not self.on_main_thread:
             return
         with self._arming:
@@ -42,12 +42,12 @@ class SlotSignals(Signals):
                 signal.setitimer(signal.ITIMER_REAL, max(_SOON, due - time.monotonic()))
 
     def end_job(self, job: SlotInterrupts, error: Interruption) -> None:
-        """End one job, from any thread, if it still runs."""
+        """Ends one job, from any thread, if it still runs."""
         self._to_end.append((job, error))
         self.arm(0.0)
 
     def loop_begins(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let signals wake a loop that is about to run, by its own descriptor where it has one."""
+        """Makes signals wake a loop that is about to run, by its own descriptor if it has one."""
         if self.on_main_thread:
             self._wakes_by = self._writer.fileno()
             self.keep_waking()
@@ -58,7 +58,7 @@ class SlotSignals(Signals):
         self.keep_waking()
 
     def look_beside(self, loop: asyncio.AbstractEventLoop, jobs: Iterable[str]) -> None:
-        """Put back what one of these jobs has replaced, on their loop perhaps."""
+        """Restores handlers that one of these jobs has replaced, perhaps those of their loop."""
         if not self.on_main_thread:
             return
         if lost := handlers.lost():
@@ -71,7 +71,7 @@ class SlotSignals(Signals):
     # -- handlers -------------------------------------------------------------------------------
 
     def _ring(self, _number: int, frame: FrameType | None) -> None:
-        self.tell()  # the loop may have signals wake itself instead
+        self.tell()  # the loop may have set its own descriptor
         now = time.monotonic()
         jobs = [*self.jobs()]
         with self._arming:
@@ -79,7 +79,7 @@ class SlotSignals(Signals):
         self._raise_pending(frame)
         asked = [self._to_end.popleft() for _ in range(len(self._to_end))]
         here = current.get()
-        # What raises is the job whose code this has broken into: it comes last.
+        # The job whose code is interrupted here raises, so it comes last.
         asked.sort(key=lambda each: each[0] is here)
         jobs.sort(key=lambda job: job is here)
         self.arm(min((job.look(now) for job in jobs), default=math.inf))
@@ -89,7 +89,7 @@ class SlotSignals(Signals):
             job.ring(now, frame)
 
     def _raise_pending(self, frame: FrameType | None) -> None:
-        """Raise what came amid a finalizer, where that is still of the job whose code runs."""
+        """Raises what came amid a finalizer, if the code of the same job still runs."""
         held_up, here = guard.pending(), current.get()
         if here is not None and here.fired is not None and here.fired is held_up:
             guard.interrupt(here.fired, frame)

@@ -1,4 +1,4 @@
-"""Turns: who could run when code that keeps the interpreter to itself kept the others from it."""
+"""Turns: which threads could run while other code kept the interpreter lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STILL = 0.1
 
 
 class Passed(NamedTuple):
-    """The seconds since the overseer looked last; where it `is_late`, which threads `ran` then."""
+    """The seconds since the overseer's last look; if it `is_late`, which threads `ran` since."""
 
     seconds: float = LOOK
     is_late: bool = False
@@ -23,8 +23,8 @@ class Passed(NamedTuple):
 class Turns:
     """When the overseer looked last, and the processor time of each thread up to then.
 
-    The overseer waits for the interpreter's lock as the jobs do. Where it comes late nobody could
-    run, but the threads that used the processor meanwhile.
+    The overseer waits for the interpreter's lock as the jobs do. If it is late, only the threads
+    that used the processor meanwhile could run.
     """
 
     def __init__(self) -> None:
@@ -35,21 +35,21 @@ class Turns:
         self._used: dict[int, float] = {}
 
     def enter(self) -> None:
-        """Measure the thread that calls this, in which jobs are to run."""
+        """Measures the calling thread, in which jobs are to run."""
         if hasattr(time, "pthread_getcpuclockid"):
             ident = threading.get_ident()
             self._clocks[ident] = time.pthread_getcpuclockid(ident)
 
     def is_late(self, now: float) -> bool:
-        """Whether the overseer ought to have looked by now."""
+        """Whether the overseer should have looked by now."""
         return self._looked is not None and now - self._looked > LOOK + STILL
 
     def is_kept(self, ident: int, now: float) -> bool:
-        """Whether a thread has not run since the overseer ought to have looked."""
+        """Whether a thread has not run since the overseer should have looked."""
         return self.is_late(now) and not self._has_run(ident, self._seconds(ident))
 
     def passed(self, now: float) -> Passed:
-        """Say what has passed since the last look; `looked` follows."""
+        """Returns what has passed since the last look; `looked` follows."""
         if self._looked is None or not self.is_late(now):
             return Passed()
         used = {ident: self._seconds(ident) for ident in self._clocks}
@@ -57,16 +57,16 @@ class Turns:
         return Passed(now - self._looked, is_late=True, ran=ran)
 
     def looked(self, now: float) -> None:
-        """Note that the overseer has looked, and given back what was taken."""
+        """Notes that the overseer has looked, and given back the taken time."""
         self._used = {ident: self._seconds(ident) for ident in self._clocks}
         self._looked = now
 
     def _has_run(self, ident: int, seconds: float) -> bool:
-        # What it used before the overseer ought to have looked is no more than that.
+        # Before the overseer should have looked, it can have used no more than that.
         return seconds - self._used.get(ident, 0.0) > LOOK
 
     def _seconds(self, ident: int) -> float:
-        """Give the processor time of a thread, also one that has ended."""
+        """Returns the processor time of a thread, also of an ended one."""
         try:
             return time.clock_gettime(self._clocks[ident])
         except (KeyError, OSError):
