@@ -1,4 +1,4 @@
-"""Backend: what a driver implements. It reserves messages and applies steps."""
+"""Backend: the interface of a driver. A backend reserves messages and applies steps."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ if TYPE_CHECKING:
 
 
 class Capability(Flag):
-    """One thing a backend may be able to do; the rest of qframe works without it."""
+    """Abilities that a backend may have; the rest of qframe works without any of them."""
 
     NONE = 0
     RESERVE = auto()
-    """Messages wait and can be reserved (not `sync`, not `null`)."""
+    """The backend keeps messages and workers can reserve them (not `sync`, not `null`)."""
     AHEAD = auto()
-    """Several can be held at once, and only a start counts an attempt."""
+    """A worker can hold several messages at once; only `Start` counts an attempt."""
     UNCOUNT = auto()
-    """A started attempt can be taken back."""
+    """`Release(counted=False)` takes a started attempt back."""
     NOTES = auto()
-    """Notes are kept beside the message."""
+    """The backend keeps notes beside a message."""
     BURY = auto()
-    """A message can be put aside."""
+    """The backend can bury messages."""
     ADOPT = auto()
     """Another process can settle a reservation by its fence."""
     WAIT = auto()
-    """`wait` ends when there is work; else it only sleeps."""
+    """`wait` returns when there is work; otherwise it only sleeps."""
     LIST = auto()
-    """The queues that hold messages can be listed."""
+    """The backend can list the queues that hold messages."""
     SIZE = auto()
-    """Messages can be counted."""
+    """The backend can count messages."""
     PURGE = auto()
-    """Waiting messages can be deleted."""
+    """The backend can delete waiting messages."""
     SEARCH = auto()
-    """A waiting message can be found by what it holds, and taken."""
+    """The backend can search waiting messages by their content, and take one."""
     BROWSE = auto()
-    """Messages can be listed, a page at a time."""
+    """The backend can list messages page by page."""
     PRIORITY = auto()
     """Messages have priorities."""
     FACTS = auto()
-    """It keeps facts, latches and failed records."""
+    """The backend keeps facts, latches and failed records."""
     JOINT = auto()
-    """A step of any operations is one thing: all of it is done, or nothing."""
+    """A step is atomic, whatever operations it has: the backend applies all of them or none."""
     DURABLE = auto()
-    """What was pushed survives the death of every process of ours."""
+    """A pushed message survives the death of every qframe process."""
     WITHIN = auto()
-    """Steps can be applied in a transaction of the caller's own."""
+    """The backend can apply steps in a transaction of the caller."""
     OUTBOX = auto()
-    """Steps for other backends can be kept in such a transaction."""
+    """The backend can keep steps for other backends in such a transaction."""
 
 
 class Place(Enum):
@@ -73,52 +73,52 @@ class Place(Enum):
 
 
 class Standing(Enum):
-    """How a reservation stands, by what has been committed."""
+    """Whether a reservation is still valid, as far as committed transactions tell."""
 
     OURS = "ours"
-    """It is the current one of its message."""
+    """The message's current reservation is this one."""
     LOCKED = "locked"
-    """It is, and a transaction that is not over is about to change that."""
+    """It is this one, but an open transaction is about to change that."""
     TAKEN = "taken"
-    """The message is there, and the reservation is not the current one."""
+    """The message exists under another reservation."""
     GONE = "gone"
-    """The message is not there any more."""
+    """The message no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A message that was found: where it is, and what the backend knows it by."""
+    """The result of a search: where a message is, and how the backend identifies it."""
 
     queue: str
     raw_body: bytes
     place: Place
     handle: Any
     at: float | None = None
-    """When it is due, or has become ready, an epoch time, where the backend knows it."""
+    """When it is or was due or became ready (epoch seconds); None if the backend does not know."""
 
 
 class Page(NamedTuple):
-    """Some messages of a queue that are in one place, in their order."""
+    """One page of the messages of a queue that are in one place, in order."""
 
     found: list[Found]
     after: str
-    """Names the place behind the last one, for the next page; "" where nothing follows."""
+    """Cursor for the next page; "" if this page is the last."""
 
 
 class Span(NamedTuple):
-    """Places in a row that messages of a queue are in, from `first` until before `end`."""
+    """A range of positions with messages of a queue: `first` up to but excluding `end`."""
 
     of: str
-    """Which row of places it is, as the backend names it."""
+    """The backend's name for the list that the positions belong to."""
     first: int
     end: int
     in_order: bool
-    """Whether messages are in them in the order in which they were pushed, by and large."""
+    """Whether the messages are roughly in the order in which they were pushed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A latch as it stands. Times are epoch seconds by the backend's clock, None for not so far."""
+    """The state of a latch. Times are epoch seconds by the backend's clock; None if not yet."""
 
     size: int
     done: int
@@ -127,23 +127,23 @@ class Latch:
     first_failed: int | None
     """The member that failed first."""
     failed_at: float | None
-    """When it did."""
+    """When that member failed."""
     completed_at: float | None
-    """When it was closed and all had arrived, for the first time."""
+    """When the latch was closed and all members had arrived, for the first time."""
     labels: tuple[str, ...] = ()
-    """Labels of members that failed, by their numbers: as many as were asked for."""
+    """Labels of failed members, ordered by member number, as many as the caller asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A sign of life: kind and version in a few words, and what is unsafe, a sentence each."""
+    """The answer to a health check: kind and version, and one sentence for each unsafe setting."""
 
     version: str
     warnings: tuple[str, ...] = ()
 
 
 class Change(NamedTuple):
-    """One thing that a migration does: in a few words, and its statement."""
+    """One change of a migration: a short description and its SQL statement."""
 
     what: str
     sql: str
@@ -151,43 +151,46 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Timing:
-    """The times a backend works with; a test may change them."""
+    """Times and sizes that a backend works with; tests may change them."""
 
     hold: float = 1.0
-    """Seconds the lease of a held message lasts, and one more for each `bytes_a_second`."""
+    """Seconds that the lease of a held message lasts, plus one for each `bytes_a_second`."""
     bytes_a_second: int = 65_536
-    """So slow a line may be before a held message is lost on it."""
+    """The slowest connection, in bytes a second, on which a held message is not lost."""
     most_bytes: int = 262_144
-    """A call of `reserve` gives no further message once it gave so many bytes."""
+    """`reserve` returns no further message once it has returned this many bytes."""
     skew: float = 0.0
-    """Added to the backend's clock: a test lets time pass by it."""
+    """Seconds added to the backend's clock, so that a test can let time pass."""
 
 
 class Backend(ABC):
-    """Messages in queues, and facts under keys. Raises `BackendUnavailable`; safe in threads.
+    """Keeps messages in queues, and facts under keys. Thread-safe. Raises `BackendUnavailable`.
 
-    - A message that was pushed is there until its reservation is deleted, or it is purged.
-    - Two pushes of the same bytes are two messages; they come back byte for byte.
-    - A queue gives its messages in the order in which they became ready: when they were pushed,
-      released or kicked, or their delay ended. One that is released to the front comes before all
-      that are ready; so does one whose lease ran out, in any order among these.
-    - A reservation stands until it is settled, or another takes its message once its lease has run
-      out. A backend may also end it as soon as the lease has run out.
-    - `apply` says a request again by itself whose answer was lost, and it counts once; a step that
-      a caller says again is another step.
+    - A pushed message stays until its reservation is deleted or its queue is purged.
+    - Two pushes of the same bytes are two messages. The backend returns them byte for byte.
+    - A queue delivers its messages in the order in which they became ready: when they were pushed,
+      released or kicked, or when their delay ended. A message that was released to the front, or
+      whose lease ran out, comes before all ready messages; among themselves these have any order.
+    - A reservation lasts until it is settled, or until another worker reserves the message after
+      the lease has run out. A backend may also end it as soon as the lease has run out.
+    - `apply` repeats a request whose answer was lost, and its steps count once. A step that the
+      caller applies again is another step.
     """
 
     capabilities: Capability = Capability.NONE
     timing: Timing
     look_every: float = 1.0
-    """Seconds an idle worker waits at most before it looks whether it is to pause or restart."""
+    """Seconds after which an idle worker checks for a pause or restart at the latest."""
     has_one_writer: bool = False
-    """Whether an open transaction that has written keeps all others from writing (SQLite)."""
+    """Whether an open transaction that has written blocks all other writers (SQLite)."""
     needs_facts: ClassVar[bool] = False
-    """Whether its constructor takes, as third argument, what gives the backend of its facts."""
+    """Whether the constructor takes, third, a function that returns the backend of its facts."""
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 (any base's)
-        """Take away what it has no methods for: who says "all but" cannot know what comes later."""
+        """Remove capabilities whose methods the class does not define.
+
+        A class that declares "all but X" cannot know the capabilities of later versions.
+        """
         super().__init_subclass__(**options)
         for capability, methods in _METHODS.items():
             if any(getattr(cls, name) is getattr(Backend, name) for name in methods):
@@ -195,14 +198,18 @@ class Backend(ABC):
 
     @abstractmethod
     def apply(self, *steps: Step) -> list[Result]:
-        """Apply steps in order, each by itself, in one exchange; gives a result for each."""
+        """Apply steps in order, each one atomic, in one exchange.
+
+        Returns one result for each step.
+        """
 
     def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
-        """Apply steps, without waiting for the answer where the leases are certain to be ours.
+        """Apply steps without waiting for the answer, where the leases are certainly still valid.
 
-        `heard` gets the results, at the next call of this thread at the latest. Only for steps
-        that may be said twice: `Start`, and what is fenced by its reservation. The reservation
-        counts as started when this returns; a result that says otherwise comes later.
+        The backend calls `heard` with the results, during this thread's next call at the latest.
+        Only for steps that may be sent twice: `Start`, and steps fenced by their reservation. The
+        reservation counts as started when this method returns; a result that contradicts it comes
+        later.
         """
         heard(self.apply(*steps))
 
@@ -210,38 +217,40 @@ class Backend(ABC):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        """Hold up to `limit` messages, strictly in the order of the queues; never waits.
+        """Hold up to `limit` messages, strictly in the order of `queues`. Never waits.
 
-        What is due, or whose lease ran out, becomes ready before. The steps in `first` are applied
-        before that, in the same exchange; their results come second. A held message whose lease
-        runs out goes back uncounted.
+        First, delayed messages that are due and messages whose lease ran out become ready. The
+        backend applies the steps in `first` before that, in the same exchange, and returns their
+        results second. If the lease of a held message runs out, the message goes back uncounted.
         """
 
     def within(self, transaction: object) -> Backend:
-        """Give this backend as seen through a transaction of the caller's own, for one thread.
+        """Return this backend bound to a transaction of the caller, for one thread.
 
-        What it applies is committed with the caller's rows, or not at all; it never begins, commits
-        or rolls back. A backend without transactions gives itself, and does things at once. Raises
-        `InvalidTransaction`.
+        The caller's commit or rollback decides about the applied steps; the backend never begins,
+        commits or rolls back. A backend without transactions returns itself and applies steps at
+        once. Raises `InvalidTransaction`.
         """
         raise NotImplementedError
 
     def outbox(self) -> Outbox:
-        """Give the table beside its own that keeps steps for other backends."""
+        """Return the table, beside the backend's own, that keeps steps for other backends."""
         raise NotImplementedError
 
-    def hear(self) -> None:  # noqa: B027 (there may be nothing to hear)
-        """Hear what this thread was not answered so far (`tell`)."""
+    def hear(self) -> None:  # noqa: B027 (a backend may have no answers outstanding)
+        """Read all outstanding answers to this thread's calls of `tell`."""
 
     def standing(self, reservation: Reservation) -> Standing:
-        """Say how a reservation stands, whose end may have been told within a transaction."""
+        """Check whether a reservation is still valid; a transaction may have settled it."""
         raise NotImplementedError
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:  # noqa: ARG002 (the contract's)
         """Return when `reserve` may find something, after `timeout`, or when `wake` is readable.
 
-        Where waiting is taking, the next `reserve` of this thread gives what was taken; it goes
-        back at once with a wait for other queues, or for none.
+        `timeout` is in seconds. A backend that can wait only by taking a message keeps it for this
+        thread's next `reserve`; it returns the message to its queue on a wait for other queues, or
+        a
+        `reserve` without it.
         """
         if wake is None:
             time.sleep(max(0.0, timeout))
@@ -251,93 +260,99 @@ class Backend(ABC):
             poll.poll(max(0.0, timeout) * 1000)
 
     def adopt(self, fence: bytes) -> Reservation | None:
-        """Give the started reservation a fence names, if its lease lasts: its worker has died."""
+        """Return the started reservation with this fence, whose worker has died.
+
+        None if it has ended.
+        """
         raise NotImplementedError
 
     # -- messages that wait -----------------------------------------------------------------------
 
     def sizes(self, queue: str) -> Sizes:
-        """Count the messages of a queue; a lease that ran out and a delay that ended are ready."""
+        """Count the messages of a queue. Ended delays and leases that ran out count as ready."""
         raise NotImplementedError
 
     def queues(self) -> list[str]:
-        """Name the queues that hold messages, sorted."""
+        """List the queues that hold messages, sorted."""
         raise NotImplementedError
 
     def purge(self, queue: str) -> int:
-        """Delete the messages of a queue that are ready or delayed; gives how many there were."""
+        """Delete the ready and delayed messages of a queue. Returns how many there were."""
         raise NotImplementedError
 
     def kick(self, queue: str) -> int:
-        """Make the buried messages of a queue ready; gives how many there were."""
+        """Make the buried messages of a queue ready. Returns how many there were."""
         raise NotImplementedError
 
     def search(
         self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
     ) -> list[Found]:
-        """Find messages of a queue that hold these bytes, wherever they are, in any order.
+        """Find messages of a queue that contain these bytes, in any place and any order.
 
-        With `within`, only in these places.
+        `within` limits the search to a range of positions.
         """
         raise NotImplementedError
 
     def spans(self, queue: str) -> list[Span]:  # noqa: ARG002 (the contract's)
-        """Name all places that messages of a queue are in; none: it can only be searched whole."""
+        """Return the ranges that hold messages of a queue; [] if only a full search is possible."""
         return []
 
     def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        """Give the first messages in some places, each with its place.
+        """Return the first messages of a range, each with its position.
 
-        Others than of this queue may be among them, where queues share a row of places.
+        Where queues share a list, messages of other queues may be among them.
         """
         raise NotImplementedError
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
-        """List messages of a queue that are ready, delayed, buried or running (or held).
+        """List the messages of a queue that are ready, delayed, buried or running (or held).
 
-        Those come first that are taken first, the running ones in any order; `after` is what the
-        page before came with. Where the backend lists by position, messages that come or go
-        meanwhile may be given twice, or be missed.
+        Messages that will be reserved first come first; running ones have any order. `after` is the
+        cursor of the previous page. Where a backend lists by position, messages that move between
+        two calls may appear twice or not at all.
         """
         raise NotImplementedError
 
     def notes_of(self, found: Found) -> bytes:  # noqa: ARG002 (the contract's)
-        """Give the notes beside a message that was found; b"" where there are none any more."""
+        """Return the notes beside a found message; b"" if there are none or it has moved."""
         return b""
 
     def take(self, found: Found) -> Reservation | None:
-        """Hold a message that was found ready, delayed or buried; None where it has moved on."""
+        """Hold a ready, delayed or buried message that was found. None if it has moved."""
         raise NotImplementedError
 
     # -- facts ------------------------------------------------------------------------------------
 
     def read(self, *keys: str) -> list[str | None]:
-        """Give the values of facts, None for each that is not there."""
+        """Return the values of facts, None for each key that does not exist."""
         raise NotImplementedError
 
     def scan(
         self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
     ) -> list[tuple[str, str]]:
-        """List the facts whose keys begin with `prefix` and come after `after`, by key.
+        """List the facts whose keys begin with `prefix` and come after `after`, sorted by key.
 
-        `last_first`: in reverse order, those whose keys come before `after`, if that is given.
+        `last_first` lists in reverse order, the keys before `after` if that is given.
         """
         raise NotImplementedError
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
-        """Give a latch, with the labels of at most so many members that failed."""
+        """Return a latch, with the labels of at most `labels` failed members.
+
+        None if there is none.
+        """
         raise NotImplementedError
 
     def find_failed(self, uuid: str) -> FailedJob | None:
-        """Give the record of a failed job."""
+        """Return the record of a failed job. None if there is none."""
         raise NotImplementedError
 
     def list_failed(
         self, limit: int = 100, after: str | None = None, queue: str | None = None
     ) -> list[FailedJob]:
-        """List failed jobs, the last recorded first, those that follow the uuid `after`.
+        """List failed jobs, the latest record first, starting behind the uuid `after`.
 
-        None follow a uuid that is not there.
+        The list is empty if `after` does not exist.
         """
         raise NotImplementedError
 
@@ -347,71 +362,71 @@ class Backend(ABC):
 
     # -- the rest ---------------------------------------------------------------------------------
 
-    def check_queue(self, name: str) -> None:  # noqa: B027 (most take any)
-        """Raise `InvalidQueueName` for a queue this backend cannot have."""
+    def check_queue(self, name: str) -> None:  # noqa: B027 (most backends accept any name)
+        """Raise `InvalidQueueName` for a name that this backend cannot use."""
 
     def longest_message(self) -> int | None:
-        """Ask the server how long a message may be; None where it sets no limit."""
+        """Return the server's limit for the length of a message in bytes; None if it has none."""
         return None
 
     def clock(self) -> float:
-        """Give the seconds of a clock of this process that counts suspension."""
+        """Return seconds of a monotonic clock that also counts while the machine sleeps."""
         return suspending_clock() + self.timing.skew
 
     @abstractmethod
     def described(self) -> str:
-        """Say in a few words where the messages are, never with a password."""
+        """Describe in a few words where the messages are, never with a password."""
 
     def path(self) -> Path | None:
-        """Give the file that the messages are in, by its full path; None: they are in no file."""
+        """Return the full path of the file with the messages; None if they are in no file."""
         return None
 
     @abstractmethod
     def check(self) -> Health:
-        """Ask for a sign of life."""
+        """Check that the backend answers, and look for unsafe settings."""
 
     def queues_elsewhere(self) -> dict[str, list[str]]:
-        """Name the queues that others have in the same place, by what tells them from its own.
+        """List queues that other applications have in the same place, by what separates them.
 
-        That is Redis' prefix. It may take some seconds, and need not find all.
+        For Redis that is the prefix. It may take some seconds and need not find all of them.
         """
         return {}
 
     def migrate(self) -> list[Change] | None:
-        """Make what is missing of its tables; gives what was done, None where it has no tables.
+        """Create or update the backend's tables. Returns the changes; None if it has no tables.
 
-        Any number of processes may do so at once, and again.
+        Safe to repeat, and to run in any number of processes at once.
         """
         return None
 
     def migration(self, *, ask: bool = True) -> list[Change] | None:  # noqa: ARG002 (the contract's)
-        """Give what `migrate` would do, without doing it.
+        """Return the changes that `migrate` would make, without making them.
 
-        `ask=False` needs no server: all that makes the tables, whether they are there or not.
+        `ask=False` needs no server: it returns all changes that create the tables from nothing.
         """
         return None
 
     def tables(self) -> list[str]:
-        """Name its tables."""
+        """List the backend's tables."""
         return []
 
-    def close(self) -> None:  # noqa: B027 (there may be nothing to close)
-        """Close this thread's connections, and those nobody uses; the next call opens others."""
+    def close(self) -> None:  # noqa: B027 (a backend may have no connections)
+        """Close this thread's connections and unused ones; the next call opens new ones."""
 
     def leave(self) -> None:
-        """Close what this thread alone has, which is about to end."""
+        """Close the connections that only this thread uses; the thread is about to end."""
         self.close()
 
 
 def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:
-    """Give keys in the order of `Backend.scan`, those that follow `after`."""
+    """Return the keys that follow `after`, in the order of `Backend.scan`."""
     if last_first:
         return sorted((key for key in keys if not after or key < after), reverse=True)
     return sorted(key for key in keys if key > after)
 
 
 def position(after: str) -> int:
-    """Read where a page begins, as a backend that counts positions names it; 0 for all else."""
+    """Parse a page cursor of a backend that counts positions; 0 for anything else."""
     digits = after.isdecimal() and after.isascii() and len(after) <= len(str(_LARGEST))
     return min(int(after), _LARGEST) if digits else 0
 
@@ -429,10 +444,10 @@ _METHODS = {
     Capability.WITHIN: ["within"],
     Capability.OUTBOX: ["outbox"],
 }
-"""What a class has to have of its own to have a capability."""
+"""Methods that a class must define to have a capability."""
 
 
 suspending_clock: Callable[[], float] = time.monotonic
 if hasattr(time, "CLOCK_BOOTTIME"):
     suspending_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-"""A clock that also counts while the machine sleeps, where there is one."""
+"""A monotonic clock that also counts while the machine sleeps, where the system has one."""

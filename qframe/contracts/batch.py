@@ -1,4 +1,4 @@
-"""BatchRecord: how a batch of jobs stands."""
+"""BatchRecord: the state of a batch of jobs."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch as it stands. Times are epoch seconds, None where it is not so far.
+    """The state of one batch. Times are epoch seconds; None if not yet.
 
-    A member is one job, or one chain of jobs, known by its number from 0; it is `done` or `failed`
-    once, however often it ran. One that failed and is done after a retry is done.
+    A member is a job or a chain of jobs, identified by its number from 0. It counts as `done` or
+    `failed` once, however often it ran. A failed member that succeeds on a retry counts as done.
     """
 
     id: str
     name: str
     connection: str
     total: int
-    """How many members there are by now."""
+    """The number of members so far."""
     done: int
     failed: int
     closed: bool
-    """Whether all that were dispatched at first are there; before, it cannot finish."""
+    """Whether the dispatch has added all its members; the batch cannot finish before."""
     notified: frozenset[str]
-    """What was dispatched: `catch`, `then`, `finally`; `chain` or `broken` of a link of a chain."""
+    """What followed: `catch`, `then`, `finally`; in a chain's link also `chain` or `broken`."""
     notified_progress: int
-    """How many members had settled when progress was told last."""
+    """The number of settled members at the last progress notification."""
     options: dict[str, Any]
-    """What was asked for at dispatch: the callbacks, and more."""
+    """The options of the dispatch: callbacks and others."""
     created_at: float
     cancelled_at: float | None = None
     finished_at: float | None = None
-    """When all members had settled."""
+    """When the last member settled."""
 
     @property
     def settled(self) -> int:
-        """How many members are done or failed."""
+        """The number of members that are done or failed."""
         return self.done + self.failed
 
     @property
     def pending(self) -> int:
-        """How many members are neither done nor failed."""
+        """The number of members that are neither done nor failed."""
         return self.total - self.settled
 
     @property
@@ -51,7 +51,7 @@ class BatchRecord:
 
     @property
     def is_notified(self) -> bool:
-        """Whether all was dispatched that follows it as it ended."""
+        """Whether everything that follows the end of the batch was dispatched."""
         done = self.failed == 0 and self.cancelled_at is None
         chained = "chain" not in self.options or not self.notified.isdisjoint({"chain", "broken"})
         return "finally" in self.notified and (not done or "then" in self.notified) and chained

@@ -1,4 +1,4 @@
-"""FailedJob: what is kept of a job that ran out of tries."""
+"""FailedJob: the record of a job that ran out of tries."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FailedJob:
-    """One failed job: what Laravel's `failed_jobs` row holds, and the attempts before it."""
+    """One failed job: Laravel's `failed_jobs` row, and the history of its attempts."""
 
     uuid: str
     connection: str
     queue: str
     payload: bytes
     exception: str
-    """The traceback with its causes; the error itself, of one line or several, ends it."""
+    """The traceback with its causes; it ends with the error itself, of one line or several."""
     name: str
     attempts: int
     history: History
@@ -26,10 +26,10 @@ class FailedJob:
 
     @property
     def hosts(self) -> list[str]:
-        """Where it was tried."""
+        """The hosts that ran an attempt, in order."""
         return [each.host for each in self.history.attempts]
 
     @property
     def state(self) -> str:
-        """What it is, among jobs."""
+        """The state of the job in listings: always "failed"."""
         return "failed"

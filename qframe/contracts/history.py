@@ -1,4 +1,7 @@
-"""Where each attempt of a job ran and how it ended, kept by the backend beside the job."""
+"""History: where each attempt of a job ran and how it ended.
+
+The backend keeps it beside the job.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 KEPT = 10
-"""The first attempt and the last ones are kept, this many in all; the counts stay exact."""
+"""The number of attempts kept: the first one and the latest ones. The counts stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One start of a job's handler.
 
-    `ended` is empty while it runs, and stays so when its worker died and nobody saw it; then one
-    of `error`, `released`, `timed out`, `interrupted`, `worker died`. `ended_at` is None where
-    `ended` is empty, and where an earlier version noted the end; of `worker died` it is when that
-    was noticed.
+    `ended` is "" while the attempt runs, and stays "" if its worker died unnoticed. Otherwise it is
+    `error`, `released`, `timed out`, `interrupted` or `worker died`. `ended_at` is None if `ended`
+    is "" or an earlier version recorded the end; for `worker died` it is when a worker noticed.
     """
 
     number: int
@@ -31,7 +33,7 @@ class Attempt:
 
 
 class _Unread:
-    """What holds a text until one of the fields in it is asked for."""
+    """Holds the encoded text until the first access to a field."""
 
     __slots__ = ("_text",)
 
@@ -40,9 +42,9 @@ class _Unread:
 class History(_Unread):
     """The attempts of one job.
 
-    `exceptions` counts attempts that ended by an error, `releases` those the job ended by
-    releasing itself, `refusals` the times no attempt could be started because the job was unknown
-    here.
+    `exceptions` counts attempts that ended with an error, `releases` attempts in which the job
+    released itself, `refusals` the times that no attempt could start because the worker did not
+    know the job.
     """
 
     attempts: tuple[Attempt, ...] = field(default=())
@@ -61,7 +63,7 @@ class History(_Unread):
         return replace(self, attempts=(*kept, attempt))
 
     def ended(self, how: str, error: str = "", at: float | None = None) -> History:
-        """Say how the last attempt ended, and when."""
+        """Record how and when the last attempt ended."""
         if not self.attempts:
             return self
         *before, last = self.attempts
@@ -73,11 +75,11 @@ class History(_Unread):
         )
 
     def without_last(self) -> History:
-        """Forget the last start: it is not counted."""
+        """Remove the last start, which no longer counts."""
         return replace(self, attempts=self.attempts[:-1])
 
     def refused(self) -> History:
-        """Count one more time the job could not be started here."""
+        """Count one more time that the worker could not start the job."""
         return replace(self, refusals=self.refusals + 1)
 
     def to_json(self) -> str:
@@ -93,9 +95,10 @@ class History(_Unread):
 
     @classmethod
     def from_json(cls, text: str | None) -> History:
-        """Decode what `to_json` gave; nothing, or text that is not ours, is an empty history.
+        """Decode the text of `to_json`. None, "" or any other text is an empty history.
 
-        It is decoded when it is first looked at: of most failed jobs it never is.
+        Decoding waits for the first access to a field: most histories of failed jobs are never
+        read.
         """
         if not text:
             return _EMPTY
@@ -106,7 +109,7 @@ class History(_Unread):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Decode what was not looked at yet."""
+            """Decode the text on the first access to a field."""
             if name not in _FIELDS:
                 raise AttributeError(f"a history has no {name}")
             read = _read(self._text)
@@ -140,7 +143,7 @@ def _read(text: str) -> History:
 
 
 def first_start(number: int, host: str, pid: int, at: float) -> bytes:
-    """Give the history, encoded, of a job of which nothing was kept before this start."""
+    """Return the encoded history of a job's first start."""
     return _FIRST % (number, _host(host), pid, at)
 
 

@@ -1,4 +1,4 @@
-"""Job: what a running job sees of itself (Laravel's `Contracts/Queue/Job`)."""
+"""Job: what a running job can see of itself and do (Laravel's `Contracts/Queue/Job`)."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ if TYPE_CHECKING:
 
 
 class Job(ABC):
-    """One job, reserved by this process.
+    """One job that this process has reserved.
 
     `ready -> reserved (held) -> started -> deleted | released | buried | failed`
 
-    - A reserved job has a lease. Held, it lasts about a second; started, `retry_after` seconds,
-      and `renew` prolongs it. When it runs out, the job is ready again.
+    - A reserved job has a lease: about a second while it is held, `retry_after` seconds once it has
+      started. `renew` extends it. When it runs out, the job is ready again.
     - Each reservation is settled once. A second settle raises `JobAlreadySettled`.
-    - Settling and renewing are fenced: when the lease has passed to another worker they raise
+    - Settling and renewing are fenced: after another worker has taken the job they raise
       `LeaseLost` and change nothing.
     """
 
     id: str
-    """The backend's own name for the job."""
+    """The backend's own id of the job."""
     uuid: str
-    """The payload's uuid; made from the backend's id where the payload has none."""
+    """The payload's uuid; if the payload has none, a uuid made from the backend's id."""
     name: str
-    """What the payload calls the job, for people: its display name."""
+    """The display name in the payload."""
     queue: str
     connection_name: str
     raw_body: bytes
-    """The payload as it was sent, byte for byte."""
+    """The payload as it was pushed, byte for byte."""
     failed_with: BaseException | None
-    """The error the job was failed with, once it was."""
+    """The error that failed the job, after `fail`."""
 
     @property
     @abstractmethod
     def payload(self) -> dict[str, Any]:
-        """The decoded payload; raises `InvalidPayload` when it is none."""
+        """The decoded payload. Raises `InvalidPayload`."""
 
     @abstractmethod
     def data_for(self, job_class: Any) -> Any:  # noqa: ANN401 (a job class, which is above this)
-        """Give the payload's data, decrypted where it is; raises `CannotDecrypt`."""
+        """Return the payload's data, decrypted if the payload is encrypted.
+
+        Raises `CannotDecrypt`.
+        """
 
     @property
     @abstractmethod
     def history(self) -> History:
-        """Where the attempts ran and how they ended; empty where the backend cannot keep it."""
+        """Where the attempts ran and how they ended; empty if the backend cannot keep it."""
 
     @abstractmethod
     def attempts(self) -> int:
-        """How often the job was started, this attempt included once it has started."""
+        """Return how often the job was started, including the current attempt."""
 
     @abstractmethod
     def delete(self) -> None:
-        """Remove the job: it is done."""
+        """Remove the job, which is done. Raises `JobAlreadySettled` or `LeaseLost`."""
 
     @overload
     def complete(self, within: AsyncTransaction) -> Awaitable[None]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
@@ -68,53 +71,58 @@ class Job(ABC):
 
     @abstractmethod
     def complete(self, within: object = None) -> Awaitable[None] | None:
-        """Remove the job, which is done: now, or with the commit of a transaction of its own.
+        """Remove the job, which is done: at once, or with the commit of the caller's transaction.
 
-        `within` is what `PendingDispatch.within` takes: the job is gone with the rows that it has
-        written there, or neither. It has to be committed before `handle` ends; where it is not,
-        the job counts as failed. May be said again in another transaction once the one before was
-        rolled back. An asynchronous transaction is awaited. Raises `LeaseLost`: then nothing in
-        the transaction is to be committed; `InvalidTransaction`, and `Unsupported` where the
-        job's queue is in no database.
+        `within` takes what `PendingDispatch.within` takes. The rows written in that transaction and
+        the removal of the job are committed together or not at all. Commit before `handle` ends;
+        otherwise the job counts as failed. After a rollback you may call it again in another
+        transaction. With an asynchronous transaction, await the result.
+
+        Raises `LeaseLost` (then commit nothing in the transaction), `InvalidTransaction`, or
+        `Unsupported` if the job's queue is not in a database.
         """
 
     @abstractmethod
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:
-        """Make the job ready again after `delay` seconds; 0 is at once. Attempts are kept.
+        """Make the job ready again after `delay` seconds, or at once. It keeps its attempts.
 
-        `priority` is its new one, 0 first, where the backend has priorities (beanstalkd).
+        `priority` sets a new priority, 0 first, where the backend has priorities (beanstalkd).
+        Raises `JobAlreadySettled` or `LeaseLost`.
         """
 
     @abstractmethod
     def bury(self) -> None:
-        """Put the job aside in the backend until it is kicked; else raises `Unsupported`."""
+        """Put the job aside until it is kicked. Raises `Unsupported` if the backend cannot."""
 
     @abstractmethod
     def fail(self, error: BaseException | None = None) -> None:
-        """Record the job with `error` in the failed store and remove it."""
+        """Record the job with `error` in the failed store and remove it from its queue."""
 
     @abstractmethod
     def renew(self) -> None:
-        """Prolong the lease of a started job to `retry_after` seconds from now."""
+        """Extend the lease of a started job to `retry_after` seconds from now.
+
+        Raises `LeaseLost`.
+        """
 
     @abstractmethod
     def progress(self, done: float, text: str = "") -> None:
-        """Note how far a tracked job is, from 0 to 1, with a few words.
+        """Record the progress of a tracked job: a number from 0 to 1, and a short text.
 
-        Raises `ValueError` or `TypeError` for what is no such number.
+        Raises `ValueError` or `TypeError` for any other number.
         """
 
     @property
     def keeps_log(self) -> bool:
-        """Whether what is logged in the job is kept with its status."""
+        """Whether the job's status keeps what the job logs."""
         return False
 
-    def note_log(self, line: str) -> None:  # noqa: B027 (most keep none)
-        """Keep a line that was logged in the job."""
+    def note_log(self, line: str) -> None:  # noqa: B027 (most jobs keep none)
+        """Add a line to the log in the job's status."""
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The planned time, aware, of a job that a schedule has dispatched; else None."""
+        """The planned time (aware) of a job that a schedule dispatched; otherwise None."""
         return None
 
     @property
@@ -125,19 +133,19 @@ class Job(ABC):
     @property
     @abstractmethod
     def is_released(self) -> bool:
-        """Whether the job went back to its queue."""
+        """Whether the job was released to its queue."""
 
     @property
     @abstractmethod
     def has_failed(self) -> bool:
-        """Whether the job was failed."""
+        """Whether the job has failed."""
 
     @property
     @abstractmethod
     def is_lost(self) -> bool:
-        """Whether the lease was found to have passed to another worker."""
+        """Whether a call has found that another worker took the job."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether this reservation has ended in any way."""
+        """Whether this reservation has ended, in whatever way."""

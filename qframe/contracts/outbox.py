@@ -1,4 +1,4 @@
-"""Outbox: a table in which steps wait that are for another backend, until a relay hands them on."""
+"""Outbox: a table of steps for other backends; a relay sends them."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A row: a step as text, and how long it has waited."""
+    """A row of the outbox: a step as text."""
 
     id: int
     mark: str
-    """A random text that no other row has, whatever became of the table."""
+    """A random text, unique even if the table was recreated."""
     text: str
     age: float
-    """Seconds since it was added, by the database's clock."""
+    """Seconds since the row was added, by the database's clock."""
     tries: int
-    """How often the receiver could not take it."""
+    """How often the receiver could not accept the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waits for one connection, and what was set aside."""
+    """The backlog of one connection, and its rows that were set aside."""
 
     connection: str
     waiting: int
     oldest: float
-    """Seconds the oldest of those has waited."""
+    """Seconds that the oldest row has waited."""
     set_aside: int
     error: str
-    """Why the first of these was; "" where there is none."""
+    """Why the first of the rows set aside was refused; "" if there is none."""
 
 
 class Claim(ABC):
-    """The first rows of one connection, which no other relay has meanwhile."""
+    """The first rows of one connection, locked for this relay."""
 
     rows: Sequence[Waiting]
 
     @abstractmethod
     def remove(self, ids: Sequence[int]) -> None:
-        """Remove rows that were handed on."""
+        """Remove rows that were sent."""
 
     @abstractmethod
     def note(self, row: int, error: str, *, aside: bool) -> None:
-        """Note that the receiver could not take a row, and set it aside, or try it again."""
+        """Record that the receiver could not accept a row; set it aside or leave it for a retry."""
 
 
 class Outbox(ABC):
-    """Rows for connections, by their names. Raises `BackendUnavailable`; safe in threads."""
+    """Rows for connections, by name of the connection. Thread-safe. Raises `BackendUnavailable`."""
 
     @abstractmethod
     def within(self, transaction: object) -> Outbox:
-        """Give it as seen through a transaction of the caller's own: there `add` commits nothing.
+        """Return the outbox bound to a transaction of the caller, in which `add` does not commit.
 
         Raises `InvalidTransaction`.
         """
@@ -65,31 +65,31 @@ class Outbox(ABC):
 
     @abstractmethod
     def receivers(self) -> list[str]:
-        """Name the connections for which rows wait."""
+        """List the connections that have waiting rows."""
 
     @abstractmethod
     def claim(self, connection: str) -> AbstractContextManager[Claim | None]:
-        """Take the first rows of a connection, of about a megabyte; None while another has them.
+        """Lock the first rows of a connection, about a megabyte; None if another relay holds them.
 
-        What is done with them is committed at the end.
+        The changes are committed when the context ends.
         """
 
     @abstractmethod
     def wait(self, timeout: float, wake: int | None, but: Collection[str] = ()) -> None:
-        """Return when there are rows `but` for these connections, after `timeout`, or by `wake`."""
+        """Return when a connection not in `but` has rows, after `timeout` seconds, or on `wake`."""
 
     @abstractmethod
     def lags(self) -> list[Lag]:
-        """Count what is there for each connection."""
+        """Return the backlog of each connection."""
 
     @abstractmethod
     def retry(self) -> int:
-        """Let all that was set aside wait again, in its old order; gives how many there were."""
+        """Make all rows that were set aside wait again, in their old order. Returns how many."""
 
     @abstractmethod
     def described(self) -> str:
-        """Say in a few words where it is, never with a password."""
+        """Describe in a few words where the outbox is, never with a password."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close this thread's connection; the next call opens another."""
+        """Close this thread's connection; the next call opens a new one."""

@@ -1,4 +1,4 @@
-"""What users call of a connection (Laravel's `Contracts/Queue/Queue`), and what it tells them."""
+"""Queue: a user's view of a connection (Laravel's `Contracts/Queue/Queue`), and its results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
 LARGEST_BOUND = 1000
-"""The largest bound of how many jobs of a queue or class run at once."""
+"""The largest concurrency limit of a queue or class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many jobs of one queue are in which state."""
+    """The number of jobs of one queue in each state."""
 
     ready: int = 0
     delayed: int = 0
@@ -25,36 +25,36 @@ class Sizes:
 
     @property
     def total(self) -> int:
-        """All but the buried ones."""
+        """The number of jobs except the buried ones."""
         return self.ready + self.delayed + self.reserved
 
 
 class Cancelling(Enum):
-    """What became of the wish to cancel a job."""
+    """The result of a request to cancel a job."""
 
     ABSENT = auto()
-    """There is none of that uuid."""
+    """No job has this uuid."""
     REMOVED = auto()
     HELD = auto()
-    """A worker holds it and is about to start it, or to give it back within a second."""
+    """A worker holds the job, and will start it or release it within a second."""
     RUNNING = auto()
 
 
 class Queue(Protocol):
-    """A configured, named connection to a backend that holds any number of queues.
+    """A configured, named connection to a backend, with any number of queues.
 
-    - A push that returned is never lost, whatever process of ours is killed at whatever instant,
-      where the backend is durable.
-    - Within a queue, jobs come in the order in which they became ready, unless the backend has an
-      order of its own (beanstalkd: by priority, then in the order they were pushed).
-    - Whatever goes wrong on the way to the backend raises `BackendUnavailable`.
-    - Safe to use from several threads, and in a forked child.
+    - On a durable backend, a job whose push returned is never lost, even if any process of qframe
+      is killed at any instant.
+    - A queue delivers jobs in the order in which they became ready, unless the backend has its own
+      order (beanstalkd: by priority, then in the order of the pushes).
+    - Every failure to reach the backend raises `BackendUnavailable`.
+    - Thread-safe, and usable in a forked child.
     """
 
     name: str
 
     def push(self, job: Any, queue: str | None = None) -> str:  # noqa: ANN401 (a job is above this)
-        """Queue a job now and give its id. Raises `InvalidJob` or `BackendUnavailable`."""
+        """Queue a job now. Returns its id. Raises `InvalidJob` or `BackendUnavailable`."""
 
     def later(
         self,
@@ -62,25 +62,31 @@ class Queue(Protocol):
         job: Any,  # noqa: ANN401 (a job is above this)
         queue: str | None = None,
     ) -> str:
-        """Queue a job that is ready after `delay` (seconds, timedelta or aware datetime)."""
+        """Queue a job that becomes ready after `delay`. Returns its id.
+
+        `delay` is seconds, a timedelta, or an aware datetime; a past datetime means now.
+        """
 
     def bulk(self, jobs: Iterable[Any], queue: str | None = None) -> list[str]:
-        """Queue many jobs, all or none where the backend can, and give their ids in order."""
+        """Queue many jobs, all or none where the backend can. Returns their ids in order."""
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
-        """Queue bytes as they are, whatever they hold, and give the job's id, "" if it has none."""
+        """Queue a payload unchanged and unchecked. Returns the job's id, "" if it has none.
+
+        `delay` is in seconds.
+        """
 
     def reserve(self, queues: Sequence[str], limit: int = 1) -> Sequence[Any]:
-        """Hold up to `limit` jobs for about a second each, never waiting for one."""
+        """Hold up to `limit` jobs for about a second each. Never waits for one."""
 
     def sizes(self, queue: str | None = None) -> Sizes:
-        """Count the jobs of a queue by state."""
+        """Count the jobs of a queue by state. None is the connection's default queue."""
 
     def queues(self) -> list[str]:
-        """Name the queues that hold jobs, sorted."""
+        """List the queues that hold jobs, sorted."""
 
     def size(self, queue: str | None = None) -> int:
         """Count the ready, delayed and reserved jobs of a queue."""
 
     def clear(self, queue: str | None = None) -> int:
-        """Delete the ready and delayed jobs of a queue; gives how many there were."""
+        """Delete the ready and delayed jobs of a queue. Returns how many there were."""

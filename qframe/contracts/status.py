@@ -1,4 +1,4 @@
-"""JobStatus: what became of a tracked job."""
+"""JobStatus: the state, progress and result of a tracked job."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from enum import StrEnum
 from typing import Any
 
 MOST_LINES = 1000
-"""So many lines of a job's log may be kept at most."""
+"""The largest number of log lines that a status can keep."""
 
 
 class State(StrEnum):
-    """Where a tracked job is.
+    """The state of a tracked job.
 
-    `COMPLETE`, `SKIPPED`, `FAILED` and `CANCELLED` are final; only `qframe retry` begins anew.
+    `COMPLETE`, `SKIPPED`, `FAILED` and `CANCELLED` are final; only `qframe retry` starts the job
+    again.
     """
 
     WAITING = "WAITING"
-    """It waits, now or after its delay, for its first start, or was given back uncounted."""
+    """Waiting for the first start (also during a delay), or released without a counted attempt."""
     RUNNING = "RUNNING"
     RELEASED = "RELEASED"
-    """An attempt ended and another one follows."""
+    """An attempt has ended and another one follows."""
     BURIED = "BURIED"
-    """It was put aside until it is kicked."""
+    """Buried until it is kicked."""
     COMPLETE = "COMPLETE"
     SKIPPED = "SKIPPED"
-    """It ended without being run: expired, or by `DontHandle`."""
+    """Ended without running: expired, or by `DontHandle`."""
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the state is final."""
         return self in FINAL
 
 
@@ -41,7 +42,7 @@ FINAL = frozenset({State.COMPLETE, State.SKIPPED, State.FAILED, State.CANCELLED}
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The status of one tracked job. Times are epoch seconds, None where not known or not yet."""
+    """The status of one tracked job. Times are epoch seconds; None if unknown or not yet."""
 
     uuid: str
     state: State
@@ -49,38 +50,38 @@ class JobStatus:
     connection: str
     queue: str
     attempt: int
-    """How often it was started."""
+    """The number of starts."""
     queued_at: float | None = None
     started_at: float | None = None
     """When the last attempt started."""
     ended_at: float | None = None
     """When the last attempt ended."""
     host: str | None = None
-    """Where the last attempt ran, or runs."""
+    """The host of the last or current attempt."""
     pid: int | None = None
     progress: float | None = None
-    """From 0 to 1, as the job said."""
+    """The progress that the job reported, from 0 to 1."""
     message: str = ""
-    """What the job said with its progress."""
+    """The text that the job reported with its progress."""
     result: Any = None
-    """What `handle` gave, as JSON."""
+    """The return value of `handle`, as JSON."""
     exception: tuple[str, str] | None = None
     """Type and message of the error that ended the last attempt."""
     remark: str = ""
-    """Why there is no result, why it was skipped, released, given back or cancelled."""
+    """Why there is no result, or why the job was skipped, released, given back or cancelled."""
     retries: int = 0
-    """How often it was retried by hand after it had failed."""
+    """How often somebody retried the job after it had failed."""
     tags: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
-    """The last lines logged in the job, where it has `keep_log`; each begins with its attempt."""
+    """The last lines that the job logged if it has `keep_log`; each begins with its attempt."""
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the state is final."""
         return self.state.is_final
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what JSON can carry."""
+        """Return the fields as values that JSON can carry."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         error = self.exception
         fields["state"] = str(self.state)
@@ -102,10 +103,10 @@ class JobStatus:
 
 
 def check_progress(done: float, text: str) -> None:
-    """Raise `ValueError` or `TypeError` where this is no progress."""
+    """Raise `ValueError` or `TypeError` unless `done` is from 0 to 1 and `text` is a string."""
     if isinstance(done, bool) or not isinstance(done, int | float):
         raise TypeError(f"progress is a number from 0 to 1, not {type(done).__name__}")
-    if not 0 <= done <= 1:  # NaN is not, either
+    if not 0 <= done <= 1:  # also refuses NaN
         raise ValueError(f"progress is a number from 0 to 1, not {done}")
     if not isinstance(text, str):
         raise TypeError(f"the text of a progress is text, not {type(text).__name__}")

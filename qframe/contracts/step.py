@@ -1,9 +1,9 @@
-"""A step: operations that a backend does together or not at all, and what came of it.
+"""Step: operations that a backend applies together or not at all, and their result.
 
-A step is about one reservation, or about none. `Start`, `Renew`, `Delete`, `Release` and `Bury` say
-what becomes of the reservation; the others push messages, and change facts, latches and failed
-records. Texts are keys and values of facts: any that UTF-8 can carry, without NUL; keys at most 250
-characters. Seconds are counted by the backend's clock.
+A step is about one reservation, or about none. `Start`, `Renew`, `Delete`, `Release` and `Bury`
+change the reservation; the others push messages, and change facts, latches and failed records.
+Keys and values of facts are any text that UTF-8 can encode, without NUL; keys have at most 250
+characters. Seconds count by the backend's clock.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """Make a class a value: a dataclass that type checkers take for frozen.
+    """Make a class a value: a dataclass that type checkers treat as frozen.
 
-    Freezing it for good makes each one three times as slow to make, and a job has several.
+    Freezing it at run time makes an instance three times as slow to create, and a job has several.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -36,13 +36,13 @@ def value(cls: type[T]) -> type[T]:
 class Start:
     """Take the full lease of a held job and count the attempt.
 
-    Said again for the same reservation it counts once, and renews the lease.
+    Repeated for the same reservation it counts once, and renews the lease.
     """
 
     lease: float
     """Seconds."""
     notes: bytes = b""
-    """Kept beside the message from now on, where the backend keeps notes."""
+    """Notes to keep beside the message, where the backend keeps notes."""
 
 
 @value
@@ -63,11 +63,11 @@ class Release:
 
     delay: float = 0.0
     front: bool = False
-    """Before those that are ready, else behind them; only without a delay."""
+    """Put the message before the ready ones instead of behind them; only without a delay."""
     counted: bool = True
-    """Else the attempt that this reservation started is taken back."""
+    """Whether the started attempt counts; False takes it back."""
     notes: bytes | None = None
-    """Kept beside the message; None leaves what there is."""
+    """New notes beside the message; None leaves them unchanged."""
     priority: int | None = None
     """A new priority, 0 first, where the backend has priorities."""
 
@@ -84,13 +84,13 @@ class Bury:
 
 @value
 class Push:
-    """Add a message, opaque bytes, ready after `delay` seconds."""
+    """Add a message of opaque bytes, ready after `delay` seconds."""
 
     queue: str
     raw: bytes
     delay: float = 0.0
     priority: int | None = None
-    """0 is first, where the backend has priorities."""
+    """0 comes first, where the backend has priorities."""
 
 
 # -- facts: texts under keys ----------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Push:
 
 @value
 class Expect:
-    """Refuse the whole step unless the key holds this value; None: unless it holds nothing."""
+    """Refuse the whole step unless the key holds this value; None: unless it holds none."""
 
     key: str
     value: str | None
@@ -106,7 +106,7 @@ class Expect:
 
 @value
 class Set:
-    """Write a fact; it is gone after `ttl` seconds, or stays (None)."""
+    """Write a fact, which expires after `ttl` seconds (None: never)."""
 
     key: str
     value: str
@@ -115,7 +115,7 @@ class Set:
 
 @value
 class Unset:
-    """Remove a fact; with a `value`, only if it holds that."""
+    """Remove a fact; if `value` is given, only if the fact has this value."""
 
     key: str
     value: str | None = None
@@ -123,9 +123,9 @@ class Unset:
 
 @value
 class Raise:
-    """Write a fact that only moves forward: not if one of a higher rank is there.
+    """Write a fact unless one of a higher rank is there.
 
-    Such a key is written by `Raise` alone, and may be unset; `read`, `scan` and `Expect` see its
+    Only `Raise` may write such a key; `Unset` may remove it. `read`, `scan` and `Expect` see its
     value. Ranks are below 2**53.
     """
 
@@ -137,10 +137,10 @@ class Raise:
 
 @value
 class Add:
-    """Add to a whole number below 2**53; a key that is not there counts as 0.
+    """Add to a whole number below 2**53; a missing key counts as 0.
 
-    Such a key is written by `Add` alone, and may be unset. `ttl` begins anew each time; None lets
-    it stay from now on.
+    Only `Add` may write such a key; `Unset` may remove it. Each `Add` restarts `ttl`; None removes
+    it.
     """
 
     key: str
@@ -153,11 +153,11 @@ class Add:
 
 @value
 class Open:
-    """Make a latch without members; nothing happens where there is one of this key.
+    """Create a latch without members; does nothing if the key has one.
 
-    `then` is pushed when something has happened that somebody should look at: the first member
-    failed, `every` further members are done (0: never), or all have arrived and it is closed. The
-    latch is gone `ttl` seconds after the last operation on it, other than this one.
+    The backend pushes `then` when the first member fails, when `every` further members are done
+    (0: never), and when the latch is closed and all members have arrived. The latch expires `ttl`
+    seconds after the last operation on it, not counting another `Open`.
     """
 
     latch: str
@@ -168,10 +168,10 @@ class Open:
 
 @value
 class Extend:
-    """Let the latch have `size` members, unless it has more.
+    """Give the latch `size` members, unless it has more.
 
-    Refuses the step where there is no such latch, or it is closed and all members have arrived. One
-    that the same step opens is not there yet.
+    Refuses the step if there is no such latch, or if it is closed and all members have arrived. A
+    latch that the same step opens does not exist yet.
     """
 
     latch: str
@@ -180,33 +180,33 @@ class Extend:
 
 @value
 class Arrive:
-    """Note that a member is done or has failed; nothing happens where there is no such latch.
+    """Record that a member is done or has failed; does nothing if there is no such latch.
 
-    A member arrives once, however often it is said; one that failed may be done later, and one that
-    is done cannot fail. `then` is due when, after this, the latch is complete; when this is the
-    first member that failed; when it is done and the number of those is a multiple of `every`:
-    also if it has arrived before, for the answer may have been lost. A number that no member has is
-    ignored.
+    A member arrives once, however often the operation is repeated. A failed member may be done
+    later; a done member cannot fail. `then` is due if the latch is complete after this, if this is
+    the first member that failed, or if the number of done members is a multiple of `every`. It is
+    due again if the member had arrived before, because the answer may have been lost. The backend
+    ignores a number that no member has.
     """
 
     latch: str
     member: int
-    """Its number, from 0."""
+    """The member's number, from 0."""
     failed: bool = False
     label: str = ""
-    """Kept of a member that failed."""
+    """The label to keep if the member failed."""
     push: bool = True
-    """Whether the backend pushes `then` where it is due; else the result hands it over.
+    """Whether the backend pushes `then` if it is due; otherwise the result returns it.
 
-    The latter only in a step about no reservation, all of it: so `OrderedBackend` asks for facts.
+    False only in a step about no reservation, for all its operations; `OrderedBackend` uses it.
     """
 
 
 @value
 class Close:
-    """Say that all members are known: the latch is complete when these have arrived.
+    """Declare that all members are known: the latch is complete when they have arrived.
 
-    `then` is due if it is complete, also when it was closed before.
+    `then` is due if the latch is complete, also if it was closed before.
     """
 
     latch: str
@@ -219,14 +219,14 @@ class Close:
 
 @value
 class Record:
-    """Keep a failed job; one with the same uuid is replaced."""
+    """Keep the record of a failed job; replaces a record with the same uuid."""
 
     job: FailedJob
 
 
 @value
 class Forget:
-    """Remove the record of a failed job; refuses the step where there is none."""
+    """Remove the record of a failed job; refuses the step if there is none."""
 
     uuid: str
 
@@ -236,9 +236,9 @@ class Forget:
 
 @value
 class Claim:
-    """Take a key for a job that the step pushes: `Expect` and `Set`, where a step is one thing.
+    """Take a key for a job that the step pushes: `Expect` and `Set` where steps are atomic.
 
-    Elsewhere the claim counts once the job is pushed, and is withdrawn where it cannot be.
+    Elsewhere the claim counts once the job is pushed, and is withdrawn if the push fails.
     """
 
     key: str
@@ -246,12 +246,12 @@ class Claim:
     """The job's uuid."""
     ttl: float
     holds: str | None = None
-    """What the key holds now."""
+    """The value that the key holds now."""
 
 
 @value
 class Afterwards:
-    """Write a fact once the messages of the step are pushed."""
+    """Write a fact after the step's messages are pushed."""
 
     fact: Set | Raise
 
@@ -266,14 +266,14 @@ Operation = OfReservation | Push | OfFact | OfLatch | OfFailed | OfParts
 
 
 class Reservation(ABC):
-    """What was delivered; a driver derives its own from it (`RedisJob`, `DatabaseJob`, ...).
+    """One delivery of a message; a driver derives its own class (`RedisJob`, `DatabaseJob`, ...).
 
-    It is held at first: its lease lasts about a second. `Start` takes the full lease and counts the
-    attempt. The backend keeps the fence up to date as it applies steps.
+    It starts out held: its lease lasts about a second. `Start` takes the full lease and counts the
+    attempt. The backend keeps the fence up to date while it applies steps.
     """
 
     worker_died: bool = False
-    """Whether its last worker may just have died: how that ended may be noted yet (`Renew`)."""
+    """Whether the last worker may have died just now and can still record how (by `Renew`)."""
 
     __slots__ = (
         "_attempts", "id", "lease", "notes", "queue", "raw_body", "started", "sure_until", "unsent",
@@ -289,40 +289,40 @@ class Reservation(ABC):
     ) -> None:
         self.queue = queue
         self.id = id
-        """The backend's own name for the message."""
+        """The backend's own id of the message."""
         self.raw_body = raw_body
         """The message as it was pushed, byte for byte."""
         self.notes = notes
-        """What was kept beside it, b"" where there is nothing."""
+        """The notes kept beside the message; b"" if there are none."""
         self.started = False
         """Whether this reservation was started."""
         self.sure_until = 0.0
-        """Until when, by `Backend.clock`, the lease is certain to be ours without asking."""
+        """Until when, by `Backend.clock`, the lease is certainly valid without a check."""
         self.lease = 0.0
-        """Seconds of the lease that `Start` took last; 0 while it is only held."""
+        """Seconds of the lease that `Start` took last; 0 while the message is only held."""
         self.unsent = False
-        """Whether messages of a broken step may be in an outbox (`drivers/ordered.py`)."""
+        """Whether an outbox may hold messages of an interrupted step (`drivers/ordered.py`)."""
         self._attempts = attempts
 
     def attempts(self) -> int:
-        """How often the message was started, by this reservation included."""
+        """Return how often the message was started, including this reservation."""
         return self._attempts
 
     @property
     @abstractmethod
     def fence(self) -> bytes:
-        """Bytes that name this reservation to `Backend.adopt`, also in another process."""
+        """Bytes that identify this reservation to `Backend.adopt`, also in another process."""
 
     def delete(self) -> Step:
-        """Give the step that removes the message."""
+        """Return the step that removes the message."""
         return Step(self, Delete())
 
     def release(self, delay: float = 0) -> Step:
-        """Give the step that makes it ready again after `delay` seconds."""
+        """Return the step that makes the message ready again after `delay` seconds."""
         return Step(self, Release(delay))
 
     def bury(self) -> Step:
-        """Give the step that puts it aside."""
+        """Return the step that buries the message."""
         return Step(self, Bury())
 
     def __repr__(self) -> str:
@@ -332,8 +332,9 @@ class Reservation(ABC):
 class Step:
     """Operations on one reservation, or on none, in the order in which they take effect.
 
-    The fence and every expectation (`Expect`, `Extend`, `Forget`) are looked at before anything is
-    changed, as things are before the step. At most one operation is about the reservation.
+    The backend checks the fence and every expectation (`Expect`, `Extend`, `Forget`) before it
+    changes anything, against the state before the step. At most one operation may be about the
+    reservation.
     """
 
     __slots__ = ("operations", "reservation")
@@ -357,21 +358,21 @@ class Step:
 
 
 class Outcome(Enum):
-    """What became of a step."""
+    """What happened to a step."""
 
     APPLIED = auto()
     LOST = auto()
-    """The reservation had ended, or another had taken its message: nothing was done."""
+    """The reservation had ended, or another worker had taken the message; nothing changed."""
     REFUSED = auto()
-    """Something was not as expected: nothing was done."""
+    """An expectation did not hold; nothing changed."""
 
 
 @value
 class Result:
     """The outcome of one step.
 
-    Of a refused one, the first `key` that was not as expected (a latch's or a failed uuid's, too)
-    and what it `holds`. `due` are the messages that latches handed over.
+    If it was refused: `key` is the first key (or latch, or failed uuid) that did not match, and
+    `holds` its value. `due` has the messages that latches returned.
     """
 
     outcome: Outcome
@@ -381,7 +382,7 @@ class Result:
 
     @property
     def applied(self) -> bool:
-        """Whether the step was done."""
+        """Whether the step was applied."""
         return self.outcome is Outcome.APPLIED
 
     @property

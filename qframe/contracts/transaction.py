@@ -1,4 +1,4 @@
-"""Transactions of the program's own: what asynchronous ones have in common."""
+"""AsyncTransaction: what asynchronous transactions of the caller have in common."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 @runtime_checkable
 class AsyncTransaction(Protocol):
-    """SQLAlchemy's `AsyncSession` or `AsyncConnection`: what is done in it is awaited."""
+    """SQLAlchemy's `AsyncSession` or `AsyncConnection`, whose operations are awaited."""
 
     def run_sync(self, fn: Callable[..., T], /) -> Awaitable[T]:
-        """Call `fn` with the session or connection inside, where it may block."""
+        """Call `fn` with the synchronous session or connection inside; `fn` may block."""
 
 
 def is_async(transaction: object) -> TypeGuard[AsyncTransaction]:
-    """Whether what is done in a transaction has to be awaited."""
+    """Whether the operations of a transaction must be awaited."""
     return isinstance(transaction, AsyncTransaction) and not isinstance(transaction, type)
 
 
 async def run_in(transaction: AsyncTransaction, act: Callable[[Any], T]) -> T:
-    """Call `act` with the transaction that is inside of an asynchronous one."""
+    """Call `act` with the synchronous transaction inside an asynchronous one."""
     return await transaction.run_sync(act)
