@@ -91,7 +91,7 @@ class JobStatus:
 
     @classmethod
     def from_dict(cls, uuid: str, fields: Mapping[str, Any]) -> JobStatus:
-        """Read what a status was written as; what is missing there is as if never said."""
+        """Build a status from the fields of `to_dict`; missing ones get their default."""
         error = fields.get("exception")
         known = {key: value for key, value in fields.items() if key in cls.__slots__}
         known["state"] = State(fields["state"])

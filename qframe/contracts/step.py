@@ -47,7 +47,7 @@ class Start:
 
 @value
 class Renew:
-    """Let the lease end `lease` seconds from now, also one that has run out and still stands."""
+    """Set the lease to end `lease` seconds from now, even if it ran out and nobody took the job."""
 
     lease: float
 

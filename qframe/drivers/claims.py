@@ -1,10 +1,10 @@
-"""Claims: keys taken for jobs that are pushed apart from their facts, and what proves them.
+"""Claims: keys taken for jobs that are pushed apart from their facts.
 
-A claim is written before the push, as unproven: it counts for nobody but whoever pushes. Once the
-message is there, its dispatcher proves it, or the worker that gets the message does, whoever comes
-first. Whoever needs the key of an unproven claim waits while its dispatcher may be at work, a few
-seconds, and withdraws it then. A claim is proven or withdrawn, never both; the message of one that
-was withdrawn, if there is one, is void: it is never run.
+The dispatcher writes an unproven claim before the push; only the dispatcher counts it as its own.
+Once the message is in its queue, the dispatcher or the worker that gets the message proves the
+claim, whichever is first. Another dispatch that needs the key waits a few seconds, while the first
+dispatcher may still be pushing, and then withdraws the claim. A claim is proven or withdrawn, never
+both. The message of a withdrawn claim, if there is one, is void: no worker runs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qframe.contracts.step import (
 from qframe.exceptions import BackendUnavailable, QframeError
 
 PUSHED_WITHIN = 5.0
-"""Seconds a dispatcher has between a claim and its proof, if another dispatch needs the key."""
+"""Seconds that a dispatcher has to prove its claim once another dispatch needs the key."""
 _VOID_FOR = 30 * 86400.0
 _MARK = "unproven "
 _FIRST_GLANCE = 0.002
@@ -39,24 +39,24 @@ _LONGEST_GLANCE = 0.05
 
 
 def unproven(value: str) -> str:
-    """Give what a key holds while the message of the job is not known to be there."""
+    """Return the value of a key while the job's message may not be in its queue yet."""
     return _MARK + value
 
 
 def is_unproven(held: str | None) -> bool:
-    """Whether a key is only claimed."""
+    """Whether a key holds an unproven claim."""
     return held is not None and held.startswith(_MARK)
 
 
 def is_refused_by_claim(result: Result) -> bool:
-    """Whether a step was refused for a key that is only claimed."""
+    """Whether a step was refused because of an unproven claim."""
     return result.outcome is Outcome.REFUSED and is_unproven(result.holds)
 
 
 def settle(backend: Backend, refusal: Result) -> None:
-    """Wait until the claim that refused a step is proven or gone, so that it can be tried again.
+    """Wait until the claim that refused a step is proven or gone, so that the step can be repeated.
 
-    A claim that nobody is at work on is withdrawn.
+    Withdraws a claim whose dispatcher no longer works on it.
     """
     key, held = refusal.key, refusal.holds or ""
     value, glance = held.removeprefix(_MARK), _FIRST_GLANCE
@@ -72,7 +72,7 @@ def settle(backend: Backend, refusal: Result) -> None:
 
 
 def is_void(backend: Backend, key: str, value: str, ttl: float) -> bool:
-    """Whether the claim of a job was withdrawn; else it is proven: its message has come."""
+    """Whether the job's claim was withdrawn. Otherwise proves it: its message has arrived."""
     while True:
         holds, void = backend.read(key, _void(value))
         if void is not None:
@@ -87,13 +87,13 @@ def is_void(backend: Backend, key: str, value: str, ttl: float) -> bool:
 
 
 class PushStep:
-    """A step about no reservation: what it writes before its messages are pushed, and after."""
+    """A step about no reservation, split into what is written before and after its push."""
 
     def __init__(self, facts: Backend, operations: Iterable[Operation]) -> None:
         parts = [*operations]
         self.facts = facts
         self.begun = False
-        """Whether its push has begun."""
+        """Whether the push has begun."""
         self.pushes = [each for each in parts if type(each) is Push]
         others = [each for each in parts if type(each) is not Push]
         self._keys = {each.key for each in others if type(each) is Claim}
@@ -104,7 +104,7 @@ class PushStep:
         self.first = [each for each in others if type(each) is not Afterwards]
 
     def before(self, refusal: Result = APPLIED) -> Step:
-        """Give what is written first; a `refusal` may say that a claim of its own is there."""
+        """Return the facts to write first; `refusal` may show that its own claim is there."""
         made: list[Operation] = []
         for each in self.first:
             if type(each) is Claim and each in self.claims:
@@ -114,9 +114,9 @@ class PushStep:
         return Step(None, *made)
 
     def take(self, result: Result, beside: Sequence[Claim] = ()) -> Result:
-        """Give what came of writing that; it is tried again where a claim refused it.
+        """Return the result of `before`, after repeating it while unproven claims refuse it.
 
-        Not where that is one of those taken `beside`: they are pushed together.
+        A claim in `beside` is not waited for: both are part of the same push.
         """
         while result.key in self._keys and is_refused_by_claim(result):
             if (taken := next((e for e in beside if _is_refused_by(result, e)), None)) is not None:
@@ -127,34 +127,34 @@ class PushStep:
         return result
 
     def after(self) -> list[Step]:
-        """Give what is written once the messages are there."""
+        """Return what to write once the messages are in their queues."""
         proofs = [_proof(each.key, each.value, each.ttl) for each in self.claims]
         return [*proofs, *(Step(None, each) for each in self.later)]
 
     @property
     def can_do_without(self) -> bool:
-        """Whether the jobs run as they should also if that is never written."""
+        """Whether the jobs run correctly even if `after` is never written."""
         return not self.claims and all(type(each) is Raise for each in self.later)
 
     def overtaken(self, seconds: float) -> list[Push]:
-        """Give the messages that came up before it was written, which took `seconds`.
+        """Return the messages that became due in the `seconds` before `after` was written.
 
-        A worker may have taken them for needless.
+        A worker may have skipped them.
         """
         if all(type(each) is Raise for each in self.later):
             return []
         return [each for each in self.pushes if 0 < each.delay <= seconds]
 
     def conclude(self, results: Sequence[Result]) -> Result:
-        """Give what came of the step; `results` are those of `after`.
+        """Return the result of the step; `results` are those of `after`.
 
-        Raises `BackendUnavailable` where its claim was withdrawn, and nobody else has a job.
+        Raises `BackendUnavailable` if the claim was withdrawn and no other job has the key.
         """
         for claim, result in zip(self.claims, results, strict=False):
             if result.applied or result.holds == claim.value:
                 continue
             if self.facts.read(_void(claim.value)) == [None]:
-                continue  # a worker proved it, and the job has come to its end
+                continue  # a worker proved it, and the job has already ended
             if result.holds is None or is_unproven(result.holds):
                 raise BackendUnavailable(
                     f"the push of {claim.value} took more than {PUSHED_WITHIN:g} s, and another "
@@ -166,9 +166,9 @@ class PushStep:
 
 @contextmanager
 def withdrawing(facts: Backend, steps: Sequence[PushStep]) -> Iterator[None]:
-    """Take back what is claimed and not proven where something is raised, if that can be done.
+    """Withdraw unproven claims if the body raises, as far as the backend can be reached.
 
-    What had a claim is not run, should it have been pushed.
+    A message that was pushed under such a claim is void.
     """
     try:
         yield
@@ -197,7 +197,7 @@ def _is_refused_by(result: Result, claim: Claim) -> bool:
 
 
 def in_one(operations: Iterable[Operation]) -> list[Operation]:
-    """Give operations as they are where what is pushed is certain to be pushed."""
+    """Return claims as plain operations, for steps that are atomic together with their pushes."""
     made: list[Operation] = []
     for each in operations:
         if type(each) is Claim:

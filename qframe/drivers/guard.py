@@ -1,8 +1,8 @@
-"""Keeps out of a driver call what must not break into it.
+"""Guard: delays a raising signal handler until the current driver call has returned.
 
-A signal handler that raises, to end the running job, can break into a call on a connection at any
-byte code, and would leave it in the middle of an exchange. Each driver call runs inside
-`guarded`; what came meanwhile is raised when the outermost call on the thread has returned.
+A signal handler that raises, to end the running job, could interrupt a call on a connection at any
+byte code and leave it in the middle of an exchange. Each driver call runs inside `guarded`; the
+outermost call on the thread raises the delayed interruption when it returns.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ _MOMENT = 0.001
 
 
 class _Thread(threading.local):
-    """What one thread is in the middle of."""
-
     depth = 0
     interruption: BaseException | None = None
     before: Callable[[], bool] | None = None
@@ -29,8 +27,6 @@ _thread = _Thread()
 
 
 class _Guarded:
-    """Marks the thread as busy with a connection."""
-
     __slots__ = ()
 
     def __enter__(self) -> None:
@@ -46,7 +42,7 @@ class _Guarded:
 
 
 guarded = _Guarded()
-"""The context in which a driver talks to its backend; may be nested."""
+"""The context of a driver's call to its backend; may be nested."""
 
 
 def busy() -> bool:
@@ -55,11 +51,13 @@ def busy() -> bool:
 
 
 def interrupt(error: BaseException, frame: FrameType | None = None) -> None:
-    """Raise `error` now, or when the driver call this thread is in has returned.
+    """Raise `error` now, or when the thread's current driver call has returned.
 
-    Called by the worker's signal handlers, in the main thread, with the frame they broke into.
-    Inside a finalizer the interpreter would swallow it, and the job run on: there SIGALRM rings
-    again in a moment. One alarm in ten hits one in a job that only dispatches and drops.
+    The worker's signal handlers call this in the main thread, with the frame that they interrupted.
+    The interpreter would swallow an error inside a finalizer, and the job would run on; in that
+    case
+    SIGALRM fires again in a moment. In a job that only dispatches and drops, that is one alarm in
+    ten.
     """
     if _thread.depth:
         _thread.interruption = error
@@ -71,9 +69,9 @@ def interrupt(error: BaseException, frame: FrameType | None = None) -> None:
 
 
 def defer(error: BaseException) -> None:
-    """Raise `error` in a moment, outside of the finalizer: SIGALRM, the worker's own, rings then.
+    """Raise `error` in a moment, outside of the finalizer, when SIGALRM (the worker's own) fires.
 
-    One that is on its way is not put off: finalizers may follow each other closely.
+    A pending alarm is not postponed: finalizers may follow each other closely.
     """
     _thread.interruption = error
     if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 2 * _MOMENT:
@@ -81,12 +79,12 @@ def defer(error: BaseException) -> None:
 
 
 def hold() -> None:
-    """Raise nothing until `let_go`: the callbacks of a fork, say, would swallow it."""
+    """Delay interruptions until `let_go`, where they would be swallowed (in fork callbacks)."""
     _thread.depth += 1
 
 
 def let_go() -> None:
-    """Raise in a moment what came since `hold`."""
+    """Raise the interruption that came since `hold`, in a moment."""
     _thread.depth -= 1
     late = _thread.interruption
     if late is not None and _thread.depth == 0 and _on_main_thread():
@@ -98,7 +96,7 @@ def _on_main_thread() -> bool:
 
 
 def here() -> dict[str, Any]:
-    """Give what this thread is in the middle of: `depth` and `interruption`, for other threads."""
+    """Return this thread's state (`depth` and `interruption`), for other threads to read."""
     return _thread.__dict__
 
 
@@ -114,17 +112,17 @@ _FINALIZE = weakref.finalize.__call__.__code__
 
 
 def pending() -> BaseException | None:
-    """Give the interruption that waits for a driver call on this thread to return."""
+    """Return the interruption that waits for this thread's driver call to return."""
     return _thread.interruption
 
 
 def forget_interruption() -> None:
-    """Drop an interruption that came too late: its job has ended."""
+    """Drop an interruption whose job has already ended."""
     _thread.interruption = None
 
 
 def before_next_call(action: Callable[[], bool]) -> None:
-    """Do this before the next driver call on this thread; again before the one after, if false."""
+    """Call `action` before the thread's next driver call; again before the one after, if false."""
     _thread.before = action
 
 

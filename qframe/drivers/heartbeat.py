@@ -1,7 +1,7 @@
-"""Heartbeat: the one thread of a worker that does small things now and then, beside its jobs.
+"""Heartbeat: the one thread of a worker that runs periodic actions beside its jobs.
 
-It renews leases and locks, looks whether a job is to be cancelled, and tells of the worker. A
-process that may have no threads, for it forks, calls `beat` itself where it waits.
+It renews leases and locks, checks for cancelled jobs, and reports the worker. A process that must
+not have threads because it forks calls `beat` itself while it waits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from qframe.payload import tracebacks
 log = logging.getLogger("qframe")
 
 Action = Callable[[], float | None]
-"""Gives the seconds until it is to be done again, None for as many as ever. It should not raise."""
+"""Returns the seconds until its next run; None keeps the interval. It should not raise."""
 
 
 def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
-    """Start a daemon thread that no signal is handed to: it would not wake the main thread."""
+    """Start a daemon thread that receives no signals: there they would not wake the main thread."""
 
     def run() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -40,7 +40,7 @@ def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
 
 
 def on_deaf_thread() -> bool:
-    """Whether this thread was started so that no signal is handed to it."""
+    """Whether this thread blocks all signals."""
     return threading.get_ident() in _deaf
 
 
@@ -48,7 +48,7 @@ _deaf: set[int] = set()
 
 
 class Beat:
-    """One thing that is done every so many seconds; `due` is when next, by the monotonic clock."""
+    """A periodic action. `every` is in seconds; `due` is its next run on the monotonic clock."""
 
     __slots__ = ("action", "due", "every")
 
@@ -59,11 +59,11 @@ class Beat:
 
 
 class Heartbeat:
-    """A list of what is done now and then, by a thread that is there once there is something.
+    """Runs periodic actions, in a thread that starts with the first action.
 
-    One action after the other: one that hangs holds up the rest, so it is done no more than half
-    of the time, and its connections wait for an answer no longer than `longest` seconds. `close` is
-    called in the thread when it ends.
+    The actions run one after the other, so an action that hangs delays the others. Therefore each
+    runs at most half of the time, and its connections wait at most `longest` seconds for an answer.
+    The thread calls `close` when it ends.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class Heartbeat:
     ) -> None:
         self.longest = longest
         self.ends_without_beats = ends_without_beats
-        """Whether its thread ends when there is nothing to do, until there is something again."""
+        """Whether the thread ends when it has no actions left; the next `add` starts a new one."""
         self.threaded = threaded
         self._close = close
         self._beats: dict[Beat, None] = {}
         self._next = 0.0
         self._last: Callable[[], None] | None = None
         self.is_over = False
-        """Whether it does nothing any more."""
+        """Whether it runs no more actions."""
         self._mutex = forks.lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, every: float, action: Action, first: float | None = None) -> Beat:
-        """Do something every so many seconds, for the first time after `first`, or as many.
+        """Run `action` every `every` seconds, for the first time after `first` (default: `every`).
 
-        Raises `RuntimeError` where the thread cannot be had.
+        Raises `RuntimeError` if no thread can be started.
         """
         beat = Beat(every, action, time.monotonic() + (every if first is None else first))
         with self._mutex:
@@ -103,12 +103,12 @@ class Heartbeat:
         return beat
 
     def drop(self, beat: Beat) -> None:
-        """Do it no more; it may be under way still."""
+        """Stop running it; a run may still be in progress."""
         with self._mutex:
             self._beats.pop(beat, None)
 
     def beat(self) -> None:
-        """Do what is due. Never raises."""
+        """Run the actions that are due. Never raises."""
         now = time.monotonic()
         with self._mutex:
             due = [beat for beat in self._beats if beat.due <= now]
@@ -116,7 +116,7 @@ class Heartbeat:
             _do(beat)
 
     def end(self, last: Callable[[], None], within: float) -> None:
-        """Do something for the last time, and then nothing; waits for that some seconds at most."""
+        """Run `last` and stop. Waits at most `within` seconds for the thread."""
         self._last = last
         self.is_over = True
         if self._thread is None:
@@ -127,7 +127,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         sockets.limit_waits(self.longest)
-        # What renews leases waits for no job's thread; what only counts pushes may.
+        # The worker's heartbeat renews leases and must not wait for the jobs' threads; the shared
+        # one may.
         sockets.keep_connections(keeps=not self.ends_without_beats)
         while not self.is_over:
             self.beat()
@@ -137,7 +138,7 @@ class Heartbeat:
         self._finish()
 
     def _is_needless(self) -> bool:
-        """Whether this thread is to end; the next that is added starts another one."""
+        """Whether this thread should end; if so, the next `add` starts another one."""
         with self._mutex:
             if self.is_over or self._beats or not self.ends_without_beats:
                 return False
@@ -180,14 +181,14 @@ _shared: Heartbeat | None = None
 
 
 def use(heartbeat: Heartbeat | None) -> None:
-    """Let what this thread runs use a heartbeat, the worker's."""
+    """Set the worker's heartbeat for what this thread runs."""
     _here.heartbeat = heartbeat
     beats_here = heartbeat is not None and not heartbeat.threaded
     sockets.limit_waits(heartbeat.longest if heartbeat and beats_here else math.inf)
 
 
 def current() -> Heartbeat:
-    """Give the heartbeat of the worker whose job this thread runs, or else the process's own."""
+    """Return the heartbeat of the worker whose job this thread runs, or the process's own."""
     global _shared  # noqa: PLW0603 (one for the process)
     if _here.heartbeat is not None:
         return _here.heartbeat
@@ -197,7 +198,7 @@ def current() -> Heartbeat:
 
 
 def _forget() -> None:
-    """Begin anew in a forked child: threads are not forked, and nothing there is the child's."""
+    """Start afresh in a forked child, which has no threads and no actions of its own."""
     global _here, _shared
     _here, _shared = _Here(), None
     _deaf.clear()

@@ -1,4 +1,4 @@
-"""Lookup: finds a message by its uuid, first where it must be by the time that the uuid holds."""
+"""Lookup: finds a message by its uuid, starting where the time in the uuid suggests."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from qframe.contracts.backend import Backend, Found, Span
 from qframe.payload import envelope
 
 CLOSE = 500
-"""So many places before and behind where it must be are looked at first of all: most are there."""
+"""Positions on each side of the expected one that are searched first; most messages are there."""
 NEAR = 10_000
-"""So many are looked at then, before all others."""
+"""Positions on each side that are searched next, before all others."""
 AT_ONCE = 20_000
-"""So many places are looked at between two looks at the clock; more where there are very many."""
+"""Positions that are searched between two checks of the time; more in very long queues."""
 _PARTS = 100
 _PROBE = 5
-"""So many messages tell of a place when its messages were dispatched: one may be out of order."""
+"""Messages that are read to date a position: a single one may be out of order."""
 
 
 class Look(NamedTuple):
-    """What came of looking for a message."""
+    """The result of a search for a message."""
 
     found: Found | None
     is_complete: bool = True
-    """Whether all places were looked at, unless it was found before."""
+    """Whether the search covered all positions, or found the message."""
 
 
 def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) -> Look:
-    """Look for a message, for about so many seconds, or until it is nowhere.
+    """Search for a message until it is found, all positions are searched, or `seconds` have passed.
 
-    One that is just being moved may be missed.
+    It may miss a message that moves during the search.
     """
     ends = None if seconds is None else time.monotonic() + seconds
     spans, made = backend.spans(queue), envelope.dispatched_at(uuid)
@@ -44,7 +44,8 @@ def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) 
     if ends is None or not spans:
         return Look(_among(backend, queue, uuid, None))
     for span in spans:
-        # From the last on: where what is taken first moves the others up, none is missed.
+        # From the end: removing messages at the front shifts the others, and this way none is
+        # missed.
         size = max(AT_ONCE, (span.end - span.first) // _PARTS)
         for end in range(span.end, span.first, -size):
             if time.monotonic() > ends:
@@ -57,7 +58,7 @@ def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) 
 
 
 def _among(backend: Backend, queue: str, uuid: str, within: Span | None) -> Found | None:
-    """Find it in some places, in all with None; the text may be part of other messages, too."""
+    """Find the message in a range (None: anywhere). Other messages may contain the text as well."""
     for text in _written(uuid):
         for each in backend.search(queue, text, within=within):
             if envelope.uuid_of(each.raw_body) == uuid:
@@ -66,7 +67,7 @@ def _among(backend: Backend, queue: str, uuid: str, within: Span | None) -> Foun
 
 
 def _written(uuid: str) -> list[bytes]:
-    """Give how JSON may write a uuid: PHP escapes `/`, and many what is not ASCII."""
+    """Return the ways in which JSON may write a uuid: PHP escapes `/`, many escape non-ASCII."""
     plain = uuid.encode("utf-8", "surrogatepass")
     if uuid.isascii() and uuid.isalnum():
         return [plain]
@@ -76,7 +77,7 @@ def _written(uuid: str) -> list[bytes]:
 
 
 def _near(backend: Backend, queue: str, uuid: str, span: Span, made: float) -> Found | None:
-    """Find it about where what was dispatched at a moment must be."""
+    """Find the message near the position that matches its dispatch time."""
     there = _where(backend, queue, span, made) if span.in_order else None
     if there is None:
         return None
@@ -92,9 +93,9 @@ def _near(backend: Backend, queue: str, uuid: str, span: Span, made: float) -> F
 
 
 def _where(backend: Backend, queue: str, span: Span, made: float) -> tuple[int, int] | None:
-    """Give the places where what was dispatched at a moment must be, by halving them.
+    """Return the positions that match a dispatch time, by bisection.
 
-    None where the messages do not tell.
+    None if the messages carry no usable times.
     """
     low, high = span.first, span.end
     while high - low > CLOSE:

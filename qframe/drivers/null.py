@@ -1,4 +1,4 @@
-"""The null driver: what is pushed is dropped, and so is what is written (Laravel's NullQueue)."""
+"""The null driver: drops every message and every fact (Laravel's NullQueue)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qframe.contracts.step import APPLIED, Expect, Forget, Outcome, Reservation,
 
 
 class NullBackend(Backend):
-    """Drops everything, for tests and for switching a feature off. It promises nothing."""
+    """Drops everything, for tests and for switching a feature off. It guarantees nothing."""
 
     capabilities = Capability.NONE
 
@@ -62,7 +62,7 @@ class NullBackend(Backend):
 
 
 def _applied(step: Step) -> Result:
-    """Refuse a step that expects something to be here."""
+    """Refuse a step that expects something to exist."""
     for each in step.operations:
         if isinstance(each, Expect) and each.value is not None:
             return Result(Outcome.REFUSED, each.key)

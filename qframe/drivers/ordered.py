@@ -1,15 +1,15 @@
-"""Steps where they cannot be one: facts first, then pushes, the reservation last.
+"""OrderedBackend: non-atomic steps. Facts first, then pushes, the reservation last.
 
 Messages are in one backend, facts and failed records in others (beanstalkd; a Cluster, where each
-is in a slot of its own; a store configured elsewhere). A step is made in parts, each one thing and
-harmless when it is said again. Whoever dies between two of them leaves a reservation whose lease
-runs out: its message comes again, to a job that may find its facts written already. So what the
-step was to push is in an outbox, written with the facts: whoever starts or settles the message next
+is in its own slot; a store configured elsewhere). A step is made in parts, each of them atomic and
+safe to repeat. If a process dies between two parts, the reservation's lease runs out and the
+message is delivered again, to a job whose facts may already be written. Therefore the pushes of the
+step are in an outbox, written with the facts: the worker that next starts or settles the message
 sends it. Everything happens at least once, and nothing is lost.
 
-Nobody sends later what a step about no reservation was to push: its push may be refused, or its
-dispatcher be killed. So what such a step claims counts once its message is there (`claims.py`), and
-what it says of its jobs is written after the push.
+Nobody sends later what a step about no reservation was to push: the push may be refused, or its
+dispatcher killed. So the claims of such a step count once its message is pushed (`claims.py`), and
+its facts about the jobs are written after the push.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ _PARTS: dict[type, str] = {
     op.Record: "records",
     op.Forget: "forgotten",
 }
-"""Which part of a step each operation belongs to."""
+"""The part of a step that each operation belongs to."""
 _OF_PUSH = {Push, *get_args(op.OfFact), *get_args(op.OfParts)}
-"""What the step of a push may have, besides latches."""
+"""Operations that a pushing step may have, besides latches."""
 _TOGETHER = 10
-"""How many steps write their facts in one request."""
+"""Steps that write their facts in one request."""
 _LAST = {op.Delete, op.Bury}
 _LATCHED = {op.Arrive, op.Close}
 _FOR = 30 * 86400.0
-"""Seconds an outbox is kept for a message that comes again."""
+"""Seconds that an outbox is kept for a redelivered message."""
 
 
 Opened = Backend | Callable[[], Backend]
-"""A backend, or what opens it when it is first needed."""
+"""A backend, or a function that opens it on first use."""
 
 
 class OrderedBackend(Backend):
-    """A backend for messages with one for facts, and one for failed records: what makes its steps.
+    """Combines a backend for messages with one for facts and one for failed records.
 
-    `messages` and `facts` may be the same backend, where a step cannot span both.
+    `messages` and `facts` may be the same backend if its steps cannot span both.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class OrderedBackend(Backend):
     ) -> None:
         self.messages = messages
         self._signer = signer
-        """Signs the outbox, which whoever writes facts could change."""
+        """Signs the outbox, which anybody who can write facts could change."""
         self._facts = facts
         self._failed = failed
         self.capabilities = (messages.capabilities | Capability.FACTS) & ~(
@@ -95,16 +95,14 @@ class OrderedBackend(Backend):
 
     @cached_property
     def facts(self) -> Backend:
-        """The backend for facts."""
         return _opened(self._facts)
 
     @cached_property
     def failed(self) -> Backend:
-        """The backend for failed records."""
         return _opened(self._failed)
 
     def within(self, transaction: object) -> Backend:
-        """Give the messages' backend, which has the facts, too: failed records are not needed."""
+        """Return the messages' backend, which also has the facts; failed records are not needed."""
         return self.messages.within(transaction)
 
     def hear(self) -> None:
@@ -122,7 +120,7 @@ class OrderedBackend(Backend):
         return results
 
     def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
-        """Give what applies steps like this one that follow each other."""
+        """Return the function that applies consecutive steps like this one."""
         if _is_plain(step):
             return self._apply_plain
         if step.reservation is None and _OF_PUSH.issuperset(map(type, step.operations)):
@@ -146,7 +144,7 @@ class OrderedBackend(Backend):
         return results
 
     def _apply_pushes(self, steps: Sequence[Step]) -> list[Result]:
-        """Write the facts of some steps in one request, and push in another what they push.
+        """Write the facts of several steps in one request, and push their messages in another.
 
         A `bulk` of unique jobs takes two thirds of the time.
         """
@@ -171,7 +169,7 @@ class OrderedBackend(Backend):
         return [next(pushed) if result.applied else result for result in results]
 
     def _push_and_follow(self, steps: Sequence[PushStep], due: Sequence[Push] = ()) -> list[Result]:
-        """Push what some steps push, and what is `due`; then write what comes after that."""
+        """Push the messages of the steps and those that are `due`; then write what comes after."""
         began = self.clock()
         for step in steps:
             step.begun = True
@@ -195,9 +193,9 @@ class OrderedBackend(Backend):
         return results
 
     def _lead(self, step: Step) -> tuple[Result, list[Step]]:
-        """Make all of a step but its end: facts, records, pushes, records to forget.
+        """Apply all of a step but its end: facts, records, pushes, records to forget.
 
-        Gives that, too, to be made where the rest was applied: a step of the reservation alone.
+        Also returns that end, a step of the reservation alone, to apply where the rest was applied.
         """
         if _is_plain(step):
             return APPLIED, [step]
@@ -224,8 +222,8 @@ class OrderedBackend(Backend):
     def _held(self, job: Reservation, own: Sequence[op.Operation], facts: Sequence[Any]) -> Result:
         """Make sure of the lease before anything is done for the job, and send its outbox.
 
-        A start comes before all else: what the step writes is of a job that runs. So what it
-        expects is looked at even before.
+        A start comes first, because the step writes facts of a job that runs. Its expectations are
+        checked even before the start.
         """
         if own and type(own[0]) is op.Start:
             for each in facts:
@@ -246,7 +244,7 @@ class OrderedBackend(Backend):
         self, parts: defaultdict[str, list[Any]], job: Reservation | None
     ) -> Result:
         """Write the facts, then the records; then push."""
-        # What a latch pushes it hands over: the messages are in another backend.
+        # Latches return their message instead of pushing it: messages are in another backend.
         facts = [replace(e, push=False) if type(e) in _LATCHED else e for e in parts["facts"]]
         records = parts["records"]
         if records and self.failed is self.facts and Capability.JOINT in self.facts.capabilities:
@@ -294,11 +292,11 @@ class OrderedBackend(Backend):
     def _apply_with(
         self, outbox: op.Unset, facts: Sequence[op.Operation], job: Reservation
     ) -> Result:
-        """Write facts with an outbox; one of a message with the same bytes is sent before."""
+        """Write facts with an outbox; first sends the outbox of a message with the same bytes."""
         key, text = outbox.key, outbox.value or ""
         step = Step(None, op.Expect(key, None), *facts, op.Set(key, text, _FOR))
         while True:
-            job.unsent = True  # as long as nothing else is known
+            job.unsent = True  # until the answer is known
             (result,) = self.facts.apply(step)
             job.unsent = result.applied
             if result.applied or result.key != key:
@@ -306,7 +304,7 @@ class OrderedBackend(Backend):
             self._send_outbox(job)
 
     def _send_outbox(self, job: Reservation) -> None:
-        """Push what the step of an earlier reservation of this message was to push."""
+        """Push what the step of an earlier reservation of this message left in the outbox."""
         outbox = _outbox(job)
         (text,) = self.facts.read(outbox)
         if text is not None:
@@ -320,7 +318,7 @@ class OrderedBackend(Backend):
         job.unsent = False
 
     def _put_aside(self, outbox: str, text: str, error: Exception) -> None:
-        """Keep an outbox that is not sent, where it can be looked at and is in nobody's way."""
+        """Keep an outbox that cannot be sent under another key, for inspection."""
         (result,) = self.facts.apply(
             Step(
                 None,
@@ -459,7 +457,7 @@ def _first_refused(results: Iterable[Result]) -> Result | None:
 
 
 def _is_plain(step: Step) -> bool:
-    """Whether the backend of the messages can make the step alone."""
+    """Whether the messages' backend can apply the step alone."""
     job = step.reservation
     if job is None:
         queues = {each.queue if type(each) is Push else "" for each in step.operations}
@@ -467,15 +465,15 @@ def _is_plain(step: Step) -> bool:
     kind = type(step.operations[0])
     if len(step.operations) != 1 or _PARTS[kind] != "own":
         return False
-    # Who ends a job unstarted may do so as a step before went on without it, and broke off.
+    # A job may end unstarted if an earlier step for it broke off halfway.
     last = not job.started and kind in _LAST
     return kind is op.Renew or not (job.unsent or last)
 
 
 def _outbox(job: Reservation) -> str:
-    """Name the outbox of a message, the same at each of its reservations.
+    """Return the key of a message's outbox, the same for each of its reservations.
 
-    Messages of the same bytes share one where the backend does not tell them apart.
+    Messages with the same bytes share a key if the backend does not tell them apart.
     """
     digest = hashlib.blake2b(job.raw_body, digest_size=16).hexdigest()
     return f"outbox:{job.queue[:80]}:{job.id[:64]}:{digest}"
@@ -492,7 +490,7 @@ def _encoded(pushes: Iterable[Push]) -> str:
 
 
 def _decoded(text: str) -> list[Push]:
-    """Read what `_encoded` gave; raises `InvalidPayload` for anything else."""
+    """Decode the text of `_encoded`. Raises `InvalidPayload`."""
     try:
         return [
             Push(queue, base64.b64decode(raw), delay, priority)

@@ -1,4 +1,4 @@
-"""Who this process is: host name, pid, a token no other process has; and whether one still is."""
+"""The identity of this process: host name, pid and unique token; and whether another one lives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = socket.gethostname()
 
 
 class _Process:
-    """What names this process; a forked child has its own."""
+    """The identity of this process; a forked child has its own."""
 
     __slots__ = ("pid", "token")
 
@@ -28,22 +28,22 @@ class _Process:
 
 
 own = _Process()
-"""`own.pid` asks nobody, and is no call: both cost a job more than it seems."""
+"""Attributes instead of calls (`own.pid`): each job reads them several times."""
 
 
 def token() -> str:
-    """Give this process's token; a forked child has its own."""
+    """Return this process's token; a forked child has its own."""
     return own.token
 
 
 def pid() -> int:
-    """Give this process's id."""
+    """Return this process's id."""
     return own.pid
 
 
 @cache
 def place() -> str:
-    """Name where pids are counted: this boot of this system, this container; "" where unknown."""
+    """Identify the pid namespace: boot of the system, and container; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -52,10 +52,9 @@ def place() -> str:
 
 
 def born(pid: int) -> str:
-    """Give when a process here was started, in ticks since boot: a pid may be used again.
+    """Return when a process was started, in ticks since boot, to detect a reused pid.
 
-    "" where there is no such process, or it has ended and waits for its parent, or where that
-    cannot be known.
+    "" if there is no such process, if it is a zombie, or if the start is unknown.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
@@ -66,11 +65,11 @@ def born(pid: int) -> str:
 
 
 _STARTED = 18
-"""Place of the start among the fields behind a process's name and state."""
+"""Index of the start time among the fields behind a process's name and state."""
 
 
 def before_a_child_ends(act: Callable[[], object]) -> None:
-    """Have this called when a process of `multiprocessing` ends, which runs no `atexit`."""
+    """Call `act` when a `multiprocessing` child ends, which runs no `atexit`."""
     process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
     if process is not None and util is not None and process.parent_process() is not None:
         util.Finalize(None, act, exitpriority=0)

@@ -1,7 +1,7 @@
-"""What is done with a socket so that an exchange takes no longer than it must.
+"""Socket settings that make exchanges fast and bound their waits.
 
-Sockets block in the kernel, with its timeouts: Python's cost a system call more each time. A time
-that is over shows as `BlockingIOError` then.
+Sockets block in the kernel, with its timeouts; Python's own cost one more system call each time.
+Such a timeout shows as `BlockingIOError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 
 class _Thread(threading.local):
-    """What holds for the connections that one thread opens."""
+    """Settings for the connections that one thread opens."""
 
     longest = math.inf
     keeps = False
@@ -27,7 +27,7 @@ _thread = _Thread()
 
 
 def keep_connections(*, keeps: bool = True) -> None:
-    """Let this thread keep a connection of its own where others share some: it is a worker's."""
+    """Set whether this thread keeps its own connection where others share (a worker's does)."""
     _thread.keeps = keeps
 
 
@@ -37,13 +37,13 @@ def keeps_connections() -> bool:
 
 
 def limit_waits(seconds: float) -> None:
-    """Let connections that this thread opens from now on wait no longer than this for an answer."""
+    """Limit the seconds that connections opened by this thread from now on wait for an answer."""
     _thread.longest = seconds
 
 
 @contextmanager
 def waits_limited(seconds: float) -> Iterator[None]:
-    """Let those that this thread opens in here wait no longer than this either."""
+    """Limit the wait of connections that this thread opens inside, in addition to other limits."""
     before = _thread.longest
     _thread.longest = min(before, seconds)
     try:
@@ -53,14 +53,14 @@ def waits_limited(seconds: float) -> Iterator[None]:
 
 
 def limited(seconds: float) -> float:
-    """Give how long a connection that is configured to wait so many seconds may wait here."""
+    """Return how many of the configured seconds a connection of this thread may wait."""
     return min(seconds, _thread.longest)
 
 
 def let_block(plain: socket.socket) -> bool:
-    """Give a socket's timeout to the kernel; says whether reads of its descriptor block there.
+    """Move a socket's timeout to the kernel. Returns whether reads of its descriptor block there.
 
-    One of gevent's never does: other greenlets run while it waits, for as long as its timeout says.
+    With gevent they never do: other greenlets run while it waits, up to the socket's own timeout.
     """
     seconds = plain.gettimeout()
     plain.settimeout(None)
@@ -77,9 +77,9 @@ def let_block(plain: socket.socket) -> bool:
 
 
 def notice_gone(line: socket.socket, seconds: int) -> None:
-    """Let the system take the other side for gone when it has acknowledged nothing for so long.
+    """Set the socket to fail when the peer has acknowledged nothing for `seconds`.
 
-    By themselves systems wait two hours for an answer, and a quarter of one for a way.
+    By default systems wait two hours for a silent peer, and a quarter of an hour for a lost route.
     """
     if line.family == socket.AF_UNIX:
         return
@@ -95,7 +95,7 @@ def notice_gone(line: socket.socket, seconds: int) -> None:
 
 
 def readable(descriptors: Sequence[int], seconds: float) -> list[int]:
-    """Give those of the descriptors that can be read, once one can, or after so many seconds."""
+    """Return the readable descriptors, once there is one, or after `seconds`."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

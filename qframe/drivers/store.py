@@ -1,4 +1,4 @@
-"""Store: small shared state beside the queues, as named texts, over any backend with facts."""
+"""Store: small shared values by key, over any backend with facts."""
 
 from __future__ import annotations
 
@@ -11,68 +11,77 @@ _PAGE = 1000
 
 
 class Store:
-    """Keys and values shared by all processes: restart token, pauses, locks, limits, metrics.
+    """Keys and values that all processes share: restart token, pauses, locks, limits, metrics.
 
-    A value set with `ttl` (seconds, by the backend's clock) is gone after that; without it, it
-    stays. Raises `BackendUnavailable`.
+    A value set with `ttl` (seconds, by the backend's clock) expires after that; otherwise it stays.
+    Raises `BackendUnavailable`.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 
     def get(self, *keys: str) -> list[str | None]:
-        """Give the values of the keys, None for each that is not there."""
+        """Return the values of the keys, None for each key that does not exist."""
         return self.backend.read(*keys) if keys else []
 
     def set(self, key: str, value: str, ttl: float | None = None) -> None:
-        """Set a value, whatever was there."""
+        """Set a value, replacing any other."""
         self._done(Set(key, value, ttl))
 
     def add(self, key: str, value: str, ttl: float | None = None) -> bool:
-        """Set a value unless there is one; says whether it was set. Of two callers one wins."""
+        """Set a value unless the key has one.
+
+        Returns whether it was set; of two callers one wins.
+        """
         return self._done(Expect(key, None), Set(key, value, ttl))
 
     def claim(
         self, key: str, value: str, ttl: float | None = None, instead_of: str | None = None
     ) -> str | None:
-        """Set a value where the key holds nothing, or `instead_of`; else give what it holds."""
+        """Set a value if the key holds none or `instead_of`; otherwise return what it holds."""
         step = Step(None, Expect(key, instead_of), Set(key, value, ttl))
         (result,) = self.backend.apply(step)
         return None if result.applied else result.holds or ""
 
     def takes_turn(self, key: str, who: str, seconds: float) -> bool:
-        """Whether it is this one's turn, for so long: the one's who had it, or a free one."""
+        """Take or keep a turn for `seconds`.
+
+        Returns whether `who` has it: it was free or its own.
+        """
         held = self.claim(key, who, seconds)
         return held is None or (
             held == who and self.claim(key, who, seconds, instead_of=who) is None
         )
 
     def delete(self, key: str, value: str | None = None) -> bool:
-        """Remove a key, only if it still holds `value` where one is given; says whether it did."""
+        """Remove a key; if `value` is given, only with this value.
+
+        Returns whether it was removed.
+        """
         expected = value if value is not None else self.get(key)[0]
         return expected is not None and self._done(Expect(key, expected), Unset(key))
 
     def keys(self, prefix: str) -> list[str]:
-        """List the keys that begin with `prefix`, sorted."""
         return [key for key, _ in self.items(prefix)]
 
     def items(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """List what is under the keys that begin with `prefix`, by key."""
+        """Iterate over the keys that begin with `prefix` and their values, sorted by key."""
         after = ""
         while page := self.backend.scan(prefix, _PAGE, after):
             yield from page
             after = page[-1][0]
-            if len(page) < _PAGE:  # nothing follows, and nobody has to be asked for that
+            if len(page) < _PAGE:  # this was the last page: do not ask for another
                 break
 
     def swap(
         self, changes: Mapping[str, tuple[str | None, str | None]], ttl: float | None = None
     ) -> bool:
-        """Change keys from what is expected to what is wanted, all of them or none.
+        """Change several keys from an expected value to a new one, all of them or none.
 
-        `changes` gives both for each key; None stands for a key that is not there. So
-        `{"lock": (None, "me")}` takes, `{"lock": ("me", "me")}` prolongs and `{"lock": ("me",
-        None)}` gives back. What is written lives for `ttl`.
+        `changes` has both values for each key; None stands for a missing key. So `{"lock": (None,
+        "me")}` takes a lock, `{"lock": ("me", "me")}` extends it and `{"lock": ("me", None)}` frees
+        it.
+        New values live for `ttl` seconds. Returns whether the keys were changed.
         """
         operations: list[Operation] = [
             Expect(key, expected) for key, (expected, _) in changes.items()
@@ -87,5 +96,5 @@ class Store:
 
 
 def pause_key(connection: str, queue: str = "") -> str:
-    """Give the key under which a queue, or every queue of a connection, is paused."""
+    """Return the key that marks a queue, or all queues of a connection, as paused."""
     return f"pause:{connection}:{queue}" if queue else f"pause:{connection}"

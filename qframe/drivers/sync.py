@@ -1,4 +1,4 @@
-"""The sync driver: a message that is pushed is handed on at once, to what runs its job."""
+"""The sync driver: runs the job of a pushed message at once, in the process that pushed it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qframe.exceptions import Unsupported
 
 
 class SyncBackend(Backend):
-    """Gives each pushed message to `run`, whose exceptions reach whoever pushed it.
+    """Passes each pushed message to `run`; its exceptions reach the caller of the push.
 
-    Nothing waits and nothing is kept; a delay is ignored.
+    Keeps no messages and ignores delays (Laravel's SyncQueue).
     """
 
     capabilities = Capability.NONE
@@ -52,7 +52,7 @@ class SyncBackend(Backend):
 
 
 class SyncJob(Reservation):
-    """The one attempt of a job, which nobody else can take."""
+    """The single attempt of a job."""
 
     __slots__ = ()
 
@@ -61,7 +61,6 @@ class SyncJob(Reservation):
         self.sure_until = math.inf
 
     def start(self) -> None:
-        """Count the attempt."""
         self.started, self._attempts = True, 1
 
     @property
@@ -70,7 +69,7 @@ class SyncJob(Reservation):
 
 
 def cannot_come_back() -> Unsupported:
-    """Give the error for a job that is to be run again."""
+    """Return the error for a job that asks to run again."""
     return Unsupported("a job on the sync connection cannot be released: it runs only once")
 
 

@@ -1,4 +1,7 @@
-"""What beanstalkd cannot keep of a message: its notes, and which reservations were attempts."""
+"""AttemptLog: notes of messages, and which of their reservations were attempts.
+
+beanstalkd can keep neither.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,31 @@ log = logging.getLogger("qframe")
 T = TypeVar("T")
 
 _KEPT = 30 * 86400.0
-"""Seconds an entry is kept, beside the delay of its message, should nobody remove it."""
+"""Seconds that an unremoved entry is kept, in addition to the delay of its message."""
 
 
 class Entry(NamedTuple):
-    """What is noted of a message: started `attempts` times at its reservation number `reserves`."""
+    """A message was started `attempts` times when its reservation number was `reserves`."""
 
     attempts: int
     reserves: int
     notes: bytes = b""
 
     def attempts_before(self, reserves: int) -> int:
-        """Give how often the message was started before the reservation of this number.
+        """Return how often the message was started before this reservation.
 
-        What was reserved since counts as started. A server that was restarted may know of fewer
-        reservations than the entry: then its attempts are all there is to go by.
+        Later reservations count as started. A restarted server may know of fewer reservations than
+        the
+        entry does; then only the entry's attempts count.
         """
         return self.attempts + max(0, reserves - self.reserves - 1)
 
     def to_text(self) -> str:
-        """Encode as the value of a fact."""
         return json.dumps([self.attempts, self.reserves, base64.b64encode(self.notes).decode()])
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Decode; None for what is no entry."""
+        """Decode; None for any other text."""
         try:
             attempts, reserves, notes = json.loads(text or "")
             return cls(int(attempts), int(reserves), base64.b64decode(notes))
@@ -53,8 +56,9 @@ class Entry(NamedTuple):
 class AttemptLog:
     """The entries of a connection, kept as facts.
 
-    Facts that do not answer must not keep jobs from being worked: then what is known is what
-    beanstalkd counts, and the log says so.
+    If the facts' backend does not answer, jobs run all the same: then beanstalkd's own count is
+    used,
+    and a log record says so.
     """
 
     def __init__(self, connection: str, facts: Callable[[], Backend]) -> None:
@@ -62,27 +66,27 @@ class AttemptLog:
         self._facts = facts
 
     def read(self, number: int, raw: bytes) -> Entry | None:
-        """Give what was noted of a message."""
+        """Return the entry of a message."""
         key = self._key(number, raw)
         (text,) = self._do(lambda facts: facts.read(key)) or [None]
         return Entry.from_text(text)
 
     def write(self, number: int, raw: bytes, entry: Entry, delay: float = 0) -> None:
-        """Note of a message, in place of what there was."""
+        """Write the entry of a message, replacing any other."""
         self._apply(Set(self._key(number, raw), entry.to_text(), _KEPT + delay))
 
     def replace(self, number: int, raw: bytes, known: Entry | None, entry: Entry) -> bool:
-        """Note of a message, if what is noted is still what is `known`."""
+        """Write the entry of a message if it still is `known`."""
         key = self._key(number, raw)
         before = None if known is None else known.to_text()
         return self._apply(Expect(key, before), Set(key, entry.to_text(), _KEPT))
 
     def forget(self, number: int, raw: bytes) -> None:
-        """Remove what was noted of a message that is gone."""
+        """Remove the entry of a message that is gone."""
         self._apply(Unset(self._key(number, raw)))
 
     def _key(self, number: int, raw: bytes) -> str:
-        """Give a key of its own: a server without a log begins its numbers anew."""
+        """Return a key with a digest of the message: a server without a log reuses its numbers."""
         digest = hashlib.blake2b(raw, digest_size=12).hexdigest()
         return f"beanstalkd:{self._connection[:120]}:{number}:{digest}"
 

@@ -47,11 +47,13 @@ from qframe.payload.text import is_queue_name
 class BeanstalkdBackend(Backend):
     """Messages in the tubes of a beanstalkd (Laravel's BeanstalkdQueue).
 
-    Within a queue messages come by priority, then in the order they were pushed, also those that
-    were released. Every reservation counts in the server; which of them were attempts, and notes,
-    are facts in another backend, save of messages that are done at first. A reservation takes the
-    full lease, which is the time to run the message was pushed with, in whole seconds. A push said
-    again is another message.
+    A queue delivers messages by priority, then in the order of the pushes, also released ones. The
+    server counts every reservation; which of them were attempts, and the notes, are facts in
+    another
+    backend (not needed for messages that succeed at first). A reservation takes the full lease at
+    once:
+    the time to run with which the message was pushed, in whole seconds. A repeated push is another
+    message.
     """
 
     capabilities = ~(
@@ -106,7 +108,7 @@ class BeanstalkdBackend(Backend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        del limit  # each reservation counts: none is made ahead
+        del limit  # each reservation counts, so none is made ahead
         with guarded:
             connection = self._connections.work()
             done = _deletable(first, connection) if queues else []
@@ -121,7 +123,8 @@ class BeanstalkdBackend(Backend):
                             each.may_be_deleted()
                         if done or not isinstance(error, Cut):
                             raise
-                        jobs = self._look(connection, queues, (), results)  # it was restarted
+                        # the server was restarted
+                        jobs = self._look(connection, queues, (), results)
                 return [*jobs], results
 
     def _look(
@@ -131,9 +134,9 @@ class BeanstalkdBackend(Backend):
         done: Sequence[BeanstalkdJob],
         results: list[Result],
     ) -> list[BeanstalkdJob]:
-        """Look for a message in one tube after the other, the first time deleting those done.
+        """Look for a message in one tube after another; first delete the finished jobs.
 
-        What the server knows of the message is asked for at once, by the number it will have if
+        It requests the message's stats in the same exchange, by the number that it will have if
         messages come in the order they were pushed: that saves half of the time.
         """
         connection.open()
@@ -162,7 +165,7 @@ class BeanstalkdBackend(Backend):
         asked_at: float | None = None,
         told: Reply | None = None,
     ) -> list[BeanstalkdJob]:
-        """Make a job of a reservation, unless its lease ended before it was looked at."""
+        """Make a job of a reservation, unless its lease has already ended."""
         number = int(reply[1][1])
         now = self.clock() if asked_at is None else asked_at
         guessed = connection.came(number)
@@ -172,20 +175,21 @@ class BeanstalkdBackend(Backend):
         if asked_at is None:
             asked_at = now + stats.left - stats.ttr
         job = BeanstalkdJob(reply, stats, asked_at, connection, self._connections, self._log)
-        # What there was before the server was started may have been reserved before, forgotten.
+        # A message older than the server's start may have been reserved before, and the server
+        # forgot.
         if stats.reserves > 1 or now - stats.age < connection.server.up_since:
             job.recall()
         return [job]
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
-        """Wait in a reserve, which takes the message: the next `reserve` gives it."""
+        """Wait in a reserve, which takes the message; the next `reserve` returns it."""
         self._waits.wait(queues, timeout, wake)
 
     def adopt(self, fence: bytes) -> Reservation | None:
-        """Give what can still be noted of an attempt whose worker died.
+        """Return a reservation in which the end of an attempt can still be recorded.
 
-        The server gives the message to others at once. Where one of them has it already, a `Renew`
-        of what it holds, unstarted, learns what was noted meanwhile.
+        The server delivers the message to other workers at once. If one of them has it already, a
+        `Renew` of its held reservation learns what was recorded meanwhile.
         """
         number = int(fence.split(maxsplit=1)[0])
         with guarded:
@@ -219,7 +223,7 @@ class BeanstalkdBackend(Backend):
             return tubes.kick(self._talk(), tube_of(queue))
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
-        """List at most one message: the server shows the first of those in a place, if any."""
+        """List at most one message: the server shows only the first one of a place."""
         with guarded:
             first = None if after else tubes.first(self._talk(), tube_of(queue), place)
         if first is None or limit < 1:
@@ -252,7 +256,8 @@ class BeanstalkdBackend(Backend):
 
     def close(self) -> None:
         with guarded:
-            with suppress(BackendUnavailable):  # then what it took goes back with the connection
+            # the server then returns what the connection has reserved
+            with suppress(BackendUnavailable):
                 self._waits.end(self._connections.work())
             self._connections.close()
 
@@ -261,7 +266,7 @@ _OURS = BeanstalkdJob | LeftJob
 
 
 def _check(step: Step) -> None:
-    """Raise `TypeError` for a step that this backend cannot make alone."""
+    """Raise `TypeError` for a step that this backend cannot apply alone."""
     if step.reservation is None:
         if not all(type(each) is Push for each in step.operations):
             raise TypeError(f"{step!r} is not of messages alone")
@@ -272,7 +277,7 @@ def _check(step: Step) -> None:
 
 
 def _deletable(steps: Sequence[Step], connection: BeanstalkdConnection) -> list[BeanstalkdJob]:
-    """Give the jobs to delete, if that is all there is to do and this connection holds them."""
+    """Return the jobs to delete, if the steps are only deletions of this connection's jobs."""
     jobs: list[BeanstalkdJob] = []
     for step in steps:
         job = step.reservation

@@ -1,4 +1,4 @@
-"""What is unsafe about how a beanstalkd is set up."""
+"""The beanstalkd part of `qframe check`: unsafe settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAR = 3600
 
 
 def warnings(connection: BeanstalkdConnection, settings: BeanstalkdSettings) -> list[str]:
-    """Say what is unsafe, a sentence each."""
+    """Describe what is unsafe, a sentence each."""
     connection.open()
     said = _stats(connection)
     found = []
@@ -48,17 +48,17 @@ def _stats(connection: BeanstalkdConnection) -> dict[bytes, bytes]:
 
 
 def _log_is_written(connection: BeanstalkdConnection) -> bool:
-    """Whether a job put and deleted, in a tube of its own, shows in the log's count of records."""
+    """Whether a job put and deleted in a separate tube increases the log's count of records."""
     before = int(_stats(connection)[b"binlog-records-written"])
     put = b"put 0 %d 60 0\r\n\r\n" % _FAR
     word, words, _ = connection.exchange([*connection.use(_TUBE), put])[-1]
-    if word == b"INSERTED":  # what is BURIED must stay: see push
+    if word == b"INSERTED":  # a BURIED job must stay: see push
         connection.exchange([b"delete %b\r\n" % words[1]])
     return word == b"INSERTED" and int(_stats(connection)[b"binlog-records-written"]) > before
 
 
 def _is_open(settings: BeanstalkdSettings) -> bool:
-    """Whether others than this machine can reach the server, as far as can be told from here."""
+    """Whether other machines can reach the server, as far as this one can tell."""
     if settings.host.startswith("/"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""BeanstalkdConnection: commands and their answers, on a socket; two of them for each thread."""
+"""BeanstalkdConnection: commands and answers on a socket; two connections for each thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qframe.drivers.sockets import let_block, limited, readable
 from qframe.exceptions import BackendUnavailable
 
 Reply = tuple[bytes, list[bytes], bytes]
-"""The first word of an answer, all its words, and the body behind them."""
+"""The first word of an answer, all its words, and its body."""
 
 _BODIES = {b"RESERVED", b"FOUND", b"OK"}
 _PLAIN = {
@@ -31,14 +31,14 @@ _PLAIN = {
 _LONGEST_LINE = 300
 _BUFFER = 65_536
 _STALE = 0.005
-"""Seconds of silence after which a connection is looked at before it is used.
+"""Seconds of silence after which a connection is checked before its use.
 
-In less no server restarts; a look costs a push a twentieth, and who pushes on needs none.
+No server restarts faster. A check costs a push a twentieth, and frequent pushes need none.
 """
 
 
 def where(settings: BeanstalkdSettings) -> str:
-    """Say where the server is."""
+    """Return the server's address."""
     if settings.host.startswith("/"):
         return f"beanstalkd at {settings.host}"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -46,10 +46,11 @@ def where(settings: BeanstalkdSettings) -> str:
 
 
 class BeanstalkdConnection:
-    """A connection, made when it is first used; closed whenever it may be out of step.
+    """A connection, opened on first use and closed whenever it may be out of step.
 
-    What it has reserved is in `held`, and lost, all of it, with the connection. One thread reserves
-    on it; others may settle and renew what it holds.
+    `held` has its reservations, which all end with the connection. One thread reserves on it;
+    others
+    may settle and renew its reservations.
     """
 
     def __init__(self, settings: BeanstalkdSettings, clock: Callable[[], float]) -> None:
@@ -59,31 +60,31 @@ class BeanstalkdConnection:
         self.held: set[Reservation] = set()
         self.server = ServerStats("", 0, 0.0)
         self.waits_for: tuple[bytes, ...] = ()
-        """The tubes a blocking reserve is under way on; nothing else can be said meanwhile."""
+        """The tubes of a blocking reserve in progress; no other command can be sent meanwhile."""
         self.next_number = 0
-        """The number of the next message if it follows as the last ones did; 0: no idea."""
+        """The expected number of the next message; 0 if unknown."""
         self._last = self._distance = 0
         self._settings = settings
         self._pid = process.pid()
         self._socket: socket.socket | None = None
         self._reader: Any = BytesIO()
-        """A binary file, which `socket.makefile` is not for type checkers."""
+        """A binary file, for which type checkers do not accept `socket.makefile`."""
         self._watched: tuple[bytes, ...] = ()
         self._used = b""
         self._spoke = 0.0
 
     def __del__(self) -> None:
-        """Close what a thread that has ended left open."""
+        """Close the connection of a thread that has ended."""
         self.drop()
 
     # -- opening and closing ----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect, unless there is a connection that seems to be sound."""
+        """Connect, unless the current connection seems sound."""
         if self._socket is not None and time.monotonic() - self._spoke > _STALE:
             if not self.is_readable():
                 return
-            self.drop()  # the server has closed it, or said something nobody asked for
+            self.drop()  # the server has closed it, or sent something unrequested
         if self._socket is None:
             self._connect()
 
@@ -110,7 +111,7 @@ class BeanstalkdConnection:
             raise unreachable from error
         sock.settimeout(limited(settings.timeout))
         if let_block(sock):
-            # Not `makefile`: its reads go through Python, some 2 us each.
+            # Not `makefile`, which reads through Python and takes 2 us each time.
             self._reader = open(sock.fileno(), "rb", _BUFFER, closefd=False)  # noqa: SIM115
         else:
             self._reader = sock.makefile("rb", _BUFFER)
@@ -130,11 +131,11 @@ class BeanstalkdConnection:
         return self._socket is None or bool(readable([self._socket.fileno()], 0))
 
     def fileno(self) -> int:
-        """Give the descriptor on which an answer is waited for."""
+        """Return the descriptor to wait on for an answer."""
         return (self._socket or self._connect()).fileno()
 
     def drop(self) -> None:
-        """Close the connection; the server gives what it has reserved to others at once."""
+        """Close the connection; the server at once makes its reserved messages ready."""
         sock, self._socket = self._socket, None
         self.waits_for = ()
         for job in self.held:
@@ -148,13 +149,13 @@ class BeanstalkdConnection:
     # -- exchanges --------------------------------------------------------------------------------
 
     def exchange(self, commands: Sequence[bytes], count: int | None = None) -> list[Reply]:
-        """Send commands in one go and give the answer to each, or `count` answers.
+        """Send commands in one go. Returns the answer to each, or `count` answers.
 
-        Raises `Cut` or `OutOfStep`; the connection is closed then.
+        Raises `Cut` or `OutOfStep`, and then closes the connection.
         """
         with self.lock:
             if self._pid != process.pid():
-                self.drop()  # the parent's socket is used by the parent
+                self.drop()  # the parent still uses the parent's socket
                 self._pid = process.pid()
             sock = self._socket or self._connect()
             replies: list[Reply] = []
@@ -163,7 +164,7 @@ class BeanstalkdConnection:
                 sock.sendall(b"".join(commands))
                 sent = True
                 for _ in range(len(commands) if count is None else count):
-                    replies.append(self._read(sock))  # noqa: PERF401 (a break tells how many came)
+                    replies.append(self._read(sock))  # noqa: PERF401 (an error shows how many came)
             except (OSError, ValueError) as error:
                 self.drop()
                 if isinstance(error, errors.OutOfStep):
@@ -191,7 +192,10 @@ class BeanstalkdConnection:
         raise errors.out_of_step(line, self.where)
 
     def stats_of(self, number: int, told: Reply | None = None) -> JobStats | None:
-        """Give what the server has `told` of a job, or is asked for; None when there is none."""
+        """Return a job's stats, from the answer `told` or by a query.
+
+        None if there is no such job.
+        """
         word, _, yaml = told or self.exchange([b"stats-job %d\r\n" % number])[0]
         if word != b"OK":
             return None
@@ -202,14 +206,14 @@ class BeanstalkdConnection:
             raise errors.out_of_step(yaml, self.where) from error
 
     def use(self, tube: bytes) -> list[bytes]:
-        """Give the command that makes `tube` the one put to, where it is not."""
+        """Return the command to make `tube` the current one, if it is not."""
         if tube == self._used:
             return []
         self._used = tube
         return [b"use %b\r\n" % tube]
 
     def watch(self, *tubes: bytes) -> list[bytes]:
-        """Give the commands that make `tubes` those watched, where they are not."""
+        """Return the commands to watch exactly these tubes."""
         if tubes == self._watched:
             return []
         before, self._watched = self._watched, tubes
@@ -217,9 +221,9 @@ class BeanstalkdConnection:
         return commands + [b"ignore %b\r\n" % tube for tube in before if tube not in tubes]
 
     def came(self, number: int) -> bool:
-        """Note the number of the message that came; says whether it is the one expected.
+        """Note the number of a message. Returns whether it was the expected one.
 
-        Producers that go on make a steady row.
+        Steady producers make a regular sequence.
         """
         expected = number == self.next_number
         distance, self._last = number - self._last, number
@@ -229,7 +233,7 @@ class BeanstalkdConnection:
 
 
 def _silence(sock: socket.socket) -> OSError:
-    """Say why there was nothing more to read: the time was over, or the connection was."""
+    """Return why nothing more could be read: a timeout, or the end of the connection."""
     try:
         if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             return ConnectionError("the server closed the connection")
@@ -241,10 +245,10 @@ def _silence(sock: socket.socket) -> OSError:
 
 
 class Connections(threading.local):
-    """What one thread has; a forked child has none of its parent's.
+    """The connections of one thread; a forked child opens its own.
 
-    Messages are reserved and settled on one, everything else is said on the other: what a job
-    pushes has nothing to do with its lease.
+    Messages are reserved and settled on one, everything else goes over the other, because a job's
+    pushes have nothing to do with its lease.
     """
 
     def __init__(self, settings: BeanstalkdSettings, clock: Callable[[], float]) -> None:
@@ -258,15 +262,15 @@ class Connections(threading.local):
         self._talk, self._work = self._make(), self._make()
 
     def talk(self) -> BeanstalkdConnection:
-        """Give the connection on which everything but reservations is said."""
+        """Return the connection for everything except reservations."""
         if self._pid != process.pid():
             self._begin()
         return self._talk
 
     def work(self, *, idle: bool = False) -> BeanstalkdConnection:
-        """Give the one on which this thread reserves; `idle`: from now on one that holds nothing.
+        """Return the connection for reservations; `idle`: from now on one that holds nothing.
 
-        A blocking reserve goes on such a one: leases are renewed on the other meanwhile, which is
+        A blocking reserve needs an idle one: meanwhile leases are renewed on the other, which is
         closed with the last of its jobs.
         """
         if self._pid != process.pid():
@@ -276,6 +280,5 @@ class Connections(threading.local):
         return self._work
 
     def close(self) -> None:
-        """Close this thread's connections."""
         self._talk.drop()
         self._work.drop()

@@ -1,4 +1,4 @@
-"""What beanstalkd refuses, and what goes wrong on the way, as errors by meaning."""
+"""Refusals of beanstalkd and broken connections, as qframe's errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from qframe.payload.text import one_line
 
 
 class ServerDraining(BackendUnavailable):
-    """The server was told to take no more jobs (SIGUSR1); nothing was queued."""
+    """The server accepts no more jobs (SIGUSR1); nothing was queued."""
 
     in_doubt = False
 
 
 class ServerFull(BackendUnavailable):
-    """The server has no memory left for a job, or no disk space for its log; nothing was queued."""
+    """The server has no memory for a job, or no disk space for its log; nothing was queued."""
 
     in_doubt = False
 
@@ -23,25 +23,25 @@ class ServerFull(BackendUnavailable):
 class PutBuried(BackendUnavailable):
     """The server could not write the job to its log, or had no memory, and buried it.
 
-    After an error of its log it may run the job all the same.
+    After an error of its log it may still run the job.
     """
 
 
 class OutOfStep(BackendUnavailable):
-    """The server answered what does not belong to what was said; the connection was closed."""
+    """The answer does not belong to the command; the connection was closed."""
 
 
 class NoBeanstalkd(BackendUnusable):
-    """What listens at the address is something else."""
+    """Another kind of server listens at the address."""
 
 
 class Cut(BackendUnavailable):
     """The connection broke."""
 
     sent = False
-    """Whether what was said may have been done, unheard."""
+    """Whether the command may have been done without an answer."""
     heard = 0
-    """How many answers had come before."""
+    """The number of answers before."""
 
 
 _REFUSALS: dict[bytes, tuple[type[BackendUnavailable], str]] = {
@@ -56,7 +56,7 @@ _REFUSALS: dict[bytes, tuple[type[BackendUnavailable], str]] = {
 
 
 def too_large(size: int, where: str, most: int) -> PayloadTooLarge:
-    """Give the error for a message larger than the server takes."""
+    """Return the error for a message that is too large for the server."""
     return PayloadTooLarge(
         f"the payload has {size:,} bytes, {where} takes {most:,} (beanstalkd -z); queue a "
         "reference to the data instead"
@@ -64,7 +64,7 @@ def too_large(size: int, where: str, most: int) -> PayloadTooLarge:
 
 
 def refusal(word: bytes, where: str, size: int, most: int, note: str) -> Exception:
-    """Give the error for a put that was answered with anything but INSERTED.
+    """Return the error for a put that was not answered with INSERTED.
 
     Its cause is greenstalk's own error for that answer.
     """
@@ -77,21 +77,21 @@ def refusal(word: bytes, where: str, size: int, most: int, note: str) -> Excepti
 
 
 def cut(error: Exception, where: str, *, sent: bool, heard: int) -> Cut:
-    """Give the error for a connection that broke in an exchange."""
+    """Return the error for a connection that broke in an exchange."""
     made = Cut(f"{where}: {reason(error)}")
     made.sent, made.heard = sent, heard
     return made
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words why a server cannot be talked to."""
+    """Describe in a few words why a server cannot be reached."""
     if isinstance(error, TimeoutError | BlockingIOError):
         return "does not answer"
     return one_line(getattr(error, "strerror", None) or str(error), 200) or type(error).__name__
 
 
 def out_of_step(line: bytes, where: str) -> OutOfStep:
-    """Give the error for an answer that nobody waits for."""
+    """Return the error for an unexpected answer."""
     return OutOfStep(f"{where} answered {_shown(line)}: the connection was closed")
 
 

@@ -1,4 +1,4 @@
-"""BeanstalkdJob: a reserved message, and what becomes of it; LeftJob: one whose worker died."""
+"""BeanstalkdJob: a reserved message. LeftJob: a message whose worker died."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from qframe.exceptions import BackendUnavailable
 class BeanstalkdJob(Reservation):
     """A message on the connection that reserved it (Laravel's BeanstalkdJob).
 
-    It can be settled and touched there only, and is lost with it. The server lets anybody delete a
-    message that nobody has reserved: so before it is deleted, or anything is noted of it, its lease
-    must be certain to be ours. It is for half of its time after a touch; then it is touched anew.
+    It can be settled and touched only there, and is lost with the connection. The server lets any
+    client delete a message that is not reserved, so the lease must be certain before a deletion or
+    a
+    note. It is certain for half of its time after a touch; later the job is touched again.
     """
 
     __slots__ = (
@@ -42,13 +43,13 @@ class BeanstalkdJob(Reservation):
         self.priority, self.ttr = stats.priority, stats.ttr
         self.reserves, self.releases = stats.reserves, stats.releases
         ended = stats.releases + stats.timeouts + stats.buries
-        self.worker_died = stats.reserves - 1 > ended  # one ended with its connection
+        self.worker_died = stats.reserves - 1 > ended  # one attempt ended with its connection
         self.logged = False
-        """Whether there may be an entry in the log: it may have been reserved before."""
+        """Whether the log may have an entry, because the message may have been reserved before."""
         self._connections = connections
         self._log = log
         self._in_doubt = b""
-        """The answer to how it was settled, where the connection broke before that came."""
+        """The answer to its settling that was lost with the connection."""
         self.sure_until = asked_at + self.ttr / 2
         connection.held.add(self)
 
@@ -58,7 +59,7 @@ class BeanstalkdJob(Reservation):
         return b"%d %d %d %d %d\n%b" % (*numbers, zlib.crc32(self.raw_body), self.notes)
 
     def recall(self) -> None:
-        """Look up what is noted of a message that may have been started before."""
+        """Read the log of a message that may have been started before."""
         self.logged = self.unsent = True
         entry = self._log.read(self.number, self.raw_body)
         if entry is not None:
@@ -68,7 +69,7 @@ class BeanstalkdJob(Reservation):
     # -- its lease --------------------------------------------------------------------------------
 
     def is_held(self) -> bool:
-        """Whether the lease is ours; asks the server where that is not certain."""
+        """Whether the lease is valid; asks the server if that is not certain."""
         return self in self.connection.held and (
             self.connection.clock() < self.sure_until or self._touch()
         )
@@ -89,7 +90,7 @@ class BeanstalkdJob(Reservation):
     # -- what becomes of it -----------------------------------------------------------------------
 
     def operate(self, operation: op.OfReservation) -> Result:
-        """Do what becomes of the reservation."""
+        """Apply the operation."""
         with self.connection.lock:
             return APPLIED if self._operated(operation) else LOST
 
@@ -111,7 +112,7 @@ class BeanstalkdJob(Reservation):
                 return self._settle(b"bury %d %d\r\n" % (self.number, self.priority), b"BURIED")
 
     def _start(self, notes: bytes) -> bool:
-        """Count the attempt; noted only where it is not the first, or the server may forget it."""
+        """Count the attempt; logs it only if it is not the first, or the server may forget it."""
         if not self.is_held():
             return False
         if not self.started:
@@ -123,14 +124,14 @@ class BeanstalkdJob(Reservation):
         return True
 
     def _renew(self) -> bool:
-        """Touch it. The start of a job that lasts is noted, should it be the end of its worker.
+        """Touch the job. Logs the start of a long job, in case its worker dies.
 
-        One not started yet learns what has been noted of it since.
+        An unstarted job reads what was logged since.
         """
         try:
             held = self in self.connection.held and self._touch()
         except BackendUnavailable:
-            return False  # the lease went with the connection
+            return False  # the lease ended with the connection
         if held and self.started and not self.logged:
             self._note(self._attempts)
         elif held and self.logged and not self.started:
@@ -146,7 +147,7 @@ class BeanstalkdJob(Reservation):
         return self._settle(b"release %d %d %d\r\n" % words, b"RELEASED")
 
     def _note_end(self, notes: bytes | None, *, uncounted: bool = False, delay: int = 0) -> None:
-        """Note it before it is said, for whoever reserves the message next."""
+        """Log before the command, for the next worker that reserves the message."""
         if self.is_held():
             self.notes = self.notes if notes is None else notes
             self._note(self._attempts - uncounted, delay)
@@ -158,11 +159,11 @@ class BeanstalkdJob(Reservation):
 
     @property
     def deletion(self) -> bytes:
-        """The command that deletes it."""
+        """The command that deletes the job."""
         return b"delete %d\r\n" % self.number
 
     def is_deleted(self, reply: Reply) -> Result:
-        """Hear the answer to its deletion, which was said with something else."""
+        """Handle the answer to its deletion, which was sent with other commands."""
         self._is_gone()
         if reply[0] != b"DELETED":
             return LOST
@@ -170,7 +171,7 @@ class BeanstalkdJob(Reservation):
         return APPLIED
 
     def may_be_deleted(self) -> None:
-        """Note that the connection broke when its deletion was said with something else."""
+        """Note that the connection broke while its deletion was sent with other commands."""
         self._in_doubt = b"DELETED"
 
     def _forget(self) -> None:
@@ -178,7 +179,7 @@ class BeanstalkdJob(Reservation):
             self._log.forget(self.number, self.raw_body)
 
     def _settle(self, command: bytes, word: bytes) -> bool:
-        """Say one command, when the lease is ours; False where it is not."""
+        """Send one command if the lease is valid; otherwise return False."""
         if not self.is_held():
             return self._in_doubt == word and self._was_done(word)
         try:
@@ -190,7 +191,7 @@ class BeanstalkdJob(Reservation):
         return answer == word
 
     def _was_done(self, word: bytes) -> bool:
-        """Ask on another connection what became of it when the answer was lost."""
+        """Query, on another connection, the result of a command whose answer was lost."""
         stats = self._connections.talk().stats_of(self.number)
         if stats is None:
             return word == b"DELETED"
@@ -200,10 +201,11 @@ class BeanstalkdJob(Reservation):
 
 
 class LeftJob(Reservation):
-    """A message whose worker died in its attempt: the server gives it to others by itself.
+    """A message whose worker died during an attempt; the server delivers it to others by itself.
 
-    All that can still be done is to note how the attempt ended, by `Release` or `Bury`, as long as
-    nobody has noted more: what the message becomes then is not changed.
+    `Release` or `Bury` can only record how the attempt ended, unless a later record exists. They do
+    not
+    change the message.
     """
 
     __slots__ = ("_known", "_log", "_reserves", "stands")
@@ -226,10 +228,10 @@ class LeftJob(Reservation):
             and zlib.crc32(raw) == checksum
             and (self._known is None or self._known.reserves <= reserves)
         )
-        """Whether the attempt has not ended in any other way."""
+        """Whether the attempt has not ended in another way."""
 
     def operate(self, operation: op.OfReservation) -> Result:
-        """Note how the attempt ended."""
+        """Record how the attempt ended."""
         if isinstance(operation, op.Renew):
             return APPLIED
         if not isinstance(operation, op.Release | op.Bury):

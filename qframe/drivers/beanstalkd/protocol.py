@@ -1,4 +1,4 @@
-"""What goes over the wire: names of tubes, whole seconds, and the server's YAML."""
+"""The wire protocol: names of tubes, whole seconds, and the server's YAML."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qframe.exceptions import InvalidQueueName
 from qframe.payload.text import queue_name
 
 MOST = 2**32 - 1
-"""The greatest number of seconds, and the last priority, that beanstalkd takes."""
+"""The largest number of seconds, and the lowest priority, that beanstalkd accepts."""
 
 RESERVE = b"reserve-with-timeout 0\r\n"
-"""Asks for a message that is there, and waits for none."""
+"""Reserves a message that is ready; waits for none."""
 
 
 @lru_cache(maxsize=1000)
 def tube_of(queue: str) -> bytes:
-    """Give the tube of a queue: its name, with `;` for `:`, which no tube's name may hold."""
+    """Return the tube of a queue: `;` replaces `:`, which tube names must not contain."""
     if queue_name(queue).startswith("-"):
         raise InvalidQueueName(f"{queue!r}: a tube of beanstalkd must not begin with a hyphen")
     return queue.replace(":", ";").encode("ascii")
@@ -27,12 +27,12 @@ def tube_of(queue: str) -> bytes:
 
 @lru_cache(maxsize=1000)
 def queue_of(tube: bytes) -> str:
-    """Give the queue of a tube."""
+    """Return the queue of a tube."""
     return tube.decode("ascii", "replace").replace(";", ":")
 
 
 def whole_seconds(seconds: float) -> int:
-    """Round up to whole seconds, all that beanstalkd takes; raises `ValueError` for too many."""
+    """Round up to whole seconds, as beanstalkd needs. Raises `ValueError` for too many."""
     whole = math.ceil(seconds)
     if whole > MOST:
         raise ValueError(f"beanstalkd delays by at most {MOST} seconds, not {seconds:g}")
@@ -40,30 +40,30 @@ def whole_seconds(seconds: float) -> int:
 
 
 def within(priority: int) -> int:
-    """Give the nearest priority that beanstalkd takes."""
+    """Return the nearest priority that beanstalkd accepts."""
     return min(max(0, priority), MOST)
 
 
 def fields(yaml: bytes) -> dict[bytes, bytes]:
-    """Take apart what the `stats` commands give: a line for each field."""
+    """Parse an answer of the `stats` commands: one field a line."""
     pairs = (line.partition(b": ") for line in yaml.split(b"\n"))
     return {key: value.strip(b'"') for key, _, value in pairs if value}
 
 
 class ServerStats(NamedTuple):
-    """What a server says of itself when a connection is made."""
+    """What a server reports when a connection is made."""
 
     version: str
     max_job: int
     up_since: float
-    """From when on, by our clock, a message surely is of the server's present life.
+    """From when on, by our clock, a message surely belongs to the server's current run.
 
-    One that writes the first file of its log, or none, has had no life before.
+    A server that writes the first file of its log, or has no log, had no run before.
     """
 
     @classmethod
     def read(cls, yaml: bytes, now: float) -> Self:
-        """Read the answer to `stats`, which was asked for at `now`."""
+        """Parse the answer to `stats`, requested at `now`."""
         said = fields(yaml)
         version = said[b"version"].decode("ascii", "replace")
         first_life = int(said[b"binlog-current-index"]) <= 1
@@ -72,7 +72,7 @@ class ServerStats(NamedTuple):
 
 
 class JobStats(NamedTuple):
-    """What the server knows of one message."""
+    """What the server knows about one message."""
 
     tube: bytes
     state: bytes
@@ -87,7 +87,7 @@ class JobStats(NamedTuple):
 
     @classmethod
     def read(cls, yaml: bytes) -> Self:
-        """Read the answer to `stats-job`; its fields have had one order ever since."""
+        """Parse the answer to `stats-job`, whose fields have always had the same order."""
         found = _JOB(yaml)
         if found is None:
             raise ValueError(f"{yaml!r} does not tell of a job")

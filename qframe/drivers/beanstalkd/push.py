@@ -1,4 +1,4 @@
-"""Pushing messages: as many in one exchange as the kernel keeps the answers of."""
+"""Pushing messages: in one exchange as many as the kernel can buffer answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CHUNK_BYTES = 1_000_000
 def push(
     connection: BeanstalkdConnection, pushes: Sequence[Push], lease: int, priority: int
 ) -> None:
-    """Push messages, for these seconds of lease; raises where one is refused, saying how many were.
+    """Push messages; `lease` is in seconds. If one is refused, the error says how many were pushed.
 
-    What the server could not take, or what cannot be said, is refused before anything is sent.
+    Messages that the server cannot accept are refused before anything is sent.
     """
     most, total = connection.server.max_job, len(pushes)
     largest = max(len(each.raw) for each in pushes)
@@ -44,8 +44,8 @@ def push(
         inserted = words.count(b"INSERTED")
         pushed += inserted
         if inserted < len(words):
-            # What is BURIED stays: where the log broke, beanstalkd 1.12 has it among the ready,
-            # too, and would crash some time after a deletion.
+            # A BURIED message stays: after an error of its log, beanstalkd 1.12 also has it among
+            # the ready ones, and would crash some time after a deletion.
             if b"EXPECTED_CRLF" in words:
                 connection.drop()
             place, word = next(each for each in enumerate(words) if each[1] != b"INSERTED")
@@ -57,7 +57,7 @@ def push(
 
 
 def _put(each: Push, lease: int, priority: int) -> tuple[bytes, bytes]:
-    """Give a tube, and the command that puts a message into it."""
+    """Return a tube, and the command that puts a message into it."""
     rank = priority if each.priority is None else within(each.priority)
     words = rank, whole_seconds(each.delay), lease, len(each.raw)
     return tube_of(each.queue), b"put %d %d %d %d\r\n%b\r\n" % (*words, each.raw)

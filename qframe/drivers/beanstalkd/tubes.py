@@ -1,4 +1,4 @@
-"""Looking after tubes: counting, listing, purging, kicking."""
+"""Operations on tubes: counting, listing, purging, kicking."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _STATES = (b"ready", b"delayed", b"reserved", b"buried")
 def sizes(connection: BeanstalkdConnection, *tubes: bytes) -> list[Sizes]:
     """Count the messages of tubes by state."""
     replies = connection.exchange([b"stats-tube %b\r\n" % tube for tube in tubes])
-    # A tube that nobody uses is not there.
+    # An unused tube does not exist.
     said = [fields(yaml) if word == b"OK" else {} for word, _, yaml in replies]
     return [Sizes(*(int(each.get(b"current-jobs-" + s, 0)) for s in _STATES)) for each in said]
 
 
 def filled(connection: BeanstalkdConnection) -> list[bytes]:
-    """Name the tubes that hold messages."""
+    """List the tubes that hold messages."""
     ((_, _, yaml),) = connection.exchange([b"list-tubes\r\n"])
     found = [line[2:].strip(b'"') for line in yaml.split(b"\n") if line.startswith(b"- ")]
     counted = zip(found, sizes(connection, *found), strict=True)
@@ -32,7 +32,7 @@ def filled(connection: BeanstalkdConnection) -> list[bytes]:
 
 
 def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
-    """Delete the ready and delayed messages of a tube; gives how many there were."""
+    """Delete the ready and delayed messages of a tube. Returns how many."""
     (there,) = sizes(connection, tube)
     delete = b"delete %b\r\n", b"DELETED"
     ready = _each(connection, tube, Place.READY, *delete, there.ready)
@@ -40,14 +40,14 @@ def purge(connection: BeanstalkdConnection, tube: bytes) -> int:
 
 
 def kick(connection: BeanstalkdConnection, tube: bytes) -> int:
-    """Make the buried messages ready, each by its number: `kick` may kick delayed ones."""
+    """Make the buried messages ready, each by number: a plain `kick` may kick delayed ones."""
     (there,) = sizes(connection, tube)
     kick = b"kick-job %b\r\n", b"KICKED"
     return _each(connection, tube, Place.BURIED, *kick, there.buried)
 
 
 def first(connection: BeanstalkdConnection, tube: bytes, place: Place) -> tuple[int, bytes] | None:
-    """Give number and bytes of the message that comes first in a place; None: not shown."""
+    """Return number and bytes of the first message in a place; None if there is none to see."""
     peek = _PEEKS.get(place)
     if peek is None:
         return None
@@ -58,7 +58,7 @@ def first(connection: BeanstalkdConnection, tube: bytes, place: Place) -> tuple[
 def _each(
     connection: BeanstalkdConnection, tube: bytes, place: Place, act: bytes, done: bytes, most: int
 ) -> int:
-    """Act on the first message, as long as there is one, on `most` at last; gives on how many."""
+    """Repeat `act` on the first message, at most `most` times. Returns how often."""
     if not most:
         return 0
     peek = _PEEKS[place]

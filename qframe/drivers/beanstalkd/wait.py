@@ -1,4 +1,4 @@
-"""Waiting: one blocking reserve on all tubes, which takes the message it ends with."""
+"""Waiting: one blocking reserve on all tubes, which takes the message that ends it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _NUMBERS = itertools.count(1)
 
 
 class Waits:
-    """The blocking reserves of a backend, one for each thread, on a connection that holds nothing.
+    """The blocking reserves of a backend, one for each thread, on a connection without jobs.
 
-    One whose time is up goes on, and one that has ended is heard by the next `reserve`: it is also
-    the answer that there is no message. It watches a tube of its own, too, in which nothing is but
-    what ends it.
+    A reserve continues after its wait has timed out; the next `reserve` reads its answer, which
+    also
+    tells when there is no message. It also watches a tube of its own, in which a message only ends
+    it.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Waits:
         self._made = made
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
-        """Wait until there may be a message, or `wake` can be read."""
+        """Wait until there may be a message, or `wake` is readable."""
         with guarded:
             connection = self._connections.work(idle=True)
             tubes = tuple(map(tube_of, queues))
@@ -56,7 +57,7 @@ class Waits:
     def outcome(
         self, connection: BeanstalkdConnection, queues: Sequence[str]
     ) -> list[BeanstalkdJob] | None:
-        """Give what a wait took, nothing while it goes on; None where it has to be looked for."""
+        """Return what a wait took, [] while it continues; None if a search is needed."""
         if not connection.waits_for:
             return None
         if connection.waits_for[1:] != tuple(map(tube_of, queues)):
@@ -68,16 +69,16 @@ class Waits:
             reply = _heard(connection)
             return (self._made(connection, reply) or None) if reply[0] == b"RESERVED" else None
         except BackendUnavailable:
-            return None  # a server that was restarted: it is asked anew
+            return None  # the server was restarted: search anew
 
     def _is_answered(self, connection: BeanstalkdConnection) -> bool:
-        """Whether it has ended; surely so when a message was pushed before, and that answered."""
+        """Whether it has ended; certain about messages whose push was answered before."""
         if not connection.is_readable():
             self._connections.talk().exchange([b"list-tube-used\r\n"])  # answered after the push
         return connection.is_readable()
 
     def end(self, connection: BeanstalkdConnection) -> None:
-        """End it at once, by a message in its own tube; what it took goes back, uncounted."""
+        """End it at once by a message in its own tube; what it took goes back uncounted."""
         number = b""
         if connection.waits_for and not self._is_answered(connection):
             talk = self._connections.talk()
@@ -85,7 +86,7 @@ class Waits:
             word, words, _ = talk.exchange([*talk.use(connection.waits_for[0]), put])[-1]
             if word == b"INSERTED":
                 number = words[1]
-            else:  # it takes no more
+            else:  # it takes no more messages
                 connection.drop()
         if not connection.waits_for:
             return

@@ -1,4 +1,4 @@
-"""Messages and facts in an SQL database: Laravel's tables and our own, on SQLite by default."""
+"""Messages and facts in an SQL database: Laravel's tables and qframe's, on SQLite by default."""
 
 from qframe.drivers.database.backend import DatabaseBackend
 

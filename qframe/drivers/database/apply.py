@@ -1,4 +1,4 @@
-"""Steps to statements: all steps of one call, in its transaction."""
+"""DatabaseSteps: runs the statements of all steps of one call, in its transaction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qframe.drivers.database.marks import Marks
 from qframe.drivers.database.messages import DatabaseJob, Messages
 
 SOON = 1.0
-"""Seconds in which whoever waits looks by itself: what is due later need not be told."""
+"""Seconds within which waiting workers look by themselves, so a later message needs no NOTIFY."""
 _ONE_STATEMENT = {Push, op.Start, op.Renew, op.Delete, op.Set, op.Unset, op.Raise, op.Add}
 
 
 def needs_transaction(steps: Sequence[Step]) -> bool:
-    """Whether steps take more than one statement, each of which is a transaction by itself."""
+    """Whether the steps take more than one statement; a single one is a transaction by itself."""
     if not steps:
         return False
     if len(steps) != 1 or len(steps[0].operations) != 1:
@@ -29,7 +29,7 @@ def needs_transaction(steps: Sequence[Step]) -> bool:
 
 
 class Tables:
-    """What the operations are made with, by their types."""
+    """The tables that operations use, by type of operation."""
 
     def __init__(self, database: Database, retry_after: float) -> None:
         self.marks = Marks(database)
@@ -62,9 +62,9 @@ class Tables:
 
 
 class DatabaseSteps:
-    """The steps of one call; `filled` are the queues in which there is something to take soon.
+    """The steps of one call. `filled` are the queues that get a message soon.
 
-    What is `marked` writes the session's mark with what it pushes, in one statement.
+    If `marked`, the session's mark is written in the same statement as the pushes.
     """
 
     __slots__ = ("_marked", "_moved", "_pushed", "_session", "_tables", "filled")
@@ -78,13 +78,13 @@ class DatabaseSteps:
         self.filled: set[str] = set()
 
     def apply(self, steps: Sequence[Step]) -> list[Result]:
-        """Apply steps in order, each if its fence and expectations hold."""
+        """Apply steps in order, each one if its fence and expectations hold."""
         results = [self._apply(step) for step in steps]
         self._insert()
         return results
 
     def note(self, sent: float) -> None:
-        """Tell the reservations what was committed; the call began at `sent` by `Backend.clock`."""
+        """Update the reservations after the commit; the call began at `sent` by `Backend.clock`."""
         for job, operation in self._moved:
             if isinstance(operation, op.Start):
                 job.begin(operation, sent)
@@ -94,7 +94,7 @@ class DatabaseSteps:
                 job.sure_until = 0.0
 
     def deleted(self) -> list[DatabaseJob]:
-        """Give the reservations whose messages were deleted so far."""
+        """Return the reservations whose messages were deleted so far."""
         return [job for job, operation in self._moved if type(operation) is op.Delete]
 
     def _apply(self, step: Step) -> Result:
@@ -111,16 +111,16 @@ class DatabaseSteps:
                 if refused is not None:
                     return refused if job is None or tables.messages.is_held(session, job) else LOST
         if type(own) is op.Release:
-            self._insert()  # it may go before what was pushed
+            self._insert()  # it may be reserved before what the earlier steps pushed
             if len(step.operations) > 1:
-                session.pin()  # but is behind what its own step pushes before it
-        # Before the rest, as its fence guards that, too.
+                session.pin()  # but after what its own step pushes
+        # First, because its fence guards the other operations, too.
         if job is not None and not self._settle(job, own):
             return LOST
         return self._change(step)
 
     def _settle(self, job: DatabaseJob, own: Any) -> bool:  # noqa: ANN401 (an operation, or None)
-        """Do what becomes of a reservation; false where it is not the current one."""
+        """Apply the operation on the reservation. Returns False if it is no longer current."""
         if own is None:
             return self._tables.messages.is_held(self._session, job)
         done = self._tables.settles[type(own)](self._session, job, own)
@@ -130,7 +130,7 @@ class DatabaseSteps:
         return done
 
     def _change(self, step: Step) -> Result:
-        """Do all that is not about the reservation."""
+        """Apply the operations that are not on the reservation."""
         session, tables = self._session, self._tables
         due: list[Push] = []
         for operation in step.operations:
@@ -139,7 +139,7 @@ class DatabaseSteps:
             if kind in tables.changes:
                 push = tables.changes[kind](session, operation)
             elif kind is op.Release or kind is op.Bury:
-                session.put_forward()  # what follows is behind it
+                session.put_forward()  # later operations are ordered behind it
             if push is None:
                 continue
             if kind is Push or operation.push:  # type: ignore[union-attr] # of a latch
@@ -154,7 +154,7 @@ class DatabaseSteps:
             self.filled.add(queue)
 
     def _insert(self) -> None:
-        """Add what was pushed so far, in one statement."""
+        """Insert all messages pushed so far, in one statement."""
         if self._pushed:
             self._tables.messages.insert(self._session, self._pushed, marked=self._marked)
             self._pushed = []

@@ -1,4 +1,4 @@
-"""DatabaseBackend: every exchange is one transaction on Laravel's tables and our own."""
+"""DatabaseBackend: one transaction for each exchange, on Laravel's tables and qframe's."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ T = TypeVar("T")
 
 
 class DatabaseBackend(Backend):
-    """Messages are rows of Laravel's `jobs` table, which PHP's workers may share.
+    """Messages are rows of Laravel's `jobs` table, which PHP's workers may share (DatabaseQueue).
 
-    Ready, delayed and expired rows are found by one index each, so the cost of a message does not
-    grow with what waits. A row keeps its id from push to removal.
+    One index each finds ready, delayed and expired rows, so the cost of a message does not grow
+    with
+    the length of the queue. A row keeps its id from push to removal.
     """
 
     capabilities = ~Capability.NONE & ~Capability.PRIORITY
@@ -65,8 +66,10 @@ class DatabaseBackend(Backend):
         self._watch = watch_of(self.database, settings)
         self._notifier = Notifier(self.database, settings)
         self._lazy = self.database.is_postgresql and settings.synchronous == "normal"
-        """Whether what becomes of a reservation may be lost where the server itself breaks down:
-        the message is there then, and runs again."""
+        """Whether a crash of the server may lose the end of a reservation.
+
+        Then the job runs again.
+        """
         self._is_direct = self.has_one_writer = self.database.is_sqlite
 
     def hear(self) -> None:
@@ -142,7 +145,6 @@ class DatabaseBackend(Backend):
     def _exchange(
         self, steps: Sequence[Step], queues: Sequence[str] = (), limit: int = 0
     ) -> tuple[list[Reservation], list[Result]]:
-        """Apply steps and hold messages."""
         sent = self.clock()
         if self._is_direct or not self.database.commits:
             return self._exchange_once(steps, queues, limit, sent)
@@ -155,7 +157,7 @@ class DatabaseBackend(Backend):
     def _exchange_once(
         self, steps: Sequence[Step], queues: Sequence[str], limit: int, sent: float
     ) -> tuple[list[Reservation], list[Result]]:
-        """Do it where nothing is ever said again, maybe in the caller's transaction."""
+        """Do the exchange without retries, maybe in the caller's transaction."""
         with self.database.session() as session:
             done, jobs, results = direct.exchange(self._tables, session, steps, queues, limit, sent)
             if done.filled:
@@ -172,7 +174,7 @@ class DatabaseBackend(Backend):
         return self._ask(lambda session: self._tables.messages.adopt(session, int(row), token))
 
     def _ask(self, question: Callable[[Session], T]) -> T:
-        """Ask what changes nothing: once more, where the connection had ended."""
+        """Run a read-only query; once more if the connection had ended."""
         if not self.database.commits:
             with self.database.session() as session:
                 return question(session)
@@ -302,7 +304,7 @@ class DatabaseBackend(Backend):
         session = self.database.session()
         if session.is_open:
             with suppress(BackendUnavailable), session:
-                pass  # so that the last answer is heard
+                pass  # closing reads the last answer
             session.close()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The caller's own connection: found in whatever a program calls its transaction.
+"""CallerConnection: finds the connection behind whatever a program calls its transaction.
 
 That is SQLAlchemy's `Session`, `Connection` or `scoped_session`, a DBAPI connection or cursor, or
-Django's `connection`, `connections["x"]` or `transaction`. It is never begun, committed, rolled
-back or closed here.
+Django's `connection`, `connections["x"]` or `transaction`. qframe never begins, commits, rolls back
+or closes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DRIVERS = {
     "mariadb": "mariadb+mariadbconnector",
     "mysql": "mysql+mysqlconnector",
 }
-"""DBAPI modules, and what SQLAlchemy calls them."""
+"""DBAPI modules and their SQLAlchemy names."""
 _AN_OPEN_ONE = (
     "within takes a SQLAlchemy Session or Connection, a DBAPI connection or cursor (psycopg, "
     "sqlite3, PyMySQL, mysqlclient), or Django's connection"
@@ -40,14 +40,15 @@ _AN_OPEN_ONE = (
 _PROBE = "qframe_probe"
 _SPOILER = "SELECT CAST('qframe: the lease of the job was lost' AS integer)"
 _IN_TRANSACTION = 1
-"""The bit of MySQL's `server_status` that says so."""
+"""The bit of MySQL's `server_status` for an open transaction."""
 
 
 class CallerConnection:
-    """A connection that somebody else opened, whose transaction is theirs to end.
+    """A connection that the caller opened and whose transaction the caller ends.
 
-    `run` and `run_many` take statements of SQLAlchemy Core, or text without parameters; `run` gives
-    what has `fetchone`, `fetchall` and `rowcount`.
+    `run` and `run_many` take statements of SQLAlchemy Core, or text without parameters. `run`
+    returns
+    an object with `fetchone`, `fetchall` and `rowcount`.
     """
 
     def __init__(self, raw: Any, dialect: Dialect) -> None:  # noqa: ANN401 (a driver's)
@@ -55,15 +56,15 @@ class CallerConnection:
         """The driver's own connection."""
         self.dialect = dialect
         self.errors: tuple[type[Exception], ...] = ()
-        """What it raises."""
+        """The errors that it raises."""
 
     @property
     def kind(self) -> str:
-        """Which database it is: `sqlite`, `postgresql`, or `mysql` for MariaDB, too."""
+        """The kind of database: `sqlite`, `postgresql`, or `mysql` (also for MariaDB)."""
         return "mysql" if self.dialect.name == "mariadb" else self.dialect.name
 
     def run(self, statement: ClauseElement | str, values: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 (a cursor, or what SQLAlchemy makes of one)
-        """Run a statement, its parameters by name; its rows are to be read before the next."""
+        """Run a statement with named parameters. Read its rows before the next call."""
         if isinstance(statement, str):
             return self._execute(statement, None)
         made = _as_taken(statement, self.dialect)
@@ -77,7 +78,7 @@ class CallerConnection:
     # -- its transaction --------------------------------------------------------------------------
 
     def check_transaction(self) -> None:
-        """Raise `InvalidTransaction` where each statement would be committed by itself."""
+        """Raise `InvalidTransaction` in autocommit mode, outside of a transaction."""
         if self._commits_each() and not self._is_in_transaction():
             raise InvalidTransaction(
                 "within needs a transaction, and this connection is in autocommit mode with none "
@@ -85,7 +86,7 @@ class CallerConnection:
             )
 
     def spoil(self) -> None:
-        """Have a commit fail, or roll back, where the database can: PostgreSQL, by an error."""
+        """Make a commit fail or roll back, where the database can: on PostgreSQL by an error."""
         if self.kind == "postgresql":
             with contextlib.suppress(*self.errors):
                 self._execute(_SPOILER, None)
@@ -101,7 +102,7 @@ class CallerConnection:
         return getattr(raw, "autocommit", False) is True
 
     def _is_in_transaction(self) -> bool:
-        """Whether one was begun by hand, in autocommit mode."""
+        """Whether the caller began a transaction in autocommit mode."""
         raw = self.raw
         if hasattr(raw, "in_transaction"):
             return bool(raw.in_transaction)
@@ -111,7 +112,7 @@ class CallerConnection:
             return bool(raw.server_status & _IN_TRANSACTION)
         if self.kind != "mysql":
             return False
-        try:  # without a transaction the savepoint is gone at once
+        try:  # without a transaction the savepoint ends at once
             self._execute(f"SAVEPOINT {_PROBE}", None)
             self._execute(f"ROLLBACK TO SAVEPOINT {_PROBE}", None)
         except self.errors:
@@ -123,11 +124,11 @@ class CallerConnection:
 
 
 class _ByCore(CallerConnection):
-    """A connection of SQLAlchemy, whose events and logging see what runs."""
+    """A connection of SQLAlchemy; its events and logging see the statements."""
 
     def __init__(self, connection: Connection) -> None:
         fairy: Any = connection.connection
-        # SQLAlchemy's own, of an asynchronous driver, knows whether it begins transactions.
+        # SQLAlchemy's wrapper of an asynchronous driver knows whether it begins transactions.
         raw = fairy.driver_connection
         adapted = fairy.dbapi_connection
         super().__init__(adapted if hasattr(adapted, "autocommit") else raw, connection.dialect)
@@ -139,8 +140,6 @@ class _ByCore(CallerConnection):
 
 
 class _ByDriver(CallerConnection):
-    """A DBAPI connection."""
-
     def __init__(self, raw: Any, name: str) -> None:  # noqa: ANN401 (a driver's)
         super().__init__(raw, _dialect(name))
         module = sys.modules[name]
@@ -159,7 +158,7 @@ class _ByDriver(CallerConnection):
 
 
 def _cursor(raw: Any, name: str, module: ModuleType) -> Any:  # noqa: ANN401 (a driver's)
-    """Make a cursor that gives rows as tuples, whatever the caller's own give."""
+    """Make a cursor whose rows are tuples, whatever the caller's cursors return."""
     match name:
         case "psycopg":
             return module.Cursor(raw, row_factory=module.rows.tuple_row)
@@ -179,7 +178,7 @@ def _cursor(raw: Any, name: str, module: ModuleType) -> Any:  # noqa: ANN401 (a 
 
 
 def caller_connection(transaction: object) -> CallerConnection:
-    """Find the connection of a caller's transaction; raises `InvalidTransaction`."""
+    """Find the connection of a caller's transaction. Raises `InvalidTransaction`."""
     found = _of_django(transaction)
     if found is not None:
         return found
@@ -189,7 +188,7 @@ def caller_connection(transaction: object) -> CallerConnection:
     name = _driver_of(transaction)
     if name is None:
         raise InvalidTransaction(f"{_AN_OPEN_ONE}, not {_shown(transaction)}")
-    # A cursor names its connection.
+    # A cursor has its connection as an attribute.
     raw: Any = getattr(transaction, "connection", None) or transaction
     if inspect.iscoroutinefunction(raw.commit):
         raise InvalidTransaction(
@@ -204,7 +203,7 @@ def _shown(given: object) -> str:
 
 
 def _driver_of(given: object) -> str | None:
-    """Name the DBAPI module of a connection or a cursor."""
+    """Return the name of the DBAPI module of a connection or cursor."""
     if isinstance(given, type | ModuleType) or not hasattr(given, "close"):
         return None
     homes = (kind.__module__.partition(".")[0] for kind in given.__class__.__mro__)
@@ -263,7 +262,7 @@ class _ByDjango(_ByDriver):
             )
 
     def spoil(self) -> None:
-        """Have Django roll back, whatever the database."""
+        """Make Django roll back, on any database."""
         if self._wrapper.in_atomic_block:
             self._wrapper.set_rollback(True)
         else:
@@ -275,18 +274,18 @@ class _ByDjango(_ByDriver):
 
 @cache
 def _dialect(name: str) -> Dialect:
-    """Make the dialect of a DBAPI module, its parameters by name."""
+    """Return the dialect of a DBAPI module, with named parameters."""
     kind: Any = make_url(f"{_DRIVERS[name]}://").get_dialect()
     made: Dialect = kind(paramstyle="named" if name == "sqlite3" else "pyformat")
     return made
 
 
 class _Rendered:
-    """A statement as one driver takes it."""
+    """A statement in the form that one driver takes."""
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
         made: Any = statement.compile(dialect=dialect)
-        self.of = statement, dialect  # kept, so that nothing else has their identities
+        self.of = statement, dialect  # keep both alive, so that no other object gets their ids
         self.sql = str(made)
         self._constants = {k: v for k, v in made.params.items() if not made.binds[k].required}
         self._order = made.positiontup if made.positional else None
@@ -298,7 +297,7 @@ class _Rendered:
 
 _rendered: dict[tuple[int, int], _Rendered] = {}
 _MOST = 1000
-"""So many are kept: enough but for a program that makes engines without end."""
+"""The most rendered statements to keep; only a program that keeps making engines has more."""
 
 
 def _as_taken(statement: ClauseElement, dialect: Dialect) -> _Rendered:

@@ -1,4 +1,4 @@
-"""What a database lacks of the tables, and the statements that add it."""
+"""Changes: compares a database with the schema, and creates what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qframe.exceptions import BackendUnusable
 
 @dataclass
 class _Present:
-    """What a table has."""
+    """The columns and indexes that a table has."""
 
     columns: set[str] = field(default_factory=set)
     indexes: set[str] = field(default_factory=set)
@@ -26,11 +26,11 @@ class _Present:
 
 
 class Changes:
-    """What brings a database to the tables of a schema.
+    """The changes that bring a database up to the schema.
 
-    Laravel's tables get our columns and indexes, and count attempts beyond 255. Nothing else that
-    is there is changed; only indexes that an earlier version made, and that are of no more use,
-    are dropped.
+    Laravel's tables get qframe's columns and indexes, and an attempts column beyond 255. Nothing
+    else
+    is changed, except that unused indexes of earlier versions are dropped.
     """
 
     def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:
@@ -38,12 +38,12 @@ class Changes:
         self._dialect = dialect
         self._is_mariadb = dialect.name in {"mysql", "mariadb"}
         self._is_postgresql = dialect.name == "postgresql"
-        self._is_sqlite = dialect.name == "sqlite"  # which has no IF NOT EXISTS for columns
+        self._is_sqlite = dialect.name == "sqlite"  # SQLite has no IF NOT EXISTS for columns
 
     def all(self) -> list[Change]:
-        """Give all that makes the tables from nothing.
+        """Return all changes that create the tables from nothing.
 
-        On PostgreSQL and MariaDB it also upgrades what is there, and may be done again.
+        On PostgreSQL and MariaDB they also upgrade existing tables, and may run again.
         """
         changes = self._place()
         for table in self._schema.tables:
@@ -57,7 +57,6 @@ class Changes:
         return changes
 
     def missing(self, connection: sa.Connection) -> list[Change]:
-        """Give what the database lacks."""
         name = self._schema.name
         nothing = name is not None and name not in sa.inspect(connection).get_schema_names()
         changes = self._place() if nothing else []
@@ -73,7 +72,7 @@ class Changes:
         return changes
 
     def _present(self, connection: sa.Connection, table: sa.Table) -> _Present | None:
-        """Ask what a table has; None where there is none."""
+        """Return what a table has; None if the table does not exist."""
         found, schema = sa.inspect(connection), table.schema
         if not found.has_table(table.name, schema):
             return None
@@ -92,7 +91,7 @@ class Changes:
     # -- the statements ---------------------------------------------------------------------------
 
     def _place(self) -> list[Change]:
-        """Give what makes the schema, where one is configured."""
+        """Return the change that creates the schema, if one is configured."""
         name = self._schema.name
         if name is None:
             return []
@@ -109,9 +108,9 @@ class Changes:
     def _columns(
         self, table: sa.Table, columns: Sequence[sa.Column[Any]], narrow: set[str]
     ) -> Iterator[Change]:
-        """Add columns and widen what is narrow, in one statement where the database can.
+        """Add columns and widen narrow ones, in one statement where the database can.
 
-        A large table is written anew, if at all, once.
+        A large table is then rewritten at most once.
         """
         for column in columns:
             if not column.nullable:
@@ -123,7 +122,8 @@ class Changes:
         added = [f"ADD COLUMN {guard}{self._text(CreateColumn(each))}" for each in columns]
         names = [f"{table.fullname}.{each.name}" for each in columns]
         begin = f"ALTER TABLE {self._named(table)} "
-        if self._is_sqlite:  # where a statement adds one, and a column holds any number
+        # SQLite adds one column in a statement, and its columns hold any number
+        if self._is_sqlite:
             yield from (
                 Change(f"added {name}", begin + clause)
                 for name, clause in zip(names, added, strict=True)
@@ -131,7 +131,7 @@ class Changes:
             return
         done = [f"added {', '.join(names)}"] if names else []
         if table is self._schema.jobs and "attempts" in narrow:
-            # What has no room for one more attempt could never be started again.
+            # A row whose count cannot grow could never be started again.
             modify = "MODIFY attempts INTEGER NOT NULL"
             widen = "ALTER COLUMN attempts TYPE INTEGER"
             added.append(modify if self._is_mariadb else widen)
@@ -140,7 +140,7 @@ class Changes:
             yield Change(", ".join(done), begin + ", ".join(added))
 
     def _storage(self, table: sa.Table, present: set[str]) -> Iterator[Change]:
-        """Set how a table is vacuumed, apart from what somebody has set already."""
+        """Set the autovacuum parameters of a table that nobody has set already."""
         often = self._is_postgresql and table is not self._schema.failed
         options = STORAGE if often else {}
         lacking = ", ".join(f"{name} = {value}" for name, value in options.items()
@@ -159,7 +159,7 @@ class Changes:
                 yield Change(f"dropped the index {name}", self._drop(table, name))
 
     def _former(self, table: sa.Table) -> list[str]:
-        """Name the indexes that earlier versions made, and that are not wanted."""
+        """List unwanted indexes that earlier versions created."""
         names = FORMER_INDEXES if table is self._schema.jobs else ()
         wanted = {index.name for index in table.indexes}
         return [each for name in names if (each := f"{table.name}_{name}") not in wanted]
@@ -179,5 +179,5 @@ class Changes:
 
 
 def _is_narrow(kind: sa.types.TypeEngine[Any]) -> bool:
-    """Whether a column of this type holds 255 or 32,767 at most."""
+    """Whether a column of this type holds at most 255 or 32,767."""
     return type(kind).__visit_name__.upper() in {"TINYINT", "SMALLINT"}

@@ -1,4 +1,4 @@
-"""What `qframe check` asks a database: its version, and what about it could lose or delay jobs."""
+"""The database part of `qframe check`: version, and settings that could lose or delay jobs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from qframe.drivers.database.engine import shown
 from qframe.payload.text import one_line
 
 _LONG = 300
-"""Seconds after which an open transaction is worth a word."""
+"""Seconds after which an open transaction is reported."""
 _DEAD = 50_000
-"""Dead rows of a table that are worth a word, where there are more of them than others."""
+"""Dead rows from which a table is reported, if it has more dead rows than live ones."""
 _UNPURGED = 1_000_000
-"""Undo records of MariaDB that are worth a word."""
+"""Undo records of MariaDB from which they are reported."""
 _PACKET = 4 * 1024 * 1024
 _FULL = 0.9
-"""The share of a server's connections from which on it is said."""
+"""The used share of a server's connections from which it is reported."""
 _LOCAL = {None, "", "localhost", "127.0.0.1", "::1"}
 
 
 def health(database: Database, session: Session, settings: DatabaseSettings) -> Health:
-    """Give the kind and version of the database, and what is unsafe."""
+    """Return the kind and version of the database, and its unsafe settings."""
     ask = _Asker(database, session)
     name = shown(database.url)
     if database.is_sqlite:
@@ -47,7 +47,7 @@ def health(database: Database, session: Session, settings: DatabaseSettings) -> 
 
 
 class _Asker:
-    """Asks a database; where it may not tell, or lacks what is asked for, the answer is none."""
+    """Queries a database; missing permissions or tables count as no answer."""
 
     def __init__(self, database: Database, session: Session) -> None:
         self.session = session
@@ -55,24 +55,23 @@ class _Asker:
         self._errors = database.errors
 
     def rows(self, sql: str, **values: object) -> list[tuple[Any, ...]]:
-        """Give the rows."""
         with suppress(*self._errors):
             self.session.cursor.execute(sql, values)
             return [tuple(row) for row in self.session.cursor.fetchall()]
         return []
 
     def one(self, sql: str) -> Any:  # noqa: ANN401 (whatever is in the column)
-        """Give the first column of the first row."""
+        """Return the first column of the first row."""
         found = self.rows(sql)
         return found[0][0] if found else None
 
     def settings(self, *names: str) -> dict[str, str]:
-        """Give settings of PostgreSQL."""
+        """Return settings of PostgreSQL."""
         asked = "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%(names)s)"
         return {name: str(value) for name, value in self.rows(asked, names=list(names))}
 
     def variables(self, *names: str) -> dict[str, str]:
-        """Give variables of MariaDB."""
+        """Return variables of MariaDB."""
         found = self.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN {names!r}")
         return {name: str(value) for name, value in found}
 
@@ -109,7 +108,7 @@ _SETTINGS = {
         "texts beyond ASCII are kept in base64, and names it lacks are refused, use one in UTF8",
     ),
 }
-"""Settings of PostgreSQL: what is safe, and what any other value does."""
+"""Settings of PostgreSQL: the safe value, and the effect of any other."""
 _FORGOTTEN = "idle_in_transaction_session_timeout"
 _OLDEST = """
 SELECT pid, coalesce(state, ''), usename, extract(epoch FROM now() - xact_start)
@@ -198,7 +197,7 @@ _VARIABLES = {
     ),
     "innodb_doublewrite": ("ON 1", "a power loss can damage the whole database, set it on"),
 }
-"""Variables of MariaDB: what is safe, and what any other value does."""
+"""Variables of MariaDB: the safe values, and the effect of any other."""
 _BINARY_LOG = {
     "sync_binlog": ("1", "after a power loss replicas may have jobs that the server lacks"),
     "binlog_format": (
@@ -206,7 +205,7 @@ _BINARY_LOG = {
         "the server refuses what is written at READ COMMITTED, as all jobs are, set it to MIXED",
     ),
 }
-"""Those that count where `log_bin` is on."""
+"""Variables that matter if `log_bin` is on."""
 _OLDEST_TRX = """
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
 FROM information_schema.innodb_trx
@@ -252,7 +251,7 @@ def _about_mariadb(ask: _Asker) -> list[str]:
 
 
 def _unsafe(has: dict[str, str], known: dict[str, tuple[str, str]]) -> list[str]:
-    """Say what settings have a value that is not safe; those that are not told are no concern."""
+    """Describe settings with an unsafe value; ignores unknown settings."""
     return [
         f"{name} is {has[name]}: {what}"
         for name, (safe, what) in known.items()

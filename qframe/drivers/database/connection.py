@@ -1,4 +1,4 @@
-"""The database, and its sessions: one per thread, with a connection for each call."""
+"""Database and Session: one session per thread, with a connection for each call."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ _WRONG_OPTIONS = (
     *(TypeError, ValueError, AttributeError),
     *(FileNotFoundError, IsADirectoryError, PermissionError, ssl.SSLError),
 )
-"""What clients raise for an option of the URL that is wrong, such as a file that is not there."""
+"""Errors that clients raise for a wrong option of the URL, such as a missing file."""
 _TICK = 4
-"""Microseconds between two times at least: what is between orders the operations of a step."""
+"""Microseconds between two times at least; those between order the operations of a step."""
 _LAZY = "SET LOCAL synchronous_commit = off"
 _sessions = itertools.count()
 _LONG = 500_000
-"""Characters after which a statement of many rows ends; a packet may have 16 MB by default."""
+"""Characters after which a statement of many rows ends; a packet has at most 16 MB by default."""
 _STEP_BACK = 1_000_000
-"""Microseconds the clock may seem to go back; more, and it was set."""
+"""Microseconds that the clock may go back; a larger step means that somebody set it."""
 
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """The database of one connection. Opened, and its tables created, when first used."""
+    """The database of one connection. It is opened, and its tables created, on first use."""
 
     commits: ClassVar[bool] = True
-    """Whether a call commits what it did."""
+    """Whether a call commits its changes."""
 
     def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:
         self.timing = timing
@@ -89,13 +89,13 @@ class Database:
         self.errors = (self.engine.dialect.loaded_dbapi.Error, SQLAlchemyError)
         self.is_psycopg = self.is_postgresql and self.url.get_driver_name() == "psycopg"
         self.pools_sessions = settings.listen is True
-        """Whether a pooler, where one is between, is known to keep a session together."""
+        """Whether a pooler in front of the server is known to keep sessions."""
         self.is_given = Path(parsed(settings.url).database or "").is_absolute()
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         self.pool = Pool(self._connect, settings.pool_size, settings.pool_timeout, shown(self.url))
         self.encoding = ""
-        """What PostgreSQL keeps the database in; "" where that is not known yet."""
+        """PostgreSQL's encoding of the database; "" while it is unknown."""
         self._thread = _Thread(self)
         self._own_opening = forks.lock()
         self._ready = False
@@ -105,12 +105,12 @@ class Database:
         forks.in_child_of(self, Database._begin_anew)
 
     def _begin_anew(self) -> None:
-        """Leave an engine behind with which another thread was connecting, and its locks."""
+        """Replace the engine if another thread was connecting with it at the fork."""
         if not forks.was_clean():
             self.engine = make_engine(self.url, self._settings)
 
     def session(self) -> Session:
-        """Give this thread's session, to be entered for a call."""
+        """Return this thread's session, to be entered for a call."""
         return self._thread.session
 
     def statement(self, element: ClauseElement) -> Statement:
@@ -118,15 +118,15 @@ class Database:
         return Statement(element, self.engine.dialect)
 
     def block(self, *elements: ClauseElement) -> Statement:
-        """Make one statement of several, in a transaction of their own; MariaDB only."""
+        """Make one statement of several, in their own transaction; MariaDB only."""
         return Block(self.engine.dialect, *elements)
 
     def clock(self) -> ColumnElement[Any]:
-        """Give the time in microseconds, for use in a statement that has the values `Session.at`.
+        """Return the time in microseconds as SQL, for statements with the parameters `Session.at`.
 
-        It is the server's, when the statement began, so that the order of messages is the one in
-        which it got them. SQLite has no clock of its own: it is a part of this process, and all
-        that use the file share this machine's.
+        It is the server's time at the start of the statement, so messages are ordered as the server
+        got them. SQLite has no clock: it runs in this process, and all users of the file share this
+        machine's clock.
         """
         if self.is_sqlite:
             return number("now")
@@ -136,7 +136,7 @@ class Database:
         return cast(seconds * 1_000_000, BigInteger) + number("skew")
 
     def now(self, cursor: Any) -> int:  # noqa: ANN401 (a DBAPI cursor)
-        """Give the database's time in microseconds; later than any that was given before."""
+        """Return the database's time in microseconds, later than any returned before."""
         now = time.time_ns() // 1000 if self.is_sqlite else self._server_time(cursor)
         if not self._last - _STEP_BACK < now < self._last + _TICK:
             self._last = now - _TICK
@@ -147,23 +147,23 @@ class Database:
         return int(cursor.fetchone()[0])
 
     def next_tick(self) -> int:
-        """Give a later time than the last, without asking."""
+        """Return a later time than the last one, without a query."""
         self._last += _TICK
         return self._last + int(self.timing.skew * 1_000_000)
 
     # -- what columns of text take ----------------------------------------------------------------
 
     def stored(self, raw: bytes) -> str | bytes:
-        """Give bytes as a column of text takes them, `sql.as_bytes` gives them back."""
+        """Encode bytes for a text column; `sql.as_bytes` decodes them."""
         if not self.is_sqlite:
             return as_text(raw, nul=self.kind != "postgresql", ascii_only=self.is_ascii_only)
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            return raw  # SQLite takes any
+            return raw  # SQLite accepts any bytes
 
     def stored_text(self, text: str) -> str:
-        """Give a text as a column takes it, `read_text` gives it back."""
+        """Encode a text for a column; `read_text` decodes it."""
         return (
             text
             if self.is_sqlite
@@ -175,25 +175,24 @@ class Database:
         )
 
     def read_text(self, text: str) -> str:
-        """Give the text that was stored."""
         return text if self.is_sqlite else as_bytes(text).decode("utf-8", "surrogatepass")
 
     def as_bytes(self, column: Column[Any]) -> ColumnElement[Any]:
-        """Read text as the bytes it is: what others wrote to SQLite need not be UTF-8."""
+        """Read a text column as bytes: rows that others wrote to SQLite need not be UTF-8."""
         return cast(column, LargeBinary) if self.is_sqlite else column
 
     @property
     def is_ascii_only(self) -> bool:
-        """Whether texts beyond ASCII are kept in base64: PostgreSQL's, in an encoding but UTF8."""
+        """Whether non-ASCII texts are stored in base64: on PostgreSQL without UTF8."""
         return self.encoding not in {"", "UTF8"}
 
     @property
     def last_key(self) -> str:
-        """What sorts behind every key."""
+        """A text that sorts behind every key."""
         return "\x7f" if self.is_ascii_only else "\U0010ffff"
 
     def behind(self, prefix: str) -> str:
-        """Give what sorts behind every key that begins so."""
+        """Return a text that sorts behind every key with this prefix."""
         if prefix and prefix.isascii() and prefix[-1] != "\x7f":
             return prefix[:-1] + chr(ord(prefix[-1]) + 1)
         return prefix + self.last_key
@@ -201,7 +200,6 @@ class Database:
     # -- opening and closing ----------------------------------------------------------------------
 
     def _connect(self) -> Link:
-        """Open a connection to a server."""
         try:
             with forks.undisturbed(asks=True), self._opening():
                 connection = self._raw()
@@ -218,7 +216,7 @@ class Database:
         return link
 
     def open_file(self, session: Session) -> None:
-        """Open the SQLite file; the first time it makes the tables."""
+        """Open the SQLite file; on first use, create the tables."""
         with forks.undisturbed(asks=True), sessions.opening:
             is_new = self.file() is None
             connection = self._raw()
@@ -232,7 +230,7 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            # Before a fork may go on: its child closes what the sessions have.
+            # Before a fork may continue: its child closes the connections of sessions.
             session.use(Link(connection))
             sessions.add(session)
 
@@ -246,7 +244,7 @@ class Database:
             ) from error
 
     def _tell_of_new_file(self) -> None:
-        """Say where a new database is: loudly where nothing but the working directory says so."""
+        """Log a new database: as a warning if only the working directory determined its place."""
         if project.is_announced():
             log.debug("created the database %s", self.path)
         elif self.is_given or not project.is_assumed():
@@ -257,21 +255,21 @@ class Database:
             )
 
     def migrate(self) -> list[Change]:
-        """Make what is missing of the tables; gives what was done."""
+        """Create what is missing of the tables. Returns the changes."""
         return self._look(lambda connection: migrate(connection, self.schema))
 
     def missing(self) -> list[Change]:
-        """Give what `migrate` would do."""
+        """Return the changes that `migrate` would make."""
         if self.is_sqlite and self.file() is None:
-            return self.all_changes()  # to look would make the file
+            return self.all_changes()  # a query would create the file
         return self._look(lambda c: Changes(self.schema, c.dialect).missing(c))
 
     def all_changes(self) -> list[Change]:
-        """Give what makes the tables, without a look at the database."""
+        """Return the changes that create all tables, without a connection."""
         return Changes(self.schema, self.engine.dialect).all()
 
     def _look(self, act: Callable[[Connection], list[Change]]) -> list[Change]:
-        """Act on a connection that is closed afterwards."""
+        """Call `act` with a connection, and close it."""
         with guarded, forks.undisturbed(asks=True), self._opening():
             try:
                 with self._raw() as connection:
@@ -283,14 +281,14 @@ class Database:
     def translated(
         self, error: BaseException, ended_by: Callable[[BaseException], bool] | None = None
     ) -> Exception:
-        """Give the error to raise instead of one of the database's own."""
+        """Return qframe's error for an error of the database."""
         return translated(error, shown(self.url), ended_by, self.migrate_command)
 
     def _opening(self) -> AbstractContextManager[object]:
         return sessions.opening if self.is_sqlite else self._own_opening
 
     def file(self) -> object:
-        """Tell the SQLite file from another that later has its name."""
+        """Identify the SQLite file, to notice when another one gets its name."""
         try:
             found = Path(str(self.path)).stat()
         except OSError:
@@ -298,7 +296,7 @@ class Database:
         return found.st_dev, found.st_ino
 
     def follow_file(self) -> None:
-        """Open the SQLite file anew when it was replaced or removed since it was opened."""
+        """Reopen the SQLite file if it was replaced or removed."""
         session = self.session()
         if self.is_sqlite and session.is_open and session.file != self.file():
             session.close()
@@ -307,7 +305,7 @@ class Database:
 
 
 class Mark:
-    """The number of a session's last exchange (`marks`), and the key it is kept under."""
+    """The number of a session's last exchange, and the key of its row (`marks`)."""
 
     def __init__(self) -> None:
         self.key = f"{process.token()}{next(_sessions):x}"
@@ -315,17 +313,17 @@ class Mark:
 
 
 class Session:
-    """What one thread says to the database, a context for each call.
+    """One thread's exchanges with the database; a context for each call.
 
-    What a call does not commit is undone. What goes wrong between the connection and the database
-    leaves it translated. On a server it has a connection of the pool for the length of a call, or
-    one it keeps: a worker's own threads, who listens, and who has told what was not answered.
+    On exit it undoes what was not committed, and translates the errors of the database. On a server
+    it takes a connection from the pool for each call. It keeps its own in a worker's threads, while
+    it listens, and while an answer is outstanding.
     """
 
     lazy = False
-    """Whether this call's commit waits for no disk: PostgreSQL writes it some 200 ms later."""
+    """Whether this call's commit does not wait for the disk; PostgreSQL writes 200 ms later."""
     is_own = True
-    """Whether it is no caller's: what has expired is removed by the way, and lists are taken."""
+    """Whether the connection is qframe's, not a caller's; only then it sweeps expired rows."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -334,11 +332,11 @@ class Session:
         self._told: Told | None = None
         self.mark = Mark()
         self.is_whole = False
-        """Whether its connection, or else its last one, is `Link.is_whole`."""
+        """`Link.is_whole` of the current or last connection."""
         self.listens = False
-        """Whether it keeps its connection, to be told of messages."""
+        """Whether it keeps its connection to get notifications."""
         self._keeps = False
-        """Whether its connection has settings that are not for others."""
+        """Whether its connection has settings that others must not get."""
         self._depth = 0
         self._pid = 0
         self._now = 0
@@ -346,17 +344,17 @@ class Session:
         self.cursor: Any = None
         self.file: object = None
         self.in_transaction = False
-        # Held in every call: a fork waits for it.
+        # Held during every call, so that a fork waits for it.
         self.lock = forks.rlock()
 
     def __del__(self) -> None:
-        """Close what a thread that has ended has kept."""
+        """Close the connection of a thread that has ended."""
         if self._link is not None and self._pid == process.pid():
             self.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a connection, of this process."""
+        """Whether it has a connection of this process."""
         return self._link is not None and self._pid == process.pid()
 
     # -- calls and transactions -------------------------------------------------------------------
@@ -396,7 +394,7 @@ class Session:
             self._leave(error, link)
 
     def _leave(self, error: BaseException | None, used: Link | None = None) -> None:
-        """End a call; it has `used` this connection, which may be closed by now."""
+        """End a call; `used` is its connection, which may be closed already."""
         if error is not None and isinstance(error, self._database.errors):
             raised = self._translated(error, used)
             self._guard.__exit__()
@@ -422,15 +420,14 @@ class Session:
         return raised
 
     def begin(self) -> None:
-        """Begin a transaction."""
-        self.in_transaction = True  # from before: a Ctrl-C may come as it returns
-        if self.lazy:  # two in one go, which cannot be prepared
+        self.in_transaction = True  # set first, because Ctrl-C may interrupt the next line
+        if self.lazy:  # two statements in one message cannot be prepared
             self.cursor.execute(f"{self._database.begin}; {_LAZY}", prepare=False)
         else:
             self.cursor.execute(self._database.begin)
 
     def begin_at_once(self) -> bool:
-        """Begin a transaction; false where SQLite's write lock would have to be waited for."""
+        """Begin a transaction. Returns False if that would wait for SQLite's write lock."""
         if not self._database.is_sqlite:
             self.begin()
             return True
@@ -449,9 +446,9 @@ class Session:
 
     @contextmanager
     def waiting_for_locks(self, seconds: int) -> Iterator[None]:
-        """Wait for locks of others no longer than this, on PostgreSQL in all of the transaction.
+        """Limit the wait for locks, on PostgreSQL for the whole transaction.
 
-        What raises here ends the connection.
+        An error inside ends the connection.
         """
         if self._database.is_postgresql:
             self.cursor.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
@@ -464,10 +461,9 @@ class Session:
         self.cursor.execute(f"SET {name} = {before}")
 
     def spoil(self) -> None:
-        """See to it that the transaction cannot be committed, where that is possible."""
+        """Make a commit of the transaction fail, where possible."""
 
     def commit(self) -> None:
-        """Commit the transaction."""
         self.cursor.execute("COMMIT")
         self.in_transaction = False
 
@@ -475,21 +471,18 @@ class Session:
         self.in_transaction = False
         try:
             self.cursor.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 (out of step, or rolled back already: start afresh)
+        except Exception:  # noqa: BLE001 (out of step, or already rolled back: start afresh)
             self.close()
 
     # -- statements -------------------------------------------------------------------------------
 
     def run(self, statement: Statement, **values: Any) -> Any:  # noqa: ANN401 (a DBAPI cursor)
-        """Run a statement; gives the cursor, whose rows must be read before the next call."""
+        """Run a statement and return the cursor. Read its rows before the next call."""
         self.cursor.execute(statement.sql, values)
         return self.cursor
 
     def change(self, statement: Statement, values: Mapping[str, Any]) -> int:
-        """Run a statement for what it does; gives how many rows it did that to.
-
-        It is for those that are run again and again.
-        """
+        """Run a frequent statement. Returns the number of rows."""
         link = self._link
         if link is None or not (link.is_whole and link.is_usual(statement)):
             self.cursor.execute(statement.sql, values)
@@ -499,9 +492,9 @@ class Session:
         return line.changed()
 
     def run_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
-        """Run a statement once per row; on MariaDB many rows are inserted by one.
+        """Run a statement once per row; on MariaDB one INSERT has many rows.
 
-        PyMySQL does so by itself only where all values are parameters.
+        PyMySQL does so by itself only if all values are parameters.
         """
         head, values, row = statement.sql.partition(" VALUES ")
         if not (values and self._database.is_mysql):
@@ -518,49 +511,49 @@ class Session:
 
     @property
     def now(self) -> int:
-        """The database's time in microseconds, the same during a call unless it is put forward."""
+        """The database's time in microseconds, constant during a call until `put_forward`."""
         if not self._now:
             self._now = self._database.now(self.cursor)
         return self._now
 
     def ask_time(self) -> int:
-        """Give the database's time in microseconds, of this moment."""
+        """Return the database's current time in microseconds."""
         return self._database.now(self.cursor)
 
     @property
     def at(self) -> dict[str, Any]:
-        """What statements take that use `Database.clock` or `lazily`."""
+        """The parameters of statements that use `Database.clock` or `lazily`."""
         if self._database.is_sqlite:
             return {"now": self._now or self.now}
         skew = int(self._database.timing.skew * 1_000_000)
         return {"skew": skew, "commit": "off" if self.lazy else None, "at": self._pinned}
 
     def pin(self) -> None:
-        """Let what follows be at one time, which is now, up to `put_forward`."""
+        """Fix the time at now for the following statements, until `put_forward`."""
         if not self._database.is_sqlite:
             self._now = 0
             self._pinned = self.now
 
     def put_forward(self) -> None:
-        """Let what follows in this call be later."""
+        """Move the time of the following statements in this call ahead."""
         self._now, self._pinned = self._database.next_tick(), None
 
     def version(self) -> object:
-        """Give a value that changes when another connection has committed."""
+        """Return a value that changes with every commit of another connection."""
         if not self._database.is_sqlite:
-            return object()  # no cheap answer: look again every time
+            return object()  # no cheap way to know: always look again
         return self.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
     # -- what nobody waits for --------------------------------------------------------------------
 
     def tell(self, told: Told, statement: Statement, values: Mapping[str, Any]) -> None:
-        """Send what is heard before the next use; where the connection is whole."""
+        """Send a statement whose answer is read before the next use; only on a whole connection."""
         assert self._link is not None  # noqa: S101 (in a call)
         self._link.line().send(statement, values)
         self._told = told
 
     def _hear(self, told: Told) -> None:
-        """Hear the answer, or say it again on another connection."""
+        """Read the outstanding answer, or resend the statement on another connection."""
         self._told = None
         if self._link is not None:
             try:
@@ -579,7 +572,7 @@ class Session:
     # -- its connection ---------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Have a connection: one to keep, or one of the pool."""
+        """Get a connection: one of its own, or one of the pool."""
         database = self._database
         self._keeps = database.is_sqlite or keeps_connections()
         if database.is_sqlite:
@@ -589,12 +582,11 @@ class Session:
             self.use(database.pool.keep() if self._keeps else database.pool.take())
 
     def use(self, link: Link) -> None:
-        """Have this connection from now on."""
         self._link, self._pid = link, process.pid()
         self.cursor, self.is_whole = link.cursor, link.is_whole
 
     def _begin_in_process(self) -> None:
-        """Leave what is the parent's: a connection closed here would end there."""
+        """Leave the parent's connection open: to close it here would close it for the parent."""
         if self._link is not None:
             inherited.append(self._link)
         self._link = self._told = None
@@ -604,8 +596,8 @@ class Session:
             self.mark = Mark()
 
     def close(self) -> None:
-        """Close the connection; the next call has another."""
-        with self.lock:  # a fork waits for it: SQLite must not be copied while it closes
+        """Close the connection; the next call opens another."""
+        with self.lock:  # a fork waits for the lock: SQLite must not be copied while it closes
             link, self._link = self._link, None
             self.listens = False
             if link is None:
@@ -617,7 +609,5 @@ class Session:
 
 
 class _Thread(threading.local):
-    """The session of each thread."""
-
     def __init__(self, database: Database) -> None:
         self.session = Session(database)

@@ -1,9 +1,10 @@
-"""Direct: exchanges where nothing is ever said again, with little around their statements.
+"""Exchanges without retries, with little code around their statements.
 
-So it is on SQLite, where no answer is lost and nobody undoes a transaction, and in a transaction of
-the caller's own, which only the caller can begin again. The two exchanges of most jobs, a push and
-a start, have a way of their own: a drained job takes an eighth less of the worker's processor time,
-and so does a push.
+SQLite needs no retries, because it loses no answer and undoes no transaction. Neither does the
+caller's own transaction, which only the caller can begin again. A push and a start, the exchanges
+of
+most jobs, have a shorter path: it saves an eighth of the processor time of a drained job, and of a
+push.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def exchange(
 ) -> tuple[DatabaseSteps, list[Reservation], list[Result]]:
     """Apply steps, and reserve from queues behind them, in one transaction.
 
-    `sent` is when that was asked for, by `Backend.clock`.
+    `sent` is the time of the call, by `Backend.clock`.
     """
     jobs: list[Reservation] = []
     done = DatabaseSteps(tables, session)
@@ -44,7 +45,7 @@ def exchange(
 
 
 def pushed(steps: Sequence[Step]) -> Push | None:
-    """Give the push that steps are, where they are one."""
+    """Return the push if the steps are a single push."""
     if len(steps) != 1 or len(steps[0].operations) != 1:
         return None
     operation = steps[0].operations[0]
@@ -52,13 +53,13 @@ def pushed(steps: Sequence[Step]) -> Push | None:
 
 
 def push(messages: Messages, session: Session, operation: Push) -> list[Result]:
-    """Add a message; one statement is a transaction by itself."""
+    """Insert a message; one statement is a transaction by itself."""
     messages.insert(session, [messages.row(session, operation)])
     return [APPLIED]
 
 
 def start(messages: Messages, session: Session, steps: Sequence[Step], sent: float) -> list[Result]:
-    """Start a job, and delete the one done before, if there is one, in one transaction."""
+    """Start a job, and delete the job done before if there is one, in one transaction."""
     results: list[Result] = []
     job, operation = parts(steps[-1])
     if len(steps) > 1:

@@ -1,4 +1,4 @@
-"""The engine: SQLAlchemy's for a URL, set up by dialect."""
+"""The SQLAlchemy engine for a URL, set up for each dialect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qframe.payload.text import one_line
 
 _SETUP_PATIENCE = 30.0
 _PATIENCE = 20
-"""Seconds after which a server whose system acknowledges nothing is taken for gone."""
+"""Seconds without an acknowledgement after which a server counts as gone."""
 _LIBPQ: dict[str, Any] = {
     "fallback_application_name": "qframe",
     "connect_timeout": 10,
@@ -31,16 +31,16 @@ _LIBPQ: dict[str, Any] = {
     "keepalives_count": 2,
     "tcp_user_timeout": _PATIENCE * 1000,
 }
-"""libpq has its own words for what `notice_gone` does."""
+"""libpq's options for what `notice_gone` does."""
 _OLDEST = {"sqlite": (3, 35), "postgresql": (12,), "mysql": (10, 6), "mariadb": (10, 6)}
-"""Versions that have what the statements use: RETURNING, generated columns, SKIP LOCKED."""
+"""The oldest versions with RETURNING, generated columns and SKIP LOCKED."""
 _CLIENTS = {
     "sqlite": ("pysqlite", ""),
     "postgresql": ("psycopg", "postgres"),
     "mysql": ("pymysql", "mariadb"),
     "mariadb": ("pymysql", "mariadb"),
 }
-"""The client library of each kind of database, and the extra that installs it."""
+"""The client library for each kind of database, and the extra that installs it."""
 
 
 _HIDDEN = "***"
@@ -49,7 +49,7 @@ _SECRET_VALUE = re.compile(r"(?:pass(?:word|wd)|secret|token)\s*=", re.IGNORECAS
 
 
 def database_url(settings: DatabaseSettings) -> URL:
-    """Give the URL of the settings, an SQLite file by its full path."""
+    """Return the URL of the settings, an SQLite file by its full path."""
     url = parsed(settings.url)
     if url.get_backend_name() not in _OLDEST:
         raise ConfigurationError("url: not SQLite, PostgreSQL or MariaDB")
@@ -71,7 +71,7 @@ def database_url(settings: DatabaseSettings) -> URL:
 
 
 def shown(url: URL) -> str:
-    """Name a database without a password or other secret, an SQLite file by its full path."""
+    """Describe a database without secrets, an SQLite file by its full path."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     query = {key: _HIDDEN if _is_secret(key, value) else value for key, value in url.query.items()}
@@ -80,13 +80,13 @@ def shown(url: URL) -> str:
 
 
 def _is_secret(key: str, value: str | tuple[str, ...]) -> bool:
-    """Whether an option of a URL holds a secret; the name of a file with one does not."""
+    """Whether an option of a URL is a secret; the name of a file that has one is not."""
     told = value if isinstance(value, str) else " ".join(value)
     return _SECRET_KEY.search(key) is not None or _SECRET_VALUE.search(told) is not None
 
 
 def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
-    """Give an engine that pools nothing and leaves transactions to us."""
+    """Return an engine that pools nothing and leaves transactions to qframe."""
     kind = url.get_backend_name()
     client, extra = _CLIENTS[kind]
     arguments: dict[str, Any] = {}
@@ -94,15 +94,16 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments = {"timeout": settings.busy_timeout, "check_same_thread": False}
     elif kind == "postgresql" and url.get_driver_name() in {"psycopg", "psycopg2"}:
         arguments = {name: value for name, value in _LIBPQ.items() if name not in url.query}
-        # A pooler may be between, until a session has found out.
+        # A pooler may be in front of the server; a session finds out later.
         arguments["prepare_threshold"] = None
-        # Whatever the database is kept in: the server converts what it can hold.
+        # Any database encoding will do: the server converts.
         arguments["client_encoding"] = "utf8"
     try:
         engine = create_engine(
             url.set(drivername=f"{kind}+{client}"),
             poolclass=NullPool,
-            pool_reset_on_return=None,  # what is closed is gone, and a lost connection cannot be
+            # a closed connection is gone, and a lost one cannot be reset
+            pool_reset_on_return=None,
             isolation_level="AUTOCOMMIT",
             paramstyle="named" if kind == "sqlite" else "pyformat",
             connect_args=arguments,
@@ -130,8 +131,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
 def _set_up_sqlite(raw: Any, engine: Engine, synchronous: str) -> None:  # noqa: ANN401 (a DBAPI connection)
     """Turn on write-ahead logging.
 
-    Two processes that do so on a new file at once get `locked` whatever the busy timeout: it is
-    tried again for a while.
+    If two processes do so on a new file at once, one gets `locked` whatever the busy timeout, so it
+    is retried for a while.
     """
     deadline = time.monotonic() + _SETUP_PATIENCE
     raw.isolation_level = None
@@ -152,7 +153,7 @@ def _set_up_sqlite(raw: Any, engine: Engine, synchronous: str) -> None:  # noqa:
 
 
 def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI connection)
-    """Lock the rows that are found, not the gaps between them; and have no hour twice a year."""
+    """Use READ COMMITTED, which does not lock the gaps between rows, and UTC, without DST."""
     line = getattr(raw, "_sock", None)  # PyMySQL has no setting for it
     if line is not None:
         notice_gone(line, _PATIENCE)
@@ -162,7 +163,7 @@ def _set_up_mysql(raw: Any, _record: object) -> None:  # noqa: ANN401 (a DBAPI c
 
 
 def check_version(engine: Engine) -> None:
-    """Refuse a database that is too old; after the first connection, which has told its version."""
+    """Refuse a version that is too old; needs a connection to have been made."""
     dialect, name = engine.dialect, shown(engine.url)
     version = getattr(dialect, "server_version_info", None) or ()
     if dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""What an error of the database means, by its code where it has one, and in a few words."""
+"""The meaning of database errors, by their code if they have one, in a few words."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from qframe.payload.text import one_line
 
 
 class TryAgain(TransactionUndone):
-    """The database has undone a transaction for the sake of another."""
+    """The database has rolled back a transaction because of another one."""
 
 
 class ConnectionLost(BackendUnavailable):
-    """The connection ended in the middle: what was said may have been done."""
+    """The connection ended during an exchange, which may have been applied."""
 
 
 class NoConnectionLeft(BackendUnavailable):
-    """No further connection can be had for now: the server's or this process's are all in use."""
+    """No further connection for now: all of the server's or of this process are in use."""
 
 
 _NO_TABLE = "has no table {name}: run `{migrate}`"
@@ -64,14 +64,14 @@ _HOPELESS: Mapping[object, str] = {
     "readonly database": "is read-only: give its file and folder write permission",
     "unable to open": "cannot be opened: does its folder exist, and may this user write there?",
     "disk image is malformed": "is damaged",
-    # What PostgreSQL says to one who connects comes without its code.
+    # Errors while connecting come without PostgreSQL's code.
     "password authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
     "no pg_hba.conf entry": _REFUSED,
 }
 _PASSING: Mapping[object, str] = {
     "55P03": _IN_USE,
-    1205: _IN_USE,  # it has waited for its lock a long time: to try at once again does not help
+    1205: _IN_USE,  # it has already waited long for its lock: an immediate retry does not help
     "25006": _READ_ONLY,
     1290: _READ_ONLY,
     1836: _READ_ONLY,
@@ -84,7 +84,7 @@ _PASSING: Mapping[object, str] = {
     "database is locked": "is locked: another program has held it longer than busy_timeout",
     "the database system is": _SHUTTING_DOWN,
 }
-"""By PostgreSQL's codes, MariaDB's numbers, and what the text of an error holds elsewhere."""
+"""Temporary errors: PostgreSQL's codes, MariaDB's numbers, or parts of the text."""
 _NO_MORE: Mapping[object, str] = dict.fromkeys(
     (
         "53300", 1040, 1203, 1226, "too many clients already", "remaining connection slots",
@@ -96,7 +96,7 @@ _WHY_ENDED: Mapping[object, str] = {
     **dict.fromkeys(("57P01", "57P02", "57P03", 1053), _SHUTTING_DOWN),
     **dict.fromkeys(("25P03", "57P05"), _TOO_SLOW),
 }
-"""Words for what ended a connection. Whether it has ended, its driver says."""
+"""Descriptions of lost connections. The driver decides whether the connection was lost."""
 _KINDS: tuple[tuple[Mapping[object, str], type[BackendUnavailable]], ...] = (
     (_CONFLICTS, TryAgain),
     (_HOPELESS, BackendUnusable),
@@ -116,10 +116,11 @@ def translated(
     ended_by: Callable[[BaseException], bool] | None = None,
     migrate: str = "qframe migrate",
 ) -> Exception:
-    """Give the error to raise instead; `database` is how it is shown, `migrate` makes its tables.
+    """Return the error to raise; `database` describes it, `migrate` is the command for its tables.
 
-    `ended_by` tells whether the connection ended with an error, where there was one. A `DataError`
-    is about what the caller gave: too long, or a NUL where the server takes none.
+    `ended_by` tells whether an error ended the connection. A `DataError` is about the caller's
+    value:
+    too long, or with a NUL that the server does not accept.
     """
     cause = cause_of(error)
     code = _code(cause)
@@ -139,7 +140,7 @@ def translated(
     for missing, meaning in _MISSING.items():
         if missing.search(text):
             return BackendUnusable(told(meaning))
-    # Clients that notice it by themselves have no code for it.
+    # Clients that notice it themselves have no code.
     lost = code is None and _is_operational(cause)
     return (ConnectionLost if lost else BackendUnavailable)(told(_WHY_ENDED.get(code, _SILENT)))
 
@@ -155,7 +156,7 @@ def is_disconnect(
     connection: Any = None,  # noqa: ANN401 (the client library's)
     cursor: Any = None,  # noqa: ANN401
 ) -> bool:
-    """Whether a connection ended with this error, as its client library says."""
+    """Whether this error ended the connection, according to the client library."""
     cause = cause_of(error)
     return isinstance(cause, dialect.loaded_dbapi.Error) and dialect.is_disconnect(
         cause, connection, cursor
@@ -163,12 +164,12 @@ def is_disconnect(
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Give the client library's own error."""
+    """Return the client library's error."""
     return error.orig if isinstance(error, DBAPIError) and error.orig else error
 
 
 def _code(cause: BaseException) -> int | str | None:
-    """Give MariaDB's number or PostgreSQL's SQLSTATE."""
+    """Return MariaDB's number or PostgreSQL's SQLSTATE."""
     if cause.args and isinstance(cause.args[0], int):
         return cause.args[0]
     code: str | None = getattr(cause, "sqlstate", None)

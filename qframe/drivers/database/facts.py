@@ -1,4 +1,4 @@
-"""Facts: texts under keys, a row each."""
+"""Facts: texts under keys, one row each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from qframe.drivers.database.sql import Statement, param, params, upsert
 from qframe.drivers.database.sweep import Sweep, expired
 
 _SWEEP_EVERY = 50
-"""So many writes."""
+"""Writes between two sweeps."""
 _AT_ONCE = 32
 """Keys that one statement reads."""
 
 
 class Facts:
-    """Reads and writes facts; what has expired is not there, and removed now and then."""
+    """Reads and writes facts. Expired facts do not exist; a sweep removes them now and then."""
 
     def __init__(self, database: Database) -> None:
         make, facts = database.statement, database.schema.facts
@@ -33,7 +33,7 @@ class Facts:
         raised = {name: case((higher, new), else_=c[name]) for name, new in ranked.items()}
         total = cast(cast(c.value, BigInteger) + param("number"), Text)
         added = {**changed, "value": case((alive, total), else_=param("value"))}
-        # With one bound on each side: of two, a server may begin at the one that is further off.
+        # One bound on each side: of two on the same side, the server may choose the worse one.
         below = select(c.key, c.value).where(c.key < param("upto"), alive).limit(param("limit"))
         first, following = c.key >= param("prefix"), c.key > param("after")
         self._has_one_writer = database.is_sqlite
@@ -55,7 +55,7 @@ class Facts:
         self._sweep = Sweep(database, facts, _SWEEP_EVERY, facts.delete().where(expired(facts)))
 
     def expect(self, session: Session, operation: Expect) -> Result | None:
-        """Say what a key holds that was to hold something else; nobody changes it meanwhile."""
+        """Return the refusal if the key holds another value; otherwise the key stays locked."""
         key = operation.key
         holds = (
             self.value(session, key) if self._has_one_writer else self._locked_value(session, key)
@@ -63,10 +63,11 @@ class Facts:
         return None if holds == operation.value else Result(Outcome.REFUSED, key, holds)
 
     def _locked_value(self, session: Session, key: str) -> str | None:
-        """Give what a key holds, its row locked, and made where there is none.
+        """Return the value of a key and lock its row, creating it if there is none.
 
-        Also the row of a fact that has expired: else two would find nothing, and both write. One
-        that somebody removes while it is waited for was not locked.
+        Also locks the row of an expired fact; otherwise two transactions would find nothing, and
+        both
+        write. A row that is removed during the wait was not locked.
         """
         while True:
             row = session.run(self._locked, key=key).fetchone()
@@ -77,7 +78,6 @@ class Facts:
                 return None
 
     def unset(self, session: Session, operation: Unset) -> None:
-        """Remove a fact."""
         if operation.value is None:
             session.run(self._remove, key=operation.key)
         else:
@@ -85,16 +85,13 @@ class Facts:
             session.run(self._remove_value, key=operation.key, value=value)
 
     def set(self, session: Session, operation: Set) -> None:
-        """Write a fact."""
         self._write(session, self._set, operation, self._stored(operation.value))
 
     def raise_(self, session: Session, operation: Raise) -> None:
-        """Write a fact unless one of a higher rank is there."""
         value = self._stored(operation.value)
         self._write(session, self._raise, operation, value, rank=operation.rank)
 
     def add(self, session: Session, operation: Add) -> None:
-        """Count a number up."""
         number = operation.number
         self._write(session, self._add, operation, str(number), number=number)
 
@@ -108,12 +105,11 @@ class Facts:
         self._sweep.wrote(session, key)
 
     def value(self, session: Session, key: str) -> str | None:
-        """Give what a key holds."""
         row = session.run(self._read, key=key, now=session.now).fetchone()
         return None if row is None else self._text(row[0])
 
     def values(self, session: Session, keys: Sequence[str]) -> list[str | None]:
-        """Give what keys hold, many in one statement."""
+        """Return the values of many keys, with few statements."""
         if len(keys) == 1:
             return [self.value(session, keys[0])]
         found: dict[str, str] = {}
@@ -127,7 +123,6 @@ class Facts:
     def scan(
         self, session: Session, prefix: str, limit: int, after: str, *, last_first: bool
     ) -> list[tuple[str, str]]:
-        """List facts by key."""
         upto, most = self._behind(prefix), {"limit": limit, "now": session.now}
         if last_first:
             upto = min(after or upto, upto)

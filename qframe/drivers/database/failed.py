@@ -1,4 +1,4 @@
-"""Failed records: Laravel's `failed_jobs`, and the attempts before the failure."""
+"""Failed records: Laravel's `failed_jobs`, with the history of attempts."""
 
 from __future__ import annotations
 
@@ -43,31 +43,29 @@ class Failed:
         self._count = make(select(func.count()).select_from(table))
 
     def known(self, session: Session, operation: Forget) -> Result | None:
-        """Refuse where there is no such record; of two callers at once one is told so."""
+        """Refuse if there is no such record; also refuses the second of two concurrent callers."""
         if session.run(self._locked, uuid=operation.uuid).fetchone() is None:
             return Result(Outcome.REFUSED, operation.uuid)
         return None
 
     def record(self, session: Session, operation: Record) -> None:
-        """Keep a failed job as the latest."""
+        """Keep a failed job as the latest record."""
         job = operation.job
         fields = {name: getattr(job, name) for name in _FIELDS}
         fields["payload"] = self._stored(job.payload)
         fields["exception"] = self._stored_text(job.exception)
         fields["name"] = self._stored_text(job.name)
         fields["history"] = self._stored_text(job.history.to_json())
-        # As Laravel writes it, in UTC, with the fraction that keeps an order.
+        # As Laravel writes it, in UTC, with the fraction that keeps the order.
         at = datetime.fromtimestamp(job.failed_at, UTC)
         fields["failed_at"] = at.strftime("%Y-%m-%d %H:%M:%S.%f")
         session.run(self._remove, uuid=job.uuid)
         session.run(self._insert, **fields)
 
     def forget(self, session: Session, operation: Forget) -> None:
-        """Remove a record."""
         session.run(self._remove, uuid=operation.uuid)
 
     def find(self, session: Session, uuid: str) -> FailedJob | None:
-        """Give one failed job."""
         row = session.run(self._find, uuid=uuid).fetchone()
         return _record(row) if row else None
 
@@ -83,7 +81,6 @@ class Failed:
         return [_record(row) for row in rows]
 
     def count(self, session: Session) -> int:
-        """Count failed jobs."""
         return int(session.run(self._count).fetchone()[0])
 
 
@@ -96,13 +93,13 @@ def _record(row: tuple[Any, ...]) -> FailedJob:
     fields["history"] = History.from_json(as_bytes(fields["history"]).decode("utf-8", "replace"))
     at = datetime.fromisoformat(str(fields["failed_at"])).replace(tzinfo=UTC)
     fields["failed_at"] = at.timestamp()
-    # Those that PHP recorded have neither.
+    # Records of PHP have neither.
     fields["attempts"] = fields["attempts"] or 0
     return FailedJob(**fields)
 
 
 def _name(payload: bytes) -> str:
-    """Name a job that PHP recorded."""
+    """Return the name of a job that PHP recorded."""
     try:
         return envelope.display_name(envelope.parse(payload))
     except InvalidPayload:

@@ -1,10 +1,10 @@
-"""What a forked child does with the SQLite connections of its parent: it closes them first.
+"""Sessions: a forked child closes its parent's SQLite connections before it opens its own.
 
-SQLite notes in the process's memory which locks it has on a file, but the locks themselves are not
-inherited. A child that opens a file its parent has open would believe it holds the parent's
-locks; when the parent closes, it removes the log that the child goes on writing to, and accepted
-jobs are gone. So a fork waits until no thread is inside a call, and the child closes what it
-inherited, which is idle then, before it opens connections of its own.
+SQLite remembers in the process's memory which locks it has on a file, but a child does not inherit
+the locks. A child that opens its parent's file would believe that it has the parent's locks; when
+the parent closes the file, it removes the log that the child still writes to, and accepted jobs are
+lost. So a fork waits until no thread is inside a call, and the child closes the inherited, idle
+connections first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from qframe import forks
 
 _PATIENCE = 10.0
-"""Seconds a fork waits for calls in other threads; what is still busy then is left alone."""
+"""Seconds that a fork waits for calls of other threads; busy connections are then left alone."""
 
 
 class Sessions:
-    """The SQLite sessions of this process (`connection.Session`), and the fork under way."""
+    """The SQLite sessions of this process (`connection.Session`) and the fork in progress."""
 
     def __init__(self) -> None:
         self.opening = forks.rlock()
@@ -31,11 +31,11 @@ class Sessions:
         self._left_alone: list[Any] = []
 
     def add(self, session: object) -> None:
-        """Note a session; called with `opening` held."""
+        """Add a session; call it with `opening` held."""
         self._sessions.add(session)
 
     def before(self) -> None:
-        """Wait until nobody opens or uses a connection."""
+        """Wait until no thread opens or uses a connection."""
         deadline = time.monotonic() + _PATIENCE
         if not self._hold(self.opening, deadline):
             self._left_alone += self._sessions
@@ -51,12 +51,11 @@ class Sessions:
         return held
 
     def in_parent(self) -> None:
-        """Go on as before."""
         self._release()
         self._left_alone.clear()
 
     def in_child(self) -> None:
-        """Close what is the parent's; what was in use is kept, so that it is never closed."""
+        """Close the parent's idle connections; keeps busy ones, so that they are never closed."""
         for session in self._idle:
             with contextlib.suppress(Exception):
                 session.close()

@@ -1,4 +1,4 @@
-"""Latches: a row for what each knows, and one for every member that has arrived."""
+"""Latches: a row for each latch, and one for every member that has arrived."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from qframe.drivers.database.sql import as_bytes, param, params, upsert
 from qframe.drivers.database.sweep import Sweep, expired
 
 _MEMBERS = 20_000
-"""So many members of expired latches are removed at once."""
+"""Members of expired latches that are removed at once."""
 _STATE = ("size", "done", "failed", "closed", "first_failed", "failed_at", "completed_at")
 _THEN = ("then_queue", "then_raw", "then_delay", "then_priority")
 
 
 @dataclass
 class _Row:
-    """A latch as it is in the database."""
+    """The state of a latch in the database."""
 
     size: int
     done: int
@@ -38,7 +38,7 @@ class _Row:
 
 
 class Latches:
-    """Reads and changes latches, whose rows are locked while they are."""
+    """Reads and changes latches; a changing call locks the latch's row."""
 
     def __init__(self, database: Database) -> None:
         make = database.statement
@@ -69,7 +69,7 @@ class Latches:
         self._clear = make(latches.delete().where(this))
         self._clear_members = make(members.delete().where(of_latch))
         gone = select(m.latch, m.number).join(latches, c.key == m.latch).where(expired(latches))
-        some = gone.limit(_MEMBERS).subquery()  # a table of its own, for MariaDB
+        some = gone.limit(_MEMBERS).subquery()  # a table of its own, as MariaDB requires
         self._sweep = Sweep(
             database,
             latches,
@@ -79,17 +79,17 @@ class Latches:
         )
 
     def extendable(self, session: Session, operation: Extend) -> Result | None:
-        """Refuse where there is none, or it is complete."""
+        """Refuse if there is no latch, or if it is complete."""
         latch = self._find(session, operation.latch)
         if latch is None or latch.is_complete:
             return Result(Outcome.REFUSED, operation.latch)
         return None
 
     def open(self, session: Session, operation: Open) -> None:
-        """Make one, unless it is there."""
+        """Create a latch, unless it exists."""
         key, then = operation.latch, operation.then
         if self._find(session, key) is None:
-            session.run(self._clear_members, key=key)  # of one that has expired
+            session.run(self._clear_members, key=key)  # of an expired latch
             session.run(self._clear, key=key)
             session.run(
                 self._open,
@@ -105,7 +105,7 @@ class Latches:
         self._sweep.wrote(session, key)
 
     def change(self, session: Session, operation: Extend | Arrive | Close) -> Push | None:
-        """Do one of the other operations; gives the message that is due."""
+        """Apply one of the other operations. Returns the message that is due."""
         key = operation.latch
         latch = self._find(session, key)
         if latch is None:
@@ -129,7 +129,7 @@ class Latches:
         return Push(queue, as_bytes(raw), delay, priority)
 
     def _finish(self, session: Session, latch: _Row, arrival: Arrive) -> bool:
-        """Note that a member is done; says whether that makes `then` due."""
+        """Record that a member is done. Returns whether `then` is due."""
         values = {"key": arrival.latch, "number": arrival.member}
         if session.run(self._arrive, failed=0, label="", **values).rowcount:
             latch.done += 1
@@ -139,7 +139,7 @@ class Latches:
         return latch.every > 0 and latch.done % latch.every == 0
 
     def _fail(self, session: Session, latch: _Row, arrival: Arrive) -> bool:
-        """Note that a member has failed, unless it is done."""
+        """Record that a member has failed, unless it is done."""
         values = {"key": arrival.latch, "number": arrival.member}
         label = self._stored_text(arrival.label)
         if session.run(self._arrive, failed=1, label=label, **values).rowcount:
@@ -155,7 +155,6 @@ class Latches:
         return None if row is None else _Row(*row)
 
     def read(self, session: Session, key: str, labels: int) -> Latch | None:
-        """Give a latch as it stands."""
         found = session.run(self._seen, key=key, now=session.now).fetchone()
         if found is None:
             return None

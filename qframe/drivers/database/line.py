@@ -1,8 +1,8 @@
 """Line: prepared statements on a connection to PostgreSQL, by its libpq.
 
-psycopg's cursors take 40 us more for a statement, of 270 that the push of a job takes in all, and
-always wait for the answer. Here the program may go on while the server works; the answer is read
-before the connection's next use.
+psycopg's cursors take 40 us more for a statement, of 270 for the push of a job, and always wait for
+the answer. Here the program may continue while the server works; it reads the answer before the
+connection's next use.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from psycopg.pq.abc import PGconn, PGresult
 from qframe.drivers.database.sql import Statement
 
 _PATIENCE = 30.0
-"""Seconds after which a server that says nothing of a start is taken for gone."""
+"""Seconds without an answer to a start after which the server counts as gone."""
 _WELL = {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 class Told(Protocol):
-    """What was sent and waits for its answer."""
+    """A statement that was sent and waits for its answer."""
 
     def hear(self, first: bool, second: bool) -> None:
-        """Hear whether each of the two rows was found."""
+        """Handle the answer: whether each of the two rows was found."""
 
     def say_again(self) -> None:
-        """Say it again, and hear what came of it, where no answer came."""
+        """Send it again after a lost answer, and handle the new one."""
 
 
 class Line:
-    """The prepared statements of one connection, sent and answered apart. Raises psycopg's errors.
+    """The prepared statements of one connection, sent and answered separately.
 
-    After each that was sent comes `answer` or `changed`, before anything else is said.
+    After each `send` comes `answer` or `changed`, before anything else. Raises psycopg's errors.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -48,7 +48,7 @@ class Line:
         self._poll.register(self._libpq.socket, select.POLLIN)
 
     def send(self, statement: Statement, values: Mapping[str, object]) -> None:
-        """Send a statement, prepared when it is sent first."""
+        """Send a statement; prepares it the first time."""
         name, names = self._prepared.get(statement) or self._prepare(statement)
         given = [values[each] for each in names]
         texts = [None if value is None else str(value).encode(self._encoding) for value in given]
@@ -70,7 +70,7 @@ class Line:
         return result.get_value(0, 0) == b"1", result.get_value(0, 1) == b"1"
 
     def changed(self) -> int:
-        """Wait for the answer: how many rows there were."""
+        """Wait for the answer. Returns the number of rows."""
         return self._result().command_tuples or 0
 
     def _result(self, seconds: float | None = None) -> PGresult:
@@ -80,7 +80,7 @@ class Line:
         return _check(self._libpq, result)
 
     def _next(self, seconds: float | None) -> PGresult | None:
-        # libpq's own wait would keep the interpreter from signals and the other threads.
+        # libpq's own wait would block signals and the other threads.
         limit = None if seconds is None else seconds * 1000
         while self._libpq.is_busy():
             if not self._poll.poll(limit):

@@ -1,4 +1,4 @@
-"""Link: one connection to the database, with what is prepared on it."""
+"""Link: one connection to the database, with its prepared statements."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from qframe.drivers.database.line import Line
 
 _PREPARED_AFTER = 5
-"""So often psycopg has a statement planned before it is prepared; its own default."""
+"""Uses of a statement before psycopg prepares it; its own default."""
 _STALE = 0.2
-"""Seconds of silence after which a connection is looked at before it is used."""
+"""Seconds of silence after which a connection is checked before its use."""
 _LOOKS = 100
-"""So many packets are read in a look, at most."""
+"""The most packets to read in a check."""
 
 
 class Link:
@@ -39,20 +39,25 @@ class Link:
         self.cursor: Any = self.driver.cursor()
         self.uses: Counter[Statement] = Counter()
         self.is_whole = False
-        """Whether it is one session of PostgreSQL, with what is prepared or listened to in it.
+        """Whether it is one session of PostgreSQL, which keeps prepared statements and LISTEN.
 
-        Known for psycopg alone, which is what prepares and listens.
+        Known only for psycopg, the only driver that prepares and listens.
         """
         self.spoke = math.inf
-        """When it was last used, by the monotonic clock; on SQLite nobody can end it."""
+        """When it was last used, by the monotonic clock.
+
+        Infinity on SQLite, which has no server.
+        """
         self._line: Line | None = None
 
     def find_pooler(self, *, trusted: bool) -> None:
-        """Find out whether what is prepared or listened to is there for the next statement.
+        """Find out whether prepared statements and LISTEN survive to the next transaction.
 
-        A pooler in transaction mode takes either, and loses it: the next transaction may be on
-        another session. It gives its clients a process id of its own making. `trusted`: one that is
-        between is known to keep a session together.
+        A pooler in transaction mode accepts both and loses them, because the next transaction may
+        use
+        another session. It shows in a process id of the pooler's own. `trusted`: the pooler is
+        known to
+        keep sessions.
         """
         self.cursor.execute("SELECT pg_backend_pid()")
         self.is_whole = self.cursor.fetchone()[0] == self.driver.info.backend_pid or trusted
@@ -60,16 +65,16 @@ class Link:
             self.driver.prepare_threshold = _PREPARED_AFTER
 
     def encoding(self) -> str:
-        """Give what the database is kept in, which PostgreSQL tells whoever connects."""
+        """Return the encoding of the database, which PostgreSQL reports to its clients."""
         return self.driver.info.parameter_status("server_encoding") or ""
 
     def is_usual(self, statement: Statement) -> bool:
-        """Whether it has run the statement often enough to have it prepared."""
+        """Whether the statement has run often enough to prepare it."""
         self.uses[statement] += 1
         return self.uses[statement] > _PREPARED_AFTER
 
     def line(self) -> Line:
-        """Give the prepared statements; PostgreSQL only."""
+        """Return the prepared statements; PostgreSQL only."""
         if self._line is None:
             with forks.undisturbed():
                 from qframe.drivers.database.line import Line  # noqa: PLC0415 (PostgreSQL's client)
@@ -81,20 +86,21 @@ class Link:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server may have ended it since it was used."""
+        """Whether the server may have ended the connection since its last use."""
         return time.monotonic() - self.spoke > _STALE
 
     def is_gone(self) -> bool:
-        """Whether it has ended, as far as this side can see without asking the server."""
+        """Whether the connection has ended, as far as this side can see."""
         return self._is_closed() or self._has_word_of_its_end()
 
     def ended_by(self, error: BaseException) -> bool:
-        """Whether the connection ended with this error of a statement.
+        """Whether this error of a statement ended the connection.
 
-        The client library says so; where it has not noticed yet, the server's word counts, or the
-        end of its socket.
+        The client library decides; if it has not noticed yet, the server's message or the end of
+        the
+        socket does.
         """
-        # PostgreSQL's: FATAL is the end of a session.
+        # PostgreSQL: FATAL ends the session.
         diagnosis = getattr(cause_of(error), "diag", None)
         if getattr(diagnosis, "severity_nonlocalized", None) in {"FATAL", "PANIC"}:
             return True
@@ -106,11 +112,11 @@ class Link:
         return not getattr(self.driver, "open", True)
 
     def _has_word_of_its_end(self) -> bool:
-        """Read what has come unasked: a server says why it ends a connection, then ends it."""
+        """Read what came unrequested: a server says why it ends a connection."""
         with contextlib.suppress(AttributeError):
             if self._dialect.name == "postgresql":
                 return self._reads_its_end()
-            # MariaDB says nothing unasked, unless it ends the connection.
+            # MariaDB sends nothing unrequested, except when it ends the connection.
             return bool(readable([self.driver._sock.fileno()], 0))  # noqa: SLF001 (PyMySQL gives it no other way)
         return False
 
@@ -126,7 +132,6 @@ class Link:
         return bool(self.driver.closed)
 
     def close(self) -> None:
-        """Close it."""
         self._line = None
         with contextlib.suppress(Exception):
             self._connection.close()

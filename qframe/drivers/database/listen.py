@@ -1,7 +1,7 @@
-"""LISTEN and NOTIFY: how a PostgreSQL server tells idle workers of a queue.
+"""LISTEN and NOTIFY: how a PostgreSQL server wakes idle workers.
 
-A worker listens on its own connection, and only while it waits: a server keeps what a busy one
-does not fetch, and would run full in the end.
+A worker listens on its own connection, and only while it waits: the server keeps notifications that
+a busy worker does not read, and its queue would fill up.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from qframe.drivers.database.sql import param
 from qframe.exceptions import BackendUnavailable
 
 SILENCE = 0.005
-"""Seconds for which a process tells nothing more of a queue it has told of.
+"""Seconds after a NOTIFY for which a process sends no other for the same queue.
 
-Each NOTIFY wakes every idle worker, and takes a lock that all commits with a NOTIFY take.
+Each NOTIFY wakes every idle worker, and takes a lock that all commits with a NOTIFY share.
 """
 _LONGEST_NAME = 63
 _MOST_QUEUES = 1000
 
 
 def channel_of(table: str) -> str:
-    """Name the channel of a table: channels are the database's, whatever the schema."""
+    """Return the channel of a table; channels belong to the database, not to a schema."""
     name = f"qframe:{table}"
     if len(name.encode()) <= _LONGEST_NAME:
         return name
@@ -38,7 +38,7 @@ def channel_of(table: str) -> str:
 
 
 class Notifier:
-    """Tells those who listen that there is something in a queue."""
+    """Notifies listening workers of new messages."""
 
     def __init__(
         self, database: Database, settings: DatabaseSettings, table: Table | None = None
@@ -50,11 +50,11 @@ class Notifier:
         self._statement = database.statement(select(func.pg_notify(channel, param("queue"))))
 
     def tell(self, queues: Iterable[str]) -> None:
-        """Tell of queues whose messages have been committed, each once in a while.
+        """Notify of queues with committed messages, each at most once per `SILENCE`.
 
-        Not in their transaction, as all commits that tell come one after the other, and this one
-        writes nothing that a disk has to confirm. It never raises `BackendUnavailable`: who is not
-        told looks, a little later.
+        It runs in a separate transaction, because commits with a NOTIFY run one after the other and
+        this one waits for no disk. It never raises `BackendUnavailable`: a worker that gets no
+        notification looks a little later.
         """
         if not self._is_on:
             return
@@ -70,28 +70,26 @@ class Notifier:
             self.tell_with(session, due)
 
     def tell_with(self, session: Session, queues: Iterable[str]) -> None:
-        """Tell of queues when the session's transaction is committed."""
+        """Notify of queues when the session's transaction is committed."""
         if self._is_on:
             for queue in queues:
                 session.change(self._statement, {"queue": queue})
 
 
 class _Thread(threading.local):
-    """What a thread listens with."""
-
     connection: Any = None
-    """The DBAPI connection that listens, or did."""
+    """The DBAPI connection of the last LISTEN."""
     listens = False
     since = 0.0
-    """When it began to listen, or was last told, by the monotonic clock."""
+    """When it began to listen or was last notified, by the monotonic clock."""
 
     def __init__(self) -> None:
         self.queues: set[str] = set()
-        """The queues it was told of, not heeded yet."""
+        """Queues it was notified of and has not handled."""
 
 
 class Listener:
-    """Listens on the session's connection, in each thread that waits."""
+    """Listens on the session's connection, in each waiting thread."""
 
     def __init__(
         self, database: Database, settings: DatabaseSettings, table: Table | None = None
@@ -105,13 +103,13 @@ class Listener:
 
     @property
     def since(self) -> float | None:
-        """When this thread began to listen, or was last told; None where it does not listen."""
+        """When this thread began to listen or was last notified; None if it does not listen."""
         return self._thread.since if self._thread.listens else None
 
     def start(self, session: Session) -> int | None:
-        """Listen, if not yet; gives what can be read when something was told, None where it cannot.
+        """Begin to listen. Returns the descriptor to wait on, None if it cannot listen.
 
-        What is committed from then on is told of.
+        Commits from then on send a notification.
         """
         here, connection = self._thread, session.cursor.connection
         if not (self._wanted and session.is_whole):
@@ -130,12 +128,12 @@ class Listener:
         return descriptor
 
     def heard(self, session: Session, queues: Iterable[str]) -> bool:
-        """Tell whether it was told of one of these queues since it was asked last."""
+        """Whether one of these queues got a notification since the last call."""
         here, connection = self._thread, session.cursor.connection
         if not here.listens:
             return False
         if connection is not here.connection:
-            return True  # another one: nobody knows
+            return True  # a new connection: notifications may be lost
         connection.pgconn.consume_input()
         while (notice := connection.pgconn.notifies()) is not None:
             here.queues.add(notice.extra.decode(errors="replace"))
@@ -146,7 +144,6 @@ class Listener:
         return found
 
     def stop(self) -> None:
-        """Listen no more."""
         here, session = self._thread, self._database.session()
         if not here.listens:
             return

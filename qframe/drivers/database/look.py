@@ -1,4 +1,4 @@
-"""Look: asks in one statement when the next message of some queues is due."""
+"""Look: queries in one statement when the next message of several queues is due."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qframe.drivers.database.statements import lease_end
 
 
 class Look:
-    """When there is something to take. `retry_after` is what PHP's reservations last.
+    """When the next message is due. `retry_after` is the length of PHP's reservations.
 
-    Each queue is asked for by itself, so that its first row in an index is the answer.
+    Each queue has its own subquery, answered by the first row of an index.
     """
 
     def __init__(self, database: Database, retry_after: int) -> None:
@@ -27,10 +27,10 @@ class Look:
         self._statement = cache(self._made)
 
     def seconds(self, session: Session, queues: Sequence[str], *, leases: bool = True) -> float:
-        """Give in how many seconds a message is due, no more than 0 where one is ready.
+        """Return the seconds until a message is due, at most 0 if one is ready.
 
-        With `leases`, or the lease of one ends. The shortest lasts a second, so not every look has
-        to ask for them.
+        `leases` includes leases that run out. The shortest lasts a second, so not every look needs
+        it.
         """
         values: dict[str, Any] = {f"queue{number}": queue for number, queue in enumerate(queues)}
         values |= session.at

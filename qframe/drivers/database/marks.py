@@ -1,8 +1,8 @@
-"""Marks: tell an exchange whose answer was lost from one that was never done.
+"""Marks: tell whether an exchange whose answer was lost has been committed.
 
-Each session has a row of its own, with the number of its last exchange, which is written in the
-exchange's own transaction. An exchange that is said again looks there first. The look waits for a
-transaction that is still under way: the server may be committing what nobody waits for any more.
+Each session has a row with the number of its last exchange, written in the exchange's transaction.
+A repeated exchange checks it first. The check waits for a transaction in progress, because the
+server may still be committing it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qframe.drivers.database.sweep import Sweep, expired
 _KEPT = 86_400_000_000
 """Microseconds after which a mark may be removed."""
 _PATIENCE = 5
-"""Seconds to wait for a transaction that is still under way."""
+"""Seconds to wait for a transaction in progress."""
 _SWEEP_EVERY = 1000
 
 
@@ -37,16 +37,19 @@ class Marks:
         self._sweep = Sweep(database, marks, _SWEEP_EVERY, marks.delete().where(expired(marks)))
 
     def values(self, session: Session) -> dict[str, Any]:
-        """Give the parameters of `element`."""
+        """Return the parameters of `element`."""
         return {"key": session.mark.key, "number": session.mark.number, **session.at}
 
     def write(self, session: Session) -> None:
-        """Note, in a transaction, that this exchange is done."""
+        """Record, in its transaction, that this exchange is done."""
         session.run(self._write, **self.values(session))
         self._sweep.wrote(session, session.mark.key)
 
     def is_done(self, session: Session) -> bool:
-        """Whether this exchange was done before; in the transaction that does it else."""
+        """Whether this exchange is already committed.
+
+        Run it in the transaction that would do it.
+        """
         with session.waiting_for_locks(_PATIENCE):
             session.run(self._touch, **self.values(session))
         (found,) = session.run(self._read, key=session.mark.key).fetchone()

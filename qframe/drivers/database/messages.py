@@ -1,4 +1,4 @@
-"""Messages: rows of the jobs table, and what becomes of them."""
+"""Messages: rows of the jobs table, and the operations on them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from qframe.drivers.database.sql import Statement, as_bytes
 from qframe.drivers.database.statements import SECOND, Statements
 
 _BEHIND = 1
-"""Microseconds by which what is released is behind what the same step pushed before it."""
+"""Microseconds by which a released message is behind those that its step pushed first."""
 _LONGEST = 2**61
 _CEILING = 999_999
-"""Added to microseconds before they are cut to seconds that are not too early."""
+"""Added to microseconds before they are cut to seconds, so that the result is not too early."""
 
 Text = str | bytes | None
 
 _ORDER = itemgetter(4, 5, 0)
-"""What orders the rows of a claim: late ones first, then by when they were due, then by id."""
+"""The order of a claim's rows: expired ones first, then by due time, then by id."""
 _reservations = itertools.count()
 
 
 class DatabaseJob(Reservation):
-    """A row this process holds the lease of (Laravel's DatabaseJob)."""
+    """A row that this process holds the lease of (Laravel's DatabaseJob)."""
 
     __slots__ = ("row", "token")
 
@@ -47,16 +47,16 @@ class DatabaseJob(Reservation):
         return f"{self.row} {self.token}".encode()
 
     def begin(self, start: Start, sent: float) -> None:
-        """Note that it is started; that was said at `sent` by `Backend.clock`."""
+        """Update it after a start that was sent at `sent` by `Backend.clock`."""
         self._attempts += not self.started
         self.started, self.notes, self.lease = True, start.notes, start.lease
         self.sure_until = sent + start.lease / 3
 
 
 class Messages:
-    """What is done to messages, in the session's transaction.
+    """Operations on messages, in the session's transaction.
 
-    `retry_after` is what PHP's reservations last.
+    `retry_after` is the length of PHP's reservations.
     """
 
     def __init__(self, database: Database, retry_after: float, marks: Marks) -> None:
@@ -66,19 +66,19 @@ class Messages:
         self._marks = marks
         self._sql = Statements(database, int(retry_after), marks.element)
         self.claims_at_once = database.is_postgresql
-        """Whether messages are held by one statement, which needs no transaction around it."""
+        """Whether one statement, without a transaction around it, holds messages."""
 
     # -- what waits -------------------------------------------------------------------------------
 
     def row(self, session: Session, push: Push) -> dict[str, Any]:
-        """Give the row of a message that is pushed now."""
+        """Return the row of a message that is pushed now."""
         message = {"queue": push.queue, "payload": self._stored(push.raw)}
         return {**message, **after(push.delay), **session.at}
 
     def insert(
         self, session: Session, rows: Sequence[dict[str, Any]], *, marked: bool = False
     ) -> None:
-        """Add messages; those that are `marked` in a transaction of their own, with the mark."""
+        """Insert messages; if `marked`, in their own transaction with the mark."""
         mark = self._marks.values(session) if marked else {}
         if len(rows) == 1:
             statement = self._sql.insert_marked if marked else self._sql.insert
@@ -88,13 +88,13 @@ class Messages:
             statement = self._sql.insert_all_marked if marked else self._sql.insert_all
             session.run(statement, **columns, **(mark or session.at))
         elif self._database.is_mysql:
-            # With the arithmetic of times in each row a bulk takes half as long again.
+            # Computing the times in each row makes a bulk half as slow again.
             session.run_many(self._sql.insert_timed, [*_timed(rows, session.ask_time())])
         else:
             session.run_many(self._sql.insert, rows)
 
     def kick(self, session: Session, queue: str) -> int:
-        """Make what is buried ready, the first buried first; gives how many there were."""
+        """Make the buried messages ready, the first buried first. Returns how many."""
         rows = session.run(self._sql.buried, queue=queue).fetchall()
         kicked = [
             {"id": row, "after": place, "rounding": 0, **session.at}
@@ -105,29 +105,26 @@ class Messages:
         return len(rows)
 
     def _first(self, session: Session, queue: str) -> int:
-        """Give when the first message is due."""
+        """Return when the first message is due."""
         row = session.run(self._sql.first_due, queue=queue).fetchone()
         return NEVER if row is None else int(row[0])
 
     def sizes(self, session: Session, queue: str) -> Sizes:
-        """Count the messages of a queue by where they are."""
         counts = session.run(self._sql.sizes, queue=queue, **session.at).fetchone()
         waiting, delayed, buried, reserved, running = map(int, counts)
         ready = waiting - delayed - buried + reserved - running
         return Sizes(ready, delayed, running, buried)
 
     def queues(self, session: Session) -> list[str]:
-        """Name the queues that hold messages."""
         return [name for (name,) in session.run(self._sql.names).fetchall()]
 
     def purge(self, session: Session, queue: str) -> int:
-        """Delete what waits; gives how many there were."""
+        """Delete the waiting messages. Returns how many."""
         return int(session.run(self._sql.purge, queue=queue, **session.at).rowcount)
 
     def search(
         self, session: Session, queue: str, text: bytes, limit: int, within: Span | None
     ) -> list[Found]:
-        """Find messages that hold a text."""
         now = session.now
         values: dict[str, Any] = {"queue": queue, "text": text, "limit": limit}
         statement = self._sql.search
@@ -140,23 +137,21 @@ class Messages:
         ]
 
     def notes(self, session: Session, row: int) -> bytes:
-        """Give what is kept beside a message."""
         found = session.run(self._sql.notes, id=row).fetchone()
         return b"" if found is None else as_bytes(found[0])
 
     def spans(self, session: Session) -> list[Span]:
-        """Name the ids there are: a message keeps its own, wherever it is."""
+        """Return the range of ids: a message keeps its id, wherever it is."""
         first, last = session.run(self._sql.ends).fetchone()
         return [Span("", first or 0, 0 if last is None else last + 1, in_order=True)]
 
     def peek(self, session: Session, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        """Give the first messages of some ids."""
         values = {"low": within.first, "high": within.end, "limit": limit}
         rows = session.run(self._sql.peek, **values).fetchall()
         return [(row, as_bytes(raw)) for row, raw in rows]
 
     def browse(self, session: Session, queue: str, place: Place, limit: int, after: str) -> Page:
-        """List messages in a place, by when they are due, and by id."""
+        """List messages in a place, by due time and id."""
         if place is Place.RUNNING:
             values = {"id": position(after)}
             statement = self._sql.reserved
@@ -185,7 +180,7 @@ class Messages:
     def reserve(
         self, session: Session, queues: Sequence[str], limit: int, sent: float
     ) -> list[DatabaseJob]:
-        """Hold messages; `sent` is when they were asked for, by `Backend.clock`."""
+        """Hold messages; `sent` is the time of the call, by `Backend.clock`."""
         jobs: list[DatabaseJob] = []
         token, size = _token(), 0
         for queue in queues:
@@ -203,16 +198,16 @@ class Messages:
     def _claim(
         self, session: Session, queue: str, token: str, limit: int, room: int
     ) -> list[DatabaseJob]:
-        """Hold what is first in a queue, in one statement."""
+        """Hold the first messages of a queue, in one statement."""
         values = self._holding(token) | {"queue": queue, "limit": limit, "most_bytes": room}
         rows = session.run(self._sql.claim, **values, **session.at).fetchall()
-        rows.sort(key=_ORDER)  # they come in any
+        rows.sort(key=_ORDER)  # they have no order
         return [DatabaseJob(queue, token, *row[:4]) for row in rows]
 
     def _look_and_hold(
         self, session: Session, queue: str, token: str, limit: int, room: int
     ) -> list[DatabaseJob]:
-        """Look for what is first in a queue, and hold that, in a transaction."""
+        """Find the first messages of a queue and hold them, in a transaction."""
         jobs: list[DatabaseJob] = []
         for statement in (self._sql.late, self._sql.ready):
             if limit <= 0 or room <= 0:
@@ -233,10 +228,11 @@ class Messages:
         return jobs
 
     def _any_is_late(self, session: Session, queue: str) -> bool:
-        """Whether a lease may have run out, asked without a lock.
+        """Whether a lease may have run out, checked without a lock.
 
-        MariaDB may lock rows that are ready in looking for late ones, and two claims then meet in a
-        deadlock: some three of two thousand jobs of eight workers.
+        MariaDB may lock ready rows while it looks for expired ones, and two claims then deadlock:
+        about
+        three of two thousand jobs with eight workers.
         """
         if not self._database.is_mysql:
             return True
@@ -252,7 +248,7 @@ class Messages:
         return {"id": job.row, "lease": job.token, "lasts": lasts, **session.at}
 
     def _hold(self, job: DatabaseJob) -> float:
-        """Give in seconds how long a message may be held: as it takes on a slow line."""
+        """Return the seconds to hold a message, longer for a large one on a slow line."""
         return self._timing.hold + len(job.raw_body) / self._timing.bytes_a_second
 
     def take(self, session: Session, queue: str, row: int, sent: float) -> DatabaseJob | None:
@@ -266,7 +262,7 @@ class Messages:
         return job
 
     def adopt(self, session: Session, row: int, token: str) -> DatabaseJob | None:
-        """Give the reservation a fence names, if it was started."""
+        """Return the reservation with this fence, if it was started."""
         found = session.run(self._sql.adopted, id=row, lease=token).fetchone()
         if found is None:
             return None
@@ -276,11 +272,11 @@ class Messages:
         return job
 
     def is_held(self, session: Session, job: DatabaseJob) -> bool:
-        """Whether a reservation is the current one, which it stays in this transaction."""
+        """Whether the reservation is current; it stays so in this transaction."""
         return session.run(self._sql.holds, id=job.row, lease=job.token).fetchone() is not None
 
     def standing(self, session: Session, job: DatabaseJob) -> Standing:
-        """Say how a reservation stands, never waiting for who has locked it."""
+        """Check a reservation without waiting for a lock."""
         values = {"id": job.row, "lease": job.token}
         if session.run(self._sql.free, **values).fetchone() is not None:
             return Standing.OURS
@@ -289,17 +285,16 @@ class Messages:
             return Standing.GONE
         return Standing.LOCKED if row[0] else Standing.TAKEN
 
-    # Each of these is false where the reservation is not the current one.
+    # Each of these returns False if the reservation is no longer current.
 
     def start(self, session: Session, job: DatabaseJob, operation: Start) -> bool:
-        """Take the full lease and count the attempt."""
         notes, lasts = self._stored(operation.notes), int(operation.lease * 1_000_000)
         return self._settle(session, self._sql.start, job, notes=notes, lasts=lasts)
 
     def starting(
         self, session: Session, job: DatabaseJob, start: Start, done: DatabaseJob | None
     ) -> tuple[Statement, dict[str, Any]]:
-        """Give what starts a job, and deletes the one done before."""
+        """Return the statement that starts a job and deletes the job done before."""
         values = {"id": job.row, "lease": job.token, **_lasts(start.lease), **session.at}
         values["notes"] = self._stored(start.notes)
         values["done_id"], values["done_lease"] = (
@@ -308,19 +303,15 @@ class Messages:
         return self._sql.delete_and_start, values
 
     def renew(self, session: Session, job: DatabaseJob, operation: Renew) -> bool:
-        """Let the lease end later."""
         return self._settle(session, self._sql.renew, job, **_lasts(operation.lease))
 
     def delete(self, session: Session, job: DatabaseJob, _: Delete) -> bool:
-        """Remove the message."""
         return self._settle(session, self._sql.delete, job)
 
     def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:
-        """Put the message aside."""
         return self._free(session, job, operation.notes, 0, after=NEVER, rounding=0)
 
     def release(self, session: Session, job: DatabaseJob, operation: Release) -> bool:
-        """Make the message ready, now or later."""
         times = after(operation.delay)
         times["after"] += _BEHIND
         if operation.front and operation.delay <= 0:
@@ -345,14 +336,14 @@ class Messages:
 
 
 def after(delay: float) -> dict[str, Any]:
-    """Give in how many microseconds a message is due, and how that is rounded to seconds."""
+    """Return the delay in microseconds, and the rounding to seconds."""
     if delay <= 0:
         return {"after": 0, "rounding": 0}
     return {"after": int(min(delay * 1_000_000, _LONGEST)), "rounding": _CEILING}
 
 
 def _timed(rows: Iterable[dict[str, Any]], now: int) -> Iterator[dict[str, Any]]:
-    """Give rows that are pushed now with their times, as `Statements` has them computed."""
+    """Return rows pushed now with their times, computed as in `Statements`."""
     for row in rows:
         due = (row["at"] or now) + row["after"]
         yield {
@@ -378,7 +369,7 @@ def _second(due: int) -> float | None:
 
 
 def _place(due: int, end: int | None, held: bool, now: int) -> Place:
-    """Tell where a row is: `end` is that of its lease, where it is reserved."""
+    """Return the place of a row; `end` is the end of its lease if it is reserved."""
     if end is not None:
         running = Place.HELD if held else Place.RUNNING
         return running if end > now else Place.READY

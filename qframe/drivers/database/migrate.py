@@ -1,4 +1,4 @@
-"""Migrating: makes what a database lacks of the tables, while others may do the same."""
+"""Migration: creates what a database lacks of the tables; others may do so at the same time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.schema import Schema
 
 _PATIENCE = 30
-"""Seconds a statement waits for a table that a transaction of others is using: all that come after
-it wait, too."""
+"""Seconds that a statement waits for a table in use; later users of the table wait behind it."""
 _LOCK = 0x716672616D65
-"""PostgreSQL's advisory lock, of one database."""
+"""Key of PostgreSQL's advisory lock, in this database."""
 _NAME = "qframe migrate"
-"""MariaDB's lock, of the server."""
+"""Name of MariaDB's lock, on the whole server."""
 
 
 def migrate(connection: Connection, schema: Schema) -> list[Change]:
-    """Make what is missing, in one transaction where the database can; gives what was done.
+    """Make the missing changes, in one transaction where the database can. Returns them.
 
-    Where it fails the connection is to be closed.
+    After an error the connection must be closed.
     """
     changes = Changes(schema, connection.dialect)
     if not changes.missing(connection):
@@ -37,10 +36,10 @@ def migrate(connection: Connection, schema: Schema) -> list[Change]:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Let nobody else migrate meanwhile."""
+    """Take the lock against concurrent migrations."""
     run = connection.exec_driver_sql
     kind = connection.dialect.name
-    if kind in {"mysql", "mariadb"}:  # where each statement about tables commits
+    if kind in {"mysql", "mariadb"}:  # which commit each statement about tables
         run(f"SELECT GET_LOCK('{_NAME}', 86400)")
         run(f"SET SESSION lock_wait_timeout = {_PATIENCE}")
         yield

@@ -1,4 +1,4 @@
-"""DatabaseOutbox: rows with steps for other backends, and who may take them."""
+"""DatabaseOutbox: rows with steps for other backends, and the lock of their relay."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 
 _MOST = 100
-"""Rows that are taken at once."""
+"""Rows that a relay takes at once."""
 _MOST_BYTES = 1_000_000
 _TOLD = ("",)
-"""What is told of when there are rows: the channel is the table's own."""
+"""The queue in notifications of new rows: the table has its own channel."""
 
 
 class DatabaseOutbox(Outbox):
-    """The outbox table of a connection. It uses connections of its own.
+    """The outbox table of a connection. It uses its own connections.
 
-    A relay keeps a lock while it hands rows on, and on servers an open transaction: it may use this
-    very database for other things meanwhile.
+    A relay keeps a lock while it sends rows, and on servers an open transaction; meanwhile it may
+    use
+    the same database for other things.
     """
 
     def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:
@@ -127,8 +128,6 @@ class DatabaseOutbox(Outbox):
 
 
 class _Statements:
-    """The statements about the table."""
-
     def __init__(self, database: Database) -> None:
         make, table = database.statement, database.schema.outbox
         self.stored, self.text = database.stored_text, database.read_text
@@ -157,7 +156,7 @@ class _Statements:
         self.retry = make(table.update().values(again).where(set_aside))
 
     def receivers(self, session: Session) -> Iterator[str]:
-        """Name the connections for which rows wait: a look at the index for each."""
+        """List the connections with waiting rows: one index lookup for each."""
         after = ""
         while (row := session.run(self._following, after=after).fetchone()) is not None:
             after = str(row[0])
@@ -165,21 +164,21 @@ class _Statements:
 
 
 class _Look:
-    """Whether rows wait, but for connections that are passed over."""
+    """Whether rows wait, not counting the connections in `passed_over`."""
 
     def __init__(self, sql: _Statements) -> None:
         self._sql = sql
         self.passed_over: Collection[str] = ()
 
     def seconds(self, session: Session, _queues: Sequence[str], *, leases: bool = True) -> float:
-        """Give 0 where one waits, else forever."""
+        """Return 0 if a row waits, otherwise infinity."""
         del leases
         found = any(name not in self.passed_over for name in self._sql.receivers(session))
         return 0.0 if found else inf
 
 
 class _DatabaseClaim(Claim):
-    """Rows in a session that has their lock."""
+    """Rows, in a session that has their lock."""
 
     def __init__(self, sql: _Statements, session: Session) -> None:
         self._sql = sql
@@ -187,7 +186,7 @@ class _DatabaseClaim(Claim):
         self.rows: Sequence[Waiting] = ()
 
     def take(self, connection: str) -> None:
-        """Read the first rows of a connection, one at least."""
+        """Read the first rows of a connection, at least one."""
         with self._calling() as session:
             found = session.run(self._sql.sizes, connection=connection).fetchall()
             if not found:
@@ -215,7 +214,7 @@ class _DatabaseClaim(Claim):
 
     @contextlib.contextmanager
     def _calling(self, *, writes: bool = False) -> Iterator[Session]:
-        """Give the session: in the transaction that has the lock, or for a call of its own."""
+        """Return the session, inside the lock's transaction or for a call of its own."""
         if self._session.in_transaction:
             yield self._session
             return
@@ -228,9 +227,9 @@ class _DatabaseClaim(Claim):
 
 
 class _ServerLock:
-    """A lock of the server's: it ends with the relay's connection, however that ends.
+    """A lock on the server, which ends with the relay's connection.
 
-    PostgreSQL's is the transaction's, so it holds behind a pooler, too.
+    PostgreSQL's belongs to the transaction, so it also works behind a pooler.
     """
 
     def __init__(self, database: Database) -> None:
@@ -239,7 +238,7 @@ class _ServerLock:
 
     @contextlib.contextmanager
     def held(self, connection: str) -> Iterator[Session | None]:
-        """Give a session in a transaction, with the lock; None where another has it."""
+        """Return a session in a transaction with the lock; None if another relay has it."""
         name = f"{self._database.schema.outbox.fullname}:{connection}"
         digest = hashlib.sha256(name.encode()).hexdigest()
         with self._database.session() as session:
@@ -262,12 +261,12 @@ class _ServerLock:
 
 
 def _named(digest: str) -> str:
-    """Name a lock of MariaDB's, which is the server's: one of this database."""
+    """Return the name of this database's lock on MariaDB, where names are global."""
     return f"CONCAT('qframe:', LEFT(MD5(DATABASE()), 16), '{digest[:32]}')"
 
 
 class _FileLock:
-    """A lock on a file beside SQLite's: its own would keep the program from writing meanwhile."""
+    """A lock on a file beside SQLite's: SQLite's own would block the program's writes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -275,7 +274,10 @@ class _FileLock:
 
     @contextlib.contextmanager
     def held(self, connection: str) -> Iterator[Session | None]:
-        """Give a session, with the lock; None where another has it. It is that of all."""
+        """Return a session with the lock; None if another relay has it.
+
+        One lock for all connections.
+        """
         del connection
         import fcntl  # noqa: PLC0415 (not on Windows, where nothing is relayed)
 
@@ -288,7 +290,7 @@ class _FileLock:
             try:
                 yield self._database.session()
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have the descriptor, too
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have the descriptor, too
 
 
 def _seconds(microseconds: Any) -> float:  # noqa: ANN401 (a number of the driver's)

@@ -1,8 +1,8 @@
 """Pool: the connections to one database that the threads of this process share.
 
-A thread has one for the length of a call. Given back, it is the next that is taken, so a program
-with one thread uses one connection, with what is prepared on it. Threads that are to wait for
-nobody, those of a worker itself, keep one each beside the pool.
+A thread has a connection for the length of a call. The last one returned is taken next, so a
+program with one thread uses one connection and its prepared statements. A worker's own threads must
+not wait, so each keeps a connection outside of the pool.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from qframe.drivers.database.link import Link, inherited
 from qframe.drivers.sockets import limited
 
 _IDLE = 60.0
-"""Seconds after which a connection is closed that nobody used, all but one."""
+"""Seconds after which an idle connection is closed, except the last one."""
 _TRIMS = 15.0
-"""Seconds between two looks for such."""
+"""Seconds between two checks for idle connections."""
 _REFUSED = 1.0
-"""Seconds for which no further one is asked of a server that had none left."""
+"""Seconds without an attempt to connect after the server had no connection left."""
 
 
 class _Waiter:
-    """A thread that waits its turn: for a connection, or to open one."""
+    """A thread that waits to get a connection, or to open one."""
 
     __slots__ = ("link", "may_open", "ready")
 
     def __init__(self) -> None:
         self.link: Link | None = None
         self.may_open = False
-        """Whether one more is counted already, which it opens."""
+        """Whether it may open a connection, which is already counted."""
         self.ready = threading.Lock()
         self.ready.acquire()
 
 
 class Pool:
-    """At most `size` connections, of which one is waited for `timeout` seconds at most.
+    """At most `size` connections; a thread waits at most `timeout` seconds for one.
 
-    `connect` opens one; `shown` names the database. Who waits longest is served first.
+    `connect` opens one; `shown` describes the database. The longest waiter is served first.
     """
 
     def __init__(self, connect: Callable[[], Link], size: int, timeout: float, shown: str) -> None:
@@ -58,17 +58,17 @@ class Pool:
     def _begin(self) -> None:
         self._lock = forks.lock()
         self._idle: deque[Link] = deque()
-        """Those nobody uses, the one given back last at the right."""
+        """Idle connections, the last one returned at the right."""
         self._waiters: deque[_Waiter] = deque()
         self._open = 0
-        """How many there are, or are being opened, besides those that are kept."""
+        """The number of open or opening connections, without those that threads keep."""
         self._refused_until = 0.0
         self._all: set[Link] = set()
-        """All of this process, so that no fork closes those of its parent."""
+        """All connections of this process, so that a fork does not close its parent's."""
         self._trimmed_by: heartbeat.Heartbeat | None = None
 
     def take(self) -> Link:
-        """Give a connection; raises `NoConnectionLeft`, or what opening one raises."""
+        """Take a connection. Raises `NoConnectionLeft` or an error of opening one."""
         while True:
             link = self._taken()
             if not (link.is_stale and link.is_gone()):
@@ -76,7 +76,7 @@ class Pool:
             self.drop(link)
 
     def keep(self) -> Link:
-        """Give a connection that is not of the pool's number, to be dropped, never given back."""
+        """Return a connection outside of the pool's size, to `drop` later, not to `give` back."""
         if not self._idle:
             try:
                 return self._opened()
@@ -88,9 +88,9 @@ class Pool:
         return link
 
     def give(self, link: Link) -> None:
-        """Take a connection back, out of a transaction."""
+        """Return a connection to the pool, outside of a transaction."""
         if link not in self._all:
-            return  # the parent's: this process was forked in the call
+            return  # the parent's: the process was forked during the call
         link.spoke = time.monotonic()
         self._idle.append(link)
         if self._waiters:
@@ -99,14 +99,14 @@ class Pool:
             self._trim_now_and_then()
 
     def drop(self, link: Link, *, kept: bool = False) -> None:
-        """Close a connection; of those that are `kept`, or not."""
+        """Close a connection; `kept` if it came from `keep`."""
         self._all.discard(link)
         link.close()
         if not kept:
             self._left()
 
     def close(self) -> None:
-        """Close those that nobody uses."""
+        """Close the idle connections."""
         self._close_idle(0.0, spared=0)
 
     # -- waiting and opening ----------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Pool:
             waiter = _Waiter()
             try:
                 self._wait_in_turn(waiter, deadline)
-            except BaseException:  # a Ctrl-C, or there was none in time
+            except BaseException:  # Ctrl-C, or no connection in time
                 self._give_up(waiter)
                 raise
             if waiter.link is not None:
@@ -136,7 +136,7 @@ class Pool:
                 raise
 
     def _wait_in_turn(self, waiter: _Waiter, deadline: float) -> None:
-        """Wait behind others for a connection, or until one more may be opened."""
+        """Wait in line for a connection, or for permission to open one."""
         with self._lock:
             if self._open < self._size and not (self._waiters or self._is_refused()):
                 self._open += 1
@@ -144,11 +144,11 @@ class Pool:
                 return
             self._waiters.append(waiter)
         if self._idle:
-            self._serve()  # given back before this one was seen to wait
+            self._serve()  # returned before this waiter was in line
         if waiter.ready.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return
         if not self._waits_no_more(waiter):
-            return  # served in this moment
+            return  # served just now
         used = self._open
         raise NoConnectionLeft(
             f"the database {self._shown}: no connection was free within "
@@ -156,7 +156,7 @@ class Pool:
         )
 
     def _give_up(self, waiter: _Waiter) -> None:
-        """Leave the line, or let others have what this one was given."""
+        """Leave the line; pass on what this waiter was given."""
         if self._waits_no_more(waiter):
             return
         if waiter.link is not None:
@@ -165,7 +165,7 @@ class Pool:
             self._left()
 
     def _waits_no_more(self, waiter: _Waiter) -> bool:
-        """Take a waiter out of the line; false where it was served."""
+        """Remove a waiter from the line. Returns False if it was already served."""
         with self._lock:
             if waiter not in self._waiters:
                 return False
@@ -173,12 +173,12 @@ class Pool:
             return True
 
     def _serve(self) -> None:
-        """Hand what is idle to those who wait."""
+        """Give idle connections to the waiters."""
         with self._lock:
             while self._waiters and self._idle:
                 try:
                     link = self._idle.pop()
-                except IndexError:  # taken by a thread that came at this moment
+                except IndexError:  # another thread took it just now
                     return
                 self._hand_on(link)
 
@@ -188,11 +188,11 @@ class Pool:
         waiter.ready.release()
 
     def _is_refused(self) -> bool:
-        """Whether the server had none left a moment ago, and those there are do."""
+        """Whether the server had no connection left a moment ago, while this pool has some."""
         return bool(self._open) and time.monotonic() < self._refused_until
 
     def _left(self) -> int:
-        """Count one less; who waits may open another instead. Gives how many are left."""
+        """Count one less, so that a waiter may open another. Returns the number left."""
         with self._lock:
             self._open -= 1
             others = self._open
@@ -209,7 +209,7 @@ class Pool:
     # -- what is idle -----------------------------------------------------------------------------
 
     def _close_idle(self, seconds: float, *, spared: int) -> None:
-        """Close those nobody used for so long, the longest first."""
+        """Close the connections idle for `seconds`, the longest idle first."""
         while len(self._idle) > spared:
             try:
                 link = self._idle.popleft()
@@ -218,7 +218,7 @@ class Pool:
             if time.monotonic() - link.spoke < seconds:
                 self._idle.appendleft(link)
                 if self._waiters:
-                    self._serve()  # who came meanwhile has seen none
+                    self._serve()  # a waiter that came in between has not seen them
                 return
             self.drop(link)
 
@@ -233,11 +233,11 @@ class Pool:
 
         try:
             beat = heart.add(_TRIMS, trim)
-        except RuntimeError:  # no thread can be had: the next who gives one back tries again
+        except RuntimeError:  # no thread can be started: the next `give` tries again
             self._trimmed_by = None
 
     def is_trimmed(self) -> bool:
-        """Close what was idle for long; whether that is all."""
+        """Close long idle connections. Returns whether none are left to close."""
         self._close_idle(_IDLE, spared=1)
         if len(self._idle) > 1:
             return False
@@ -245,6 +245,6 @@ class Pool:
         return True
 
     def begin_in_child(self) -> None:
-        """Begin anew in a forked process: what is open is its parent's."""
+        """Start afresh in a forked child: the open connections are its parent's."""
         inherited.extend(self._all)
         self._begin()

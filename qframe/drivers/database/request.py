@@ -1,4 +1,4 @@
-"""Request: one call of `apply` or `reserve` to a server, said again where needed, and done once."""
+"""Request: one call of `apply` or `reserve` to a server, retried where needed, applied once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qframe.forks import cached_property
 T = TypeVar("T")
 
 _PATIENCE = 10.0
-"""Seconds for which a transaction is tried that the database undoes for the sake of others."""
+"""Seconds for which a transaction is retried that the database rolls back."""
 _PAUSE = 0.02
-"""Seconds between two tries, at most."""
+"""The longest pause between two tries, in seconds."""
 _REPEATABLE = {Start, Renew, Delete}
-"""What does no harm when it is done twice, by its fence."""
+"""Operations that are safe to repeat because of their fence."""
 
 
 def pause() -> None:
-    """Wait a moment, so that two that are in each other's way do not meet again."""
+    """Wait for a random moment, so that two conflicting transactions do not meet again."""
     time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 (to be apart)
 
 
 def insisting(act: Callable[[], T]) -> T:
-    """Do what the database undoes for the sake of others again, for a while."""
+    """Retry `act` for a while if the database rolls its transaction back."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -41,7 +41,7 @@ def insisting(act: Callable[[], T]) -> T:
 
 
 class Request:
-    """Steps, and queues to reserve from behind them; `sent` is when, by `Backend.clock`."""
+    """Steps, and queues to reserve from behind them; `sent` is the time by `Backend.clock`."""
 
     def __init__(
         self, tables: Tables, steps: Sequence[Step], queues: Sequence[str], limit: int, sent: float
@@ -52,9 +52,9 @@ class Request:
         self._limit = limit
         self._sent = sent
         self._again = False
-        """Whether an answer did not come: what was said may have been done."""
+        """Whether an answer was lost: the steps may have been applied."""
         self._deleted: list[Reservation] = []
-        """What was deleted by itself, before a statement behind it was undone."""
+        """Deletions that were committed before a later statement was rolled back."""
         self._alone = False
         self.exchange: DatabaseSteps
         self.jobs: Sequence[Reservation] = ()
@@ -62,12 +62,11 @@ class Request:
 
     @cached_property
     def _only_pushes(self) -> bool:
-        """Whether each step is one push."""
         return self._are_single({Push})
 
     @cached_property
     def _needs_mark(self) -> bool:
-        """Whether it does more when it is done twice."""
+        """Whether a repetition would do more than once."""
         return bool(self._steps) and not self._are_single(_REPEATABLE)
 
     def _are_single(self, kinds: set[type]) -> bool:
@@ -76,9 +75,9 @@ class Request:
         )
 
     def done(self, database: Database, *, lazy: bool) -> None:
-        """Do it, in one transaction where it takes several statements."""
+        """Do it, in one transaction if it takes several statements."""
         end = time.monotonic() + _PATIENCE
-        # Before anything can fail: else the number would be that of one that is done.
+        # Before anything can fail; otherwise it would have the number of a finished exchange.
         database.session().mark.number += 1
         while True:
             try:
@@ -112,7 +111,7 @@ class Request:
                 session.commit()
                 return
         self.exchange = DatabaseSteps(self._tables, session, marked=alone and marks is not None)
-        self.results = [APPLIED] * len(self._steps)  # as it is, where no answer comes
+        self.results = [APPLIED] * len(self._steps)  # the results, in case no answer comes
         results = self.exchange.apply(self._steps)
         self.results = self._heard_again(results) if self._again or self._deleted else results
         if self._queues:
@@ -130,7 +129,7 @@ class Request:
         return not needs_transaction(self._steps)
 
     def _heard_again(self, results: list[Result]) -> list[Result]:
-        """Take the job that a request said again finds gone for deleted by it."""
+        """After a repetition, count a deletion that finds its job gone as applied."""
         if self._needs_mark:
             return results
         pairs = zip(self._steps, results, strict=True)

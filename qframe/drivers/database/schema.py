@@ -1,4 +1,4 @@
-"""The tables: Laravel's columns, and nullable ones of our own; facts and latches."""
+"""Schema: Laravel's tables with additional nullable columns, and tables for facts and latches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from qframe.config import DatabaseSettings
 from qframe.drivers.database.urls import parsed
 
 NEVER = 2**62
-"""`due` of a buried message at least."""
+"""The smallest `due` of a buried message."""
 LATEST = 2**31 - 1
-"""The latest `available_at` that fits Laravel's column everywhere."""
+"""The latest `available_at` that fits Laravel's column in every database."""
 _BY_CODE_POINT = {
     "postgresql": "C",
     "mysql": "utf8mb4_nopad_bin",
     "mariadb": "utf8mb4_nopad_bin",
 }
-"""Collations in which no two keys are equal, and keys sort as in memory."""
+"""Collations in which all keys differ and sort as in memory."""
 _MYSQL = ("mysql", "mariadb")
 FORMER_INDEXES = ("due", "leases")
-"""How names of indexes on `jobs` end, after its own, that earlier versions made.
+"""Suffixes of indexes on `jobs` that earlier versions created.
 
-They are dropped where they are not wanted any more. An index that is made otherwise than before
-gets a new name, and its old one stands here.
+A migration drops them once nothing wants them. An index with a new definition gets a new name, and
+its old name goes here.
 """
 STORAGE = {
     "autovacuum_vacuum_scale_factor": "0",
@@ -34,36 +34,38 @@ STORAGE = {
     "autovacuum_analyze_scale_factor": "0",
     "autovacuum_analyze_threshold": "1000",
 }
-"""PostgreSQL's storage parameters: rows come and go, so what is dead counts, not its share."""
+"""PostgreSQL's storage parameters: rows come and go, so the number of dead rows counts."""
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _LONG = sa.Text().with_variant(sa.Text(2**32 - 1), *_MYSQL)
 
 
 class Schema:
-    """The tables of one connection. Times in whole numbers of ours are microseconds.
+    """The tables of one connection. qframe's own times are whole microseconds.
 
     - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
-      write it: in `due_at`, which the database keeps, `available_at` stands in for it.
-    - `lease`: the fence, new at each reservation. It stays when the lease has run out, so that the
-      reservation can be settled until somebody else has the message.
-    - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: a row whose
-      `reserved_at` differs has been reserved by PHP since. `reserved_at` is written so that
-      Laravel's own rule (`reserved_at + retry_after`) ends the lease no earlier.
+      write it; the generated column `due_at` then uses `available_at`.
+    - `lease`: the fence, new for each reservation. It stays after the lease has run out, so that
+    the
+      reservation can be settled until another worker has the message.
+    - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: if a row's
+      `reserved_at` differs, PHP has reserved it since. `reserved_at` is written so that Laravel's
+          own
+      rule (`reserved_at + retry_after`) does not end the lease earlier.
     - `started`: 1 once the reservation was started.
     """
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self._backend = parsed(settings.url).get_backend_name()
         self.name = settings.schema_name
-        """The schema that the tables are in; None for the connection's own."""
+        """The schema of the tables; None for the connection's default."""
         self._metadata = sa.MetaData(schema=self.name, info={"backend": self._backend})
         key = sa.String(255, collation=_BY_CODE_POINT.get(self._backend))
-        # SQLite's own row number would be one tree more to write.
+        # SQLite's own row number would be a second tree to write.
         by_key: Any = {"sqlite_with_rowid": False} if self._backend == "sqlite" else {}
         moment: Any = sa.DateTime()
         second: Any = sa.Integer()
         now = sa.text("CURRENT_TIMESTAMP")
-        if self._backend in _MYSQL:  # where the fraction of the second has to be asked for
+        if self._backend in _MYSQL:  # MySQL needs the fraction of seconds to be requested
             from sqlalchemy.dialects.mysql import DATETIME, INTEGER  # noqa: PLC0415 (of one backend)
 
             moment, now = DATETIME(fsp=6), sa.text("CURRENT_TIMESTAMP(6)")
@@ -83,18 +85,18 @@ class Schema:
             sa.Column("leased_at", second),
             sa.Column("started", sa.Integer),
             sa.Column("notes", _LONG),
-            # As Laravel's: the id names a message, so it is never used again.
+            # As in Laravel's schema: the id identifies a message, so it is never reused.
             sqlite_autoincrement=True,
         )
         reserved_at = self.jobs.c.reserved_at
         c = self.jobs.c
         due = sa.func.coalesce(c.due, sa.cast(c.available_at, sa.BigInteger) * 1_000_000)
-        stored = self._backend == "postgresql"  # which has no other kind
+        stored = self._backend == "postgresql"  # PostgreSQL has only stored generated columns
         self.jobs.append_column(
             sa.Column("due_at", sa.BigInteger, sa.Computed(due, persisted=stored))
         )
         if self._backend in _MYSQL:
-            # No index there is of some rows only: one has the waiting and the reserved ones.
+            # Without partial indexes, one index has both the waiting and the reserved rows.
             self._index("due_at", c.queue, c.reserved_at, c.due_at, c.id)
         else:
             self._index("due_at", c.queue, c.due_at, c.id, where=reserved_at.is_(None))
@@ -168,7 +170,6 @@ class Schema:
 
     @property
     def tables(self) -> list[sa.Table]:
-        """All tables."""
         return self._metadata.sorted_tables
 
     def _table(self, name: str, *items: SchemaItem, **options: Any) -> sa.Table:  # noqa: ANN401 (a dialect's)
@@ -182,11 +183,11 @@ class Schema:
         *columns: sa.ColumnElement[Any],
         where: sa.ColumnElement[bool] | None = None,
     ) -> None:
-        # Naming a backend here loads its dialect, so only the one in use is named.
+        # Naming a backend loads its dialect, so only the current one is named.
         kind: Any = {} if where is None else {f"{self._backend}_where": where}
         sa.Index(f"{self.jobs.name}_{name}", *columns, **kind)
 
 
 def _given(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 (Core's)
-    """Make a column that is never NULL."""
+    """Return a column that is never NULL."""
     return sa.Column(name, kind, nullable=False, **options)

@@ -1,4 +1,4 @@
-"""Statements: built by SQLAlchemy Core, run on the DBAPI's own cursor."""
+"""Statement: built by SQLAlchemy Core, run on the DBAPI's own cursor."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from sqlalchemy.sql import ClauseElement
 from qframe.forks import cached_property
 
 MARK = "base64:"
-"""What begins a text that stands for other bytes."""
+"""Prefix of a text that encodes other bytes."""
 
 
 class Statement:
-    """A statement built by SQLAlchemy Core, compiled once, when it is first used.
+    """A statement of SQLAlchemy Core, compiled once, on first use.
 
-    Core's execution costs more than SQLite needs for the whole statement; the SQL is still
-    Core's, so the dialects differ only in what it writes.
+    Core's execution costs more than SQLite needs for the whole statement. Core still writes the
+    SQL, so
+    the dialects differ only in its text.
     """
 
     def __init__(self, element: ClauseElement, dialect: Dialect) -> None:
@@ -36,16 +37,16 @@ class Statement:
 
     @cached_property
     def sql(self) -> str:
-        """What the DBAPI takes, its parameters named.
+        """The SQL for the DBAPI, with named parameters.
 
-        Constants that Core made parameters of are written out.
+        Constants that Core made parameters are written out.
         """
         compiled = self._compiled
         return _NAMED.sub(partial(_written, compiled), str(compiled))
 
 
 class Block(Statement):
-    """Several statements that MariaDB runs as one, in a transaction of their own."""
+    """Several statements that MariaDB runs as one, in their own transaction."""
 
     def __init__(self, dialect: Dialect, *elements: ClauseElement) -> None:
         super().__init__(elements[0], dialect)
@@ -53,20 +54,19 @@ class Block(Statement):
 
     @cached_property
     def sql(self) -> str:
-        """What the DBAPI takes, its parameters named."""
         parts = "; ".join(part.sql for part in self._parts)
         return f"BEGIN NOT ATOMIC START TRANSACTION; {parts}; COMMIT; END"
 
 
 _NAMED = re.compile(r"(?:%\((\w+)\)s|:(\w+)\b)(?:::\w+)?")
-"""A parameter in the style of a dialect, and the type that PostgreSQL is told."""
+"""A parameter in the style of a dialect, with the type given to PostgreSQL."""
 
 
 def _written(compiled: Any, found: re.Match[str]) -> str:  # noqa: ANN401 (Core's)
     bind = compiled.binds.get(found[1] or found[2])
     if bind is None:
         return found[0]
-    if isinstance(bind.type, ARRAY):  # in binary: as text, psycopg takes 50 us an element
+    if isinstance(bind.type, ARRAY):  # in binary: as text, psycopg takes 50 us for each element
         return found[0].replace(")s", ")b")
     if bind.required:
         return found[0]
@@ -75,26 +75,27 @@ def _written(compiled: Any, found: re.Match[str]) -> str:  # noqa: ANN401 (Core'
 
 
 def param(name: str, kind: Any = None) -> BindParameter[Any]:  # noqa: ANN401 (a type of Core's)
-    """Give the parameter `name` of a statement; of this type, where the database cannot tell."""
+    """Return a named parameter, with a type if the database cannot infer it."""
     return bindparam(name, type_=kind)
 
 
 def number(name: str) -> BindParameter[Any]:
-    """Give a parameter that is a whole number."""
+    """Return a whole-number parameter."""
     return bindparam(name, type_=BigInteger)
 
 
 def params(*names: str) -> dict[str, BindParameter[Any]]:
-    """Give values for columns: parameters of the same names."""
+    """Return values for columns: parameters with the columns' names."""
     return {name: param(name) for name in names}
 
 
 def upsert(
     table: Table, values: Mapping[str, Any], changes: Mapping[str, ColumnElement[Any]] | None = None
 ) -> ClauseElement:
-    """Insert a row, or where its key is there make these changes, or none.
+    """Insert a row; if its key exists, make `changes` to it, or nothing.
 
-    MySQL makes them one after the other, and a later one sees the earlier: their order counts.
+    MySQL makes the changes one after the other, and later ones see earlier ones: their order
+    matters.
     """
     backend = table.metadata.info["backend"]
     name = {"mariadb": "mysql"}.get(backend, backend)
@@ -115,10 +116,11 @@ def upsert(
 
 
 def as_text(raw: bytes, *, nul: bool, ascii_only: bool = False) -> str:
-    """Give bytes as a column of text takes them: as they are, or marked and in base64.
+    """Encode bytes for a text column: unchanged, or in base64 behind `MARK`.
 
-    So are bytes that are no UTF-8, that hold a NUL where the server takes none (`nul`), that are
-    not ASCII where it may take nothing else, and that begin as what is marked.
+    Base64 is for bytes that are not UTF-8, that have a NUL which the server does not accept
+    (`nul`),
+    that are not ASCII where only ASCII is safe, and that begin with `MARK` themselves.
     """
     if ascii_only and not raw.isascii():
         return _marked(raw)
@@ -132,11 +134,11 @@ def as_text(raw: bytes, *, nul: bool, ascii_only: bool = False) -> str:
 
 
 def as_bytes(text: str | bytes | None) -> bytes:
-    """Give what was read from a column of text as the bytes that were stored."""
+    """Decode the text of a column to the bytes that were stored."""
     if not isinstance(text, str):
         return text or b""
     if text.startswith(MARK):
-        # What others wrote may begin so, too, and is as it is.
+        # A text of others may begin with the mark, too; it stays as it is.
         with suppress(ValueError):
             return b64decode(text[len(MARK) :], validate=True)
     return text.encode()

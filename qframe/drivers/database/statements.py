@@ -1,4 +1,4 @@
-"""The statements about messages."""
+"""Statements: all SQL about messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from qframe.drivers.database.sql import MARK, Statement, number, param, params
 
 SECOND = 1_000_000
 _ENCODED = f"'^{MARK}([A-Za-z0-9+/]{{4}})*([A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$'"
-"""What a text that stands for other bytes looks like; what else begins so cannot be decoded."""
+"""The pattern of a text that encodes other bytes; any other text is plain."""
 
 
 class Statements:
-    """All statements of one jobs table. `retry_after` is what PHP's reservations last.
+    """All statements of one jobs table. `retry_after` is the length of PHP's reservations.
 
     `mark` writes the mark of an exchange.
     """
@@ -90,16 +90,16 @@ class Statements:
     def _times(
         self, after: ColumnElement[Any], rounding: ColumnElement[Any], at: ColumnElement[Any]
     ) -> dict[str, ColumnElement[Any]]:
-        """Give when a message is due, exactly for us and in seconds for PHP, never too early.
+        """Return when a message is due, exactly for qframe and in seconds for PHP, never too early.
 
-        That is so long after now, or after `at`: the parts of a step have an order of their own.
+        The delay counts from now, or from `at`, which orders the parts of a step.
         """
         due = (self._now if self._database.is_sqlite else func.coalesce(at, self._now)) + after
         seconds = (due + rounding) // SECOND
         return {"due": due, "available_at": case((seconds < LATEST, seconds), else_=LATEST)}
 
     def _leased(self, more: ColumnElement[Any] | None = None) -> dict[str, ColumnElement[Any]]:
-        """Give a lease's end, and the `reserved_at` that lets Laravel's rule end it no earlier."""
+        """Return a lease's end, and a `reserved_at` that by Laravel's rule ends no earlier."""
         end = self._now + number("lasts")
         if more is not None:
             end += more
@@ -108,13 +108,13 @@ class Statements:
 
     def _reserve(self) -> None:
         c, make, jobs, limit = self._c, self._make, self._jobs, number("limit")
-        # What follows from the end of a lease, and is what the index finds it by.
+        # Follows from the end of a lease, for the index.
         second = (self._now + (SECOND - 1)) // SECOND - self._retry_after
         late = and_(self._of_queue, c.reserved_at <= second, self._end <= self._now)
         due = and_(self._waits, self._due <= self._now)
         held = {"lease": param("lease"), "started": null()}
         size = _whole(func.octet_length(c.payload))
-        # As long as the message takes on a slow line.
+        # Longer for a large message on a slow line.
         by_size = held | self._leased(size * SECOND // number("bytes_a_second"))
         if self._database.is_postgresql:
             self.claim = make(self._claim(late, due, by_size))
@@ -125,7 +125,7 @@ class Statements:
             ready = select(*self._message).where(due).order_by(self._due, c.id)
             self.ready = make(ready.limit(limit).with_for_update(skip_locked=True))
         if self._database.is_mysql:
-            among = c.id.op("IN")(param("ids"))  # the client makes a list of them
+            among = c.id.op("IN")(param("ids"))  # the client expands it to a list
             self.hold_all = make(jobs.update().values(by_size).where(among))
         self.hold = make(jobs.update().values(held | self._leased()).where(self._this))
         self.first_due = make(
@@ -135,11 +135,12 @@ class Statements:
     def _claim(
         self, late: ColumnElement[bool], due: ColumnElement[bool], held: dict[str, Any]
     ) -> Any:  # noqa: ANN401 (Core's)
-        """Hold what is first, in one statement: what ran out, then what is due.
+        """Hold the first messages in one statement: expired ones, then those that are due.
 
-        The rows are found, and locked, in common table expressions: under a LIMIT in a subquery
-        the planner may look again, and update more than it gave. Each LIMIT is the parameter as it
-        is: of any other, the planner takes a tenth of the table for granted, and sorts it.
+        Common table expressions find and lock the rows: with a LIMIT in a subquery, the planner may
+        run it again and update more rows. Each LIMIT is the bare parameter: for any other
+        expression
+        the planner assumes a tenth of the table, and sorts it.
         """
         c, limit = self._c, number("limit")
         size = func.octet_length(c.payload).label("size")
@@ -166,7 +167,7 @@ class Statements:
         fenced = and_(self._this, c.lease == param("lease"), ours)
         self.holds = make(select(c.id).where(fenced).with_for_update())
         self.free = make(select(c.id).where(fenced).with_for_update(skip_locked=True))
-        # Text, as not every database has truth values.
+        # Text, because not every database has booleans.
         stands = case((fenced, text("1")), else_=text("0"))
         self.stands = make(select(stands).where(self._this))
         self.delete = self._settled(jobs.delete().where(fenced))
@@ -181,17 +182,17 @@ class Statements:
         freed = {"reserved_at": null(), "leased_at": null()}
         released = {"attempts": counted, "notes": notes, "lease": null(), **freed}
         times = self._times(number("after"), number("rounding"), number("at"))
-        # Before the first, where that is ready.
+        # Before the first message, if that is ready.
         first = {
             "due": case((number("first") < self._now, number("first") - 1), else_=times["due"])
         }
         self.release = make(jobs.update().values(released | times | first).where(fenced))
-        # What is made ready keeps the fence: its reservation may still be settled.
+        # A kicked message keeps its fence: its reservation may still be settled.
         self.kick = make(jobs.update().values(times).where(self._this))
         self.adopted = make(select(c.queue, *self._message).where(fenced, c.started == 1))
 
     def _delete_and_start(self, ours: ColumnElement[bool], started: dict[str, Any]) -> Any:  # noqa: ANN401 (Core's)
-        """Delete the job that is done, and start the next, in one statement."""
+        """Delete the finished job and start the next one, in one statement."""
         c, jobs = self._c, self._jobs
         done = and_(c.id == number("done_id"), c.lease == param("done_lease"), ours)
         this = and_(c.id == number("id"), c.lease == param("lease"), ours)
@@ -201,7 +202,7 @@ class Statements:
         return select(*found, _lazily())
 
     def _settled(self, element: Any) -> Statement:  # noqa: ANN401 (Core's)
-        """Make a statement that may be all of its transaction."""
+        """Make a statement that may be the whole transaction."""
         if self._database.is_postgresql:
             element = element.returning(_lazily())
         return self._make(element)
@@ -210,8 +211,8 @@ class Statements:
         c, make, now = self._c, self._make, self._now
         reserved = and_(self._of_queue, c.reserved_at.is_not(None))
         waits, running = (select(func.count()).where(each) for each in (self._waits, reserved))
-        # One statement, so that a message that moves meanwhile is counted once; and each count a
-        # range of an index, which takes a third of the time of counting all by what they are.
+        # One statement, so that a moving message counts once; each count is a range of an index,
+        # which takes a third of the time of counting all rows by their state.
         counts = (
             waits,
             waits.where(self._due > now, self._due < NEVER),
@@ -250,9 +251,9 @@ class Statements:
         self.waiting = make(select(*self._message).where(self._this, free).with_for_update())
 
     def _names(self) -> Any:  # noqa: ANN401 (Core's)
-        """Name the queues that hold messages, from each to the next by an index.
+        """List the queues that hold messages, jumping from each to the next in an index.
 
-        MariaDB does so by itself, where all are to be told apart.
+        MariaDB does so by itself for DISTINCT.
         """
         c = self._c
         if self._database.is_mysql:
@@ -284,18 +285,18 @@ class Statements:
 
 
 def lease_end(jobs: Table, retry_after: int) -> ColumnElement[Any]:
-    """Give when the reservation of a row ends: ours when its lease does, PHP's after a while."""
+    """Return when a row's reservation ends: with qframe's lease, or PHP's `retry_after`."""
     by_php = _microseconds(jobs.c.reserved_at) + retry_after * SECOND
     return case((jobs.c.reserved_at == jobs.c.leased_at, jobs.c.lease_end), else_=by_php)
 
 
 def _microseconds(seconds: Column[Any]) -> ColumnElement[Any]:
-    """Read a column of Laravel's in the unit of ours."""
+    """Convert a column of Laravel's to microseconds."""
     return cast(seconds, BigInteger) * SECOND
 
 
 def _lazily() -> ColumnElement[Any]:
-    """Set, in a statement of PostgreSQL, whether its transaction's commit waits for the disk."""
+    """Set, within a statement of PostgreSQL, whether its commit waits for the disk."""
     here = func.current_setting("synchronous_commit")
     return func.set_config("synchronous_commit", func.coalesce(param("commit"), here), text("true"))
 

@@ -1,4 +1,4 @@
-"""Sweep: removes what has expired from a table, now and then, some rows at a time."""
+"""Sweep: removes expired rows from a table, a few at a time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import param
 
 _LOOKED_AT = 5
-"""So many keys for each write: at most a quarter as many have expired as are alive.
+"""Keys checked for each write: then at most a quarter as many are expired as are live.
 
-20, for a twentieth, cost 4 us more of a tracked job's 120.
+Checking 20 (for a twentieth) cost 4 us more of a tracked job's 120.
 """
 
 
 def expired(table: Table) -> ColumnElement[bool]:
-    """Tell the expired rows among those that are looked at."""
+    """Select the expired rows among the checked ones."""
     key, now = table.c.key, param("now")
     return and_(key > param("after"), key <= param("upto"), table.c.expires_at <= now)
 
 
 class Sweep:
-    """Goes over a table by its keys, round and round, from some key that was written.
+    """Walks around a table by its keys, from some key that was written.
 
-    An index of `expires_at` would cost more: each write would move a row in it.
+    An index on `expires_at` would cost more: each write would move a row in it.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Sweep:
     ) -> None:
         self._database = database
         self._every = every
-        # Somewhere else in each process: most of them do not live long.
+        # Each process starts at another point, because most do not live long.
         self._left = random.randrange(every)  # noqa: S311 (a place to begin)
         self._after: str | None = None
         key = table.c.key
@@ -43,7 +43,7 @@ class Sweep:
         self._removals = [database.statement(each) for each in removals]
 
     def wrote(self, session: Session, key: str) -> None:
-        """Hear of a write; go on after every so many."""
+        """Count a write; after every few, continue the sweep."""
         if not session.is_own:
             return
         self._left -= 1

@@ -1,4 +1,4 @@
-"""Told: the start of a job, and the deletion of the one before, sent without waiting."""
+"""ToldStart: the start of a job, and the deletion of the one before, sent without waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Heard = Callable[[list[Result]], None]
 
 
 class ToldStart:
-    """One start, maybe with the deletion of the job done before, until it is answered.
+    """One start, maybe with the deletion of the job done before, until its answer.
 
     `again` applies steps and waits.
     """
@@ -29,23 +29,26 @@ class ToldStart:
         self.done = parts(steps[0])[0] if len(steps) > 1 else None
 
     def hear(self, first: bool, second: bool) -> None:
-        """Hear whether one was deleted, and whether one was started."""
+        """Handle the answer: whether one job was deleted and one started."""
         results = []
         if self.done is not None:
             results.append(APPLIED if first else LOST)
-            self.done.sure_until = 0.0  # deleted, or another worker's
+            self.done.sure_until = 0.0  # deleted, or now another worker's
         if not second:
             self.job.sure_until = 0.0
         self._heard([*results, APPLIED if second else LOST])
 
     def say_again(self) -> None:
-        """Say it again where no answer came: who finds the done job gone has deleted it before."""
+        """Send it again after a lost answer.
+
+        If the finished job is gone, the first try deleted it.
+        """
         results = self._again(*self._steps)
         self.hear(first=True, second=results[-1].outcome is Outcome.APPLIED)
 
 
 def can_be_told(steps: Sequence[Step]) -> bool:
-    """Whether steps are what most jobs take: a start, and a deletion at most."""
+    """Whether the steps are a start and at most a deletion, as for most jobs."""
     if not _is_one(steps[-1], Start):
         return False
     return len(steps) == 1 or (len(steps[:-1]) == 1 and _is_one(steps[0], Delete))
@@ -57,7 +60,7 @@ def _is_one(step: Step, kind: type) -> bool:
 
 
 def parts(step: Step) -> tuple[DatabaseJob, Any]:
-    """Give the reservation of such a step, and what becomes of it."""
+    """Return the reservation and operation of such a step."""
     job = step.reservation
     assert isinstance(job, DatabaseJob), job  # noqa: S101 (a start of this backend's)
     return job, step.operations[0]

@@ -1,4 +1,4 @@
-"""The URL of a database: read, checked, and libpq's several hosts understood."""
+"""Database URLs: parsed and checked, with libpq's lists of hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEVERAL = re.compile(
     re.DOTALL,
 )
 _ALIAS = "postgres://"
-"""Another name of the scheme, which hosters give in DATABASE_URL and SQLAlchemy does not know."""
+"""Another name of the scheme, common in DATABASE_URL, that SQLAlchemy does not know."""
 _HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:]*)(?::(?P<port>\d+))?")
 _PORT = "5432"
 _LIKE = "sqlite:///qframe.sqlite3"
@@ -25,7 +25,7 @@ _LAST_PORT = 65535
 
 
 def parsed(text: str) -> URL:
-    """Read a URL; raises `ConfigurationError`, which shows nothing that may be secret."""
+    """Parse a URL. Raises `ConfigurationError`, without secrets in it."""
     if text.startswith(_ALIAS):
         text = f"postgresql://{text.removeprefix(_ALIAS)}"
     try:
@@ -46,7 +46,7 @@ def _check_port(port: int | None) -> None:
 
 
 def _of_several(text: str) -> URL | None:
-    """Read libpq's form, with hosts by commas; None where it is another."""
+    """Parse libpq's form with several hosts; None for any other form."""
     found = _SEVERAL.fullmatch(text)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def _of_several(text: str) -> URL | None:
 
 
 def check_options(url: URL, dialect: Dialect) -> None:
-    """Raise `ConfigurationError` for an option behind the `?` that the client does not know."""
+    """Raise `ConfigurationError` for an option of the URL that the client does not know."""
     try:
         _, given = dialect.create_connect_args(url)
     except (ArgumentError, ValueError, TypeError) as error:
@@ -76,7 +76,7 @@ def check_options(url: URL, dialect: Dialect) -> None:
 
 
 def _known(dialect: Dialect) -> set[str]:
-    """Name what a client can be given; nothing where that is not known."""
+    """Return the options of a client; an empty set if unknown."""
     client = dialect.loaded_dbapi
     if dialect.driver == "pymysql":
         return {*inspect.signature(client.connections.Connection).parameters}

@@ -1,4 +1,4 @@
-"""Waiting for messages: for commits of others on SQLite, to be told or by looking elsewhere."""
+"""Waiting for messages: by commits on SQLite, by LISTEN or polling on servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qframe.drivers.database.look import Look
 from qframe.exceptions import BackendUnavailable
 
 _EARLY = 0.001
-"""Seconds two clocks may differ by: nothing is to be asked for a moment too early."""
+"""Seconds by which two clocks may differ, so that a query is not a moment too early."""
 _SILENCE = SILENCE + _EARLY
 
 
@@ -26,17 +26,17 @@ class Watch(Protocol):
     """Waits until there may be a message."""
 
     def note_message(self) -> None:
-        """Say that there was a message."""
+        """Note that there was a message."""
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
-        """Return when there may be a message, after `timeout`, or when `wake` can be read."""
+        """Return when there may be a message, after `timeout` seconds, or on `wake`."""
 
 
 class Looks(Protocol):
-    """Says in how many seconds there is something, no more than 0 where there is now."""
+    """Tells in how many seconds there is something to do, at most 0 for now."""
 
     def seconds(self, session: Session, queues: Sequence[str], *, leases: bool = True) -> float:
-        """Ask the database; `leases`, too."""
+        """Query the database; `leases` includes leases that run out."""
 
 
 def watch_of(
@@ -45,7 +45,7 @@ def watch_of(
     look: Looks | None = None,
     table: Table | None = None,
 ) -> Watch:
-    """Give what waits on this database: for messages, or what `look` finds in a `table`."""
+    """Return the watch of a database: for messages, or for what `look` finds in a `table`."""
     look = look or Look(database, int(settings.retry_after))
     if database.is_sqlite:
         return FileWatch(database, look)
@@ -53,10 +53,10 @@ def watch_of(
 
 
 class FileWatch:
-    """Looks for commits by other connections. SQLite can tell of one, but wakes nobody."""
+    """Watches for commits of other connections. SQLite shows them, but wakes nobody."""
 
     _PAUSE = 0.01
-    """Seconds between two looks where messages came lately."""
+    """Seconds between two looks if messages came recently."""
     _PAUSE_IDLE = 0.05
     _LATELY = 10.0
 
@@ -94,18 +94,19 @@ class FileWatch:
 
 
 class ServerWatch:
-    """Listens where it can. It looks for messages as well, the less often the longer none came.
+    """Listens where it can, and also looks for messages, less often the longer none came.
 
-    A process is silent for a while about a queue it has told of. So whoever is told, or begins to
-    listen, looks once more when that is over: what is committed later is told again.
+    A process sends no second NOTIFY about a queue for a while. So after a notification, and after
+    beginning to listen, the watch looks once more when that time is over; later commits notify
+    again.
     """
 
     _SHORTEST = 0.002
-    """Seconds between two looks at least."""
+    """The shortest pause between two looks, in seconds."""
     _LONGEST = 0.25
     _LONGEST_LISTENING = 0.5
     _SHARE = 0.01
-    """So long is a pause, as a part of the time since the last message was found by looking."""
+    """The pause as a share of the time since a look last found a message."""
 
     def __init__(self, database: Database, look: Looks, listener: Listener) -> None:
         self._database = database
@@ -143,7 +144,7 @@ class ServerWatch:
             first = False
 
     def _pause(self, looked: float) -> float:
-        """Give the seconds until the next look; the last was begun at this time."""
+        """Return the seconds until the next look; the last one began at `looked`."""
         since = self._listener.since
         if since is None:
             return min(max((looked - self._found) * self._SHARE, self._SHORTEST), self._LONGEST)
@@ -153,13 +154,13 @@ class ServerWatch:
         return min(often, self._LONGEST_LISTENING)
 
     def _vain_pause(self) -> float:
-        """Give a pause where messages are ready that nobody can have: somebody has locked them."""
+        """Return a pause for ready messages that another transaction has locked."""
         pause: float = self._SHORTEST * (2**self._in_vain - 1)
         self._in_vain = min(self._in_vain + 1, 10)
         return min(pause, self._LONGEST)
 
     def _note_untold(self) -> None:
-        """Look more often where a message came that nobody told of: PHP does not."""
+        """Look more often after a message without a notification: PHP sends none."""
         now, since = time.monotonic(), self._listener.since
         if since is not None and now > since + 2 * _SILENCE:
             self._untold = now
@@ -167,7 +168,7 @@ class ServerWatch:
     def _rest(
         self, until: float, queues: Sequence[str], wake: int | None, told: int | None
     ) -> bool:
-        """Do nothing until then; true where it was woken, or told of one of the queues."""
+        """Wait until then. Returns True if it was woken or notified of one of the queues."""
         while (left := until - time.monotonic()) > 0:
             ready = _readable(left, wake, told)
             if wake is not None and wake in ready:
@@ -181,11 +182,11 @@ class ServerWatch:
             with self._database.session() as session:
                 return self._listener.heard(session, queues)
         except BackendUnavailable:
-            return True  # the connection was lost: whoever asks next opens another, or says why not
+            return True  # the connection is lost; the next query opens another or reports the error
 
 
 def _readable(seconds: float, *descriptors: int | None) -> list[int]:
-    """Wait until one can be read; `select` would refuse a descriptor of 1,024 or more."""
+    """Wait until one is readable; `select` would refuse descriptors from 1,024 on."""
     poll = select.poll()
     for descriptor in descriptors:
         if descriptor is not None:

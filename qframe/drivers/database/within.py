@@ -1,7 +1,6 @@
-"""Within: the backend as seen through a transaction of the caller's own.
+"""Within: the backend bound to a transaction of the caller.
 
-What a call does is undone where it fails, by a savepoint; all that it did is committed, or not,
-with the transaction.
+A savepoint undoes a call that fails. The caller's commit or rollback decides about all calls.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from qframe.exceptions import InvalidTransaction, OtherDatabase
 
 _SAVEPOINT = "qframe_call"
 _known: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
-"""The names of the databases that callers' connections are to."""
+"""The names of the callers' databases, by connection."""
 _NAMES = {"postgresql": "SELECT current_database()", "mysql": "SELECT DATABASE()"}
 
 
 class CallerDatabase(Database):
-    """The database of a connection, in the caller's transaction; raises `InvalidTransaction`."""
+    """The database of a connection, in the caller's transaction. Raises `InvalidTransaction`."""
 
     commits = False
 
@@ -43,7 +42,7 @@ class CallerDatabase(Database):
         if self.is_sqlite:
             _make_tables(own, caller)
         elif self.is_postgresql and not own.encoding:
-            # Texts are stored as our own backend has it, also before its first connection.
+            # Texts must be stored as qframe's own connections do, also before the first of them.
             own.encoding = self.encoding = caller.run("SHOW server_encoding").fetchone()[0]
 
     def session(self) -> Session:
@@ -54,11 +53,11 @@ class CallerDatabase(Database):
         return int(self._caller.run(self._ask_time.element, {"skew": 0}).fetchone()[0])
 
     def follow_file(self) -> None:
-        """Leave the caller's connection as it is."""
+        """Do nothing: the connection is the caller's."""
 
 
 class CallerSession(Session):
-    """The caller's connection, a context for each call. It commits nothing."""
+    """The caller's connection, a context for each call. It never commits."""
 
     is_own = False
 
@@ -70,7 +69,7 @@ class CallerSession(Session):
 
     @property
     def lazy(self) -> bool:
-        """Whether the commit waits for no disk: that is the caller's to say."""
+        """Whether the commit does not wait for the disk: the caller decides."""
         return False
 
     @lazy.setter
@@ -79,7 +78,7 @@ class CallerSession(Session):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is ours to close: never."""
+        """Always False: qframe must not close it."""
         return False
 
     # -- calls ------------------------------------------------------------------------------------
@@ -89,7 +88,7 @@ class CallerSession(Session):
         self._now, self._pinned = 0, None
         try:
             if self._caller.kind == "sqlite":
-                # Begins where the driver would, and takes the write lock before anything is read.
+                # Begins where the driver would, and takes the write lock before the first read.
                 self._caller.run(self._lock)
             self._caller.run(f"SAVEPOINT {_SAVEPOINT}")
         except BaseException as error:
@@ -122,13 +121,13 @@ class CallerSession(Session):
             raise self._database.translated(error) from error
 
     def begin(self) -> None:
-        """Begin nothing: the savepoint is there."""
+        """Do nothing: the savepoint is already there."""
 
     def begin_at_once(self) -> bool:
         return True
 
     def commit(self) -> None:
-        """Commit nothing: that is the caller's."""
+        """Do nothing: the caller commits."""
 
     def spoil(self) -> None:
         with self._guard:
@@ -146,11 +145,10 @@ class CallerSession(Session):
         self._caller.run_many(statement.element, rows)
 
     def version(self) -> object:
-        """Give nothing to compare: who waits looks again every time."""
+        """Return a new value each time, so that a wait looks again."""
         return object()
 
-    def close(self) -> None:
-        """Close nothing."""
+    def close(self) -> None: ...
 
 
 # -- whose database it is -------------------------------------------------------------------------
@@ -169,8 +167,9 @@ def check_kind(own: Database, caller: CallerConnection) -> None:
 def check_same(own: Database, caller: CallerConnection) -> None:
     """Raise `OtherDatabase` for a transaction on another database than the jobs are in.
 
-    Compared is the name: the same server has several. One server goes by many names, so another
-    that has a database of the same name is not found out.
+    It compares names, because a server has several databases. A server has several host names
+    itself,
+    so it does not detect another server with a database of the same name.
     """
     if own.is_sqlite:
         name = _file_of(caller)
@@ -183,13 +182,14 @@ def check_same(own: Database, caller: CallerConnection) -> None:
 
 
 def _name_of(caller: CallerConnection) -> object:
-    """Ask for it; on PostgreSQL once for each connection, as it cannot change there."""
+    """Query the name; on PostgreSQL once for each connection, where it cannot change."""
     stays = caller.kind == "postgresql"
-    with contextlib.suppress(KeyError, TypeError):  # some drivers' have no weak references
+    # connections of some drivers have no weak references
+    with contextlib.suppress(KeyError, TypeError):
         if stays:
             return _known[caller.raw]
     name = caller.run(_NAMES[caller.kind]).fetchone()[0]
-    if isinstance(name, bytes):  # psycopg's, of a database in SQL_ASCII
+    if isinstance(name, bytes):  # psycopg, for a database in SQL_ASCII
         raise InvalidTransaction(
             "the transaction's connection gives texts as bytes, its client_encoding is SQL_ASCII: "
             "set it to UTF8"
@@ -207,7 +207,7 @@ def _elsewhere(own: Database, name: str) -> OtherDatabase:
 
 
 def _own_name(own: Database, kind: str) -> object:
-    """Ask for the name of our database: a pooler may have another for it."""
+    """Query the name of qframe's database: a pooler may use another name in the URL."""
     with own.session() as session:
         session.cursor.execute(_NAMES[kind])
         return session.cursor.fetchone()[0]
@@ -226,7 +226,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 def _make_tables(own: Database, caller: CallerConnection) -> None:
-    """Make the tables where there are none, on the caller's connection: it may hold the lock."""
+    """Create missing tables on the caller's connection, which may hold the lock."""
     last = own.schema.outbox
     found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{}'"
     if caller.run(found.format(last.name)).fetchone() is not None:

@@ -1,1 +1,1 @@
-"""Messages and facts in this process's memory: the reference that other backends agree with."""
+"""Messages and facts in this process's memory: the reference for all other backends."""

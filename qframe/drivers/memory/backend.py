@@ -1,4 +1,4 @@
-"""MemoryBackend: everything in dictionaries, under one lock. Read it first."""
+"""MemoryBackend: everything in dictionaries, under one lock. Read this driver first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message, and where it is."""
+    """A stored message and its place."""
 
     id: int
     queue: str
@@ -45,11 +45,11 @@ class Message:
     attempts: int = 0
     notes: bytes = b""
     place: Place | None = None
-    """None before it is pushed, and when it is gone."""
+    """None before the push, and once the message is gone."""
     order: tuple[float, int] = (0.0, 0)
-    """When its delay or its lease ends, no more than 0 while it is ready; and its turn."""
+    """When its delay or lease ends (at most 0 while it is ready), and its turn."""
     fence: bytes = b""
-    """New at each reservation, and b"" once that is settled."""
+    """New for each reservation; b"" once that is settled."""
 
 
 class MemoryJob(op.Reservation):
@@ -63,7 +63,7 @@ class MemoryJob(op.Reservation):
 
 
 class Kept(NamedTuple, Generic[T]):
-    """A fact or a latch, and when it is gone."""
+    """A fact or a latch, and when it expires."""
 
     value: T
     until: float
@@ -90,7 +90,7 @@ class OpenLatch:
         return self.closed and len(self.done) + len(self.failed) >= self.size
 
     def change(self, operation: op.Arrive | op.Close, now: float) -> op.Push | None:
-        """Note what happened; gives `then` where somebody should look."""
+        """Apply an operation. Returns `then` if it is due."""
         due, self.closed = False, self.closed or isinstance(operation, op.Close)
         match operation:
             case op.Arrive(_, member) if not 0 <= member < self.size:
@@ -108,7 +108,7 @@ class OpenLatch:
         return self.opened.then if due else None
 
     def seen(self, labels: int) -> Latch:
-        """Give it as it stands, with the labels of so many members that failed."""
+        """Return the current state, with the labels of at most `labels` failed members."""
         counts = self.size, len(self.done), len(self.failed)
         first, failed_at = self.first_failed or (None, None)
         shown = tuple(self.failed[member] for member in sorted(self.failed)[:labels])
@@ -116,9 +116,9 @@ class OpenLatch:
 
 
 class MemoryBackend(Backend):
-    """One lock makes each step one thing. What it holds lives as long as the object.
+    """One lock makes each step atomic. The contents live as long as the object.
 
-    It is made of a connection's name and settings, as any backend, and needs neither.
+    The constructor takes the name and settings of a connection, like any backend, and ignores them.
     """
 
     capabilities = ~Capability.NONE & ~(
@@ -130,13 +130,13 @@ class MemoryBackend(Backend):
         self._lock = forks.rlock()
         self._next = count(1).__next__
         self._queues: defaultdict[str, list[Message]] = defaultdict(list)
-        """Each in the order of `Message.order`: first the ready messages, last the buried ones."""
+        """Each sorted by `Message.order`: ready messages first, buried ones last."""
         self._facts: dict[str, Kept[str]] = {}
         self._latches: dict[str, Kept[OpenLatch]] = {}
         self._failed: dict[str, FailedJob] = {}
 
     def within(self, transaction: object) -> Backend:
-        """Give itself: memory is for tests and has no transactions, so what is done is done."""
+        """Return itself: memory has no transactions, so steps are applied at once."""
         del transaction
         return self
 
@@ -162,7 +162,7 @@ class MemoryBackend(Backend):
         return op.Result(op.Outcome.APPLIED, due=due)
 
     def _do(self, operation: op.Operation, job: MemoryJob | None) -> Sequence[op.Push]:  # noqa: C901, PLR0912 (a case each)
-        """Do one operation; gives what a latch hands over."""
+        """Apply one operation. Returns the messages of latches."""
         match operation:
             case op.Push(queue, raw, delay):
                 self._move(Message(self._next(), queue, raw), Place.DELAYED, self.clock() + delay)
@@ -186,7 +186,7 @@ class MemoryBackend(Backend):
                 if then := latch.change(operation, time.time() + self.timing.skew):
                     return self._do(then, None) if operation.push else [then]
             case op.Forget(uuid) | op.Record(FailedJob(uuid)):
-                self._failed.pop(uuid, None)  # what replaces it comes last
+                self._failed.pop(uuid, None)  # the new record comes last
                 if isinstance(operation, op.Record):
                     self._failed[uuid] = operation.job
             case op.Start() | op.Renew() | op.Delete() | op.Release() | op.Bury() if job:
@@ -194,7 +194,6 @@ class MemoryBackend(Backend):
         return []
 
     def _settle(self, operation: op.OfReservation, job: MemoryJob, message: Message) -> None:
-        """Do what becomes of the reservation."""
         now = self.clock()
         if isinstance(operation, op.Settling):
             message.fence = b""
@@ -221,21 +220,21 @@ class MemoryBackend(Backend):
     # -- messages ---------------------------------------------------------------------------------
 
     def _queue(self, name: str) -> list[Message]:
-        """Give a queue as it is now: what is due goes to the tail of what is ready.
+        """Return a queue after moving due messages to the end of the ready ones.
 
-        What nobody renewed goes before that, behind what was released to the front.
+        Expired ones go to the front, behind those that were released to the front.
         """
         queue, now = self._queues[name], self.clock()
         ended = queue[bisect(queue, (0, inf), key=_ORDER) : bisect(queue, (now, inf), key=_ORDER)]
         for message in ended:
-            if message.place is Place.DELAYED:  # and so it is where it belongs
+            if message.place is Place.DELAYED:  # its order is already the right one
                 message.place, message.order = Place.READY, (0.0, self._next())
             else:
                 self._move(message, Place.READY, -1.0)
         return queue
 
     def _move(self, message: Message, place: Place | None, until: float = 0.0) -> None:
-        """Put a message in its place, behind others of the same moment; None removes it."""
+        """Move a message behind others of the same moment; None removes it."""
         queue = self._queues[message.queue]
         if message.place is not None:
             del queue[bisect_left(queue, message.order, key=_ORDER)]
@@ -343,7 +342,6 @@ class MemoryBackend(Backend):
     # -- facts ------------------------------------------------------------------------------------
 
     def _live(self, kept: dict[str, Kept[T]], key: str) -> T | None:
-        """Give a fact or a latch, unless its time is over."""
         if key in kept and kept[key].until <= self.clock():
             del kept[key]
         return kept[key].value if key in kept else None

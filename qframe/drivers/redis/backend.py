@@ -1,4 +1,4 @@
-"""RedisBackend: messages under Laravel's keys, every step one call of a script."""
+"""RedisBackend: messages under Laravel's keys, one script call for each step."""
 
 from __future__ import annotations
 
@@ -41,47 +41,47 @@ from qframe.payload.text import is_queue_name, one_line
 log = logging.getLogger("qframe")
 
 _LOOK_AROUND = 30.0
-"""Seconds after which queues that only PHP has pushed to are looked for again."""
+"""Seconds between two searches for queues that only PHP has pushed to."""
 _REMEMBER = 60.0
-"""Seconds after which the name of a queue is said again, on a Cluster."""
+"""Seconds after which a queue's name is written again, on a Cluster."""
 _DOUBTS = 100
 _STEP = 1 / 1048576
 """As in the scripts: the score of a hold is a multiple of it."""
 _FIND = 1000
-"""So many messages a script looks through at once; twice as many each time that it was quick."""
+"""Messages that a script searches at first; twice as many after each quick search."""
 _FIND_MOST = 8000
 _QUICK = 0.005
-"""Seconds for which a script may keep others from the server."""
+"""Seconds that a script may block the server."""
 _LOOK_ELSEWHERE = 2.0
-"""Seconds for which queues under other prefixes are looked for."""
+"""Seconds spent searching for queues under other prefixes."""
 _ELSEWHERE = 20
-"""So many prefixes are named at most, and queues of each."""
+"""The most prefixes to list, and the most queues of each."""
 _LISTS = {Place.READY, Place.BURIED}
 """Places that are lists; the others are sorted sets."""
 _DRIFT = 0.0005
-"""Seconds a wait goes on after the moment it is for, in all and for each second it lasts: two
-clocks never run alike."""
+"""Seconds by which a wait is prolonged, in all and for each second of it: clocks drift apart."""
 
 
 class _Work:
-    """Steps that are being applied, one exchange after the other."""
+    """Steps to apply, in one exchange after another."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
         self.next = 0
         self.exchange: RedisSteps | None = None
-        """What was sent last, until its answer is there."""
+        """The exchange that was sent last, until its answer arrives."""
         self.results: list[Result] = []
         self.is_done = False
-        """Whether what was sent last is done, though something else went wrong."""
+        """Whether the last exchange was applied, although something else failed."""
 
 
 class RedisBackend(RedisFacts, Backend):
-    """Messages in a list and sorted sets of whole payloads.
+    """Messages in a list and sorted sets of whole payloads (Laravel's RedisQueue).
 
-    Starts, each with the deletion of the job done before, are sent without waiting while leases are
-    certain to be ours. On a Cluster each queue is in a slot of its own, and so are all facts; what
-    was told is heard at the next call about the same slot.
+    While leases are certainly valid, a start and the deletion of the job done before are sent
+    without
+    waiting for the answer. On a Cluster each queue is in its own slot, and so are the facts. The
+    backend reads outstanding answers at the thread's next call about the same slot.
     """
 
     capabilities = ~(Capability.PRIORITY | Capability.WITHIN | Capability.OUTBOX)
@@ -100,7 +100,7 @@ class RedisBackend(RedisFacts, Backend):
         self._looked_around = -_LOOK_AROUND
         self._mistyped: set[str] = set()
         self._in_doubt: deque[_Work] = deque(maxlen=_DOUBTS)
-        """What raised last: whoever says it again has it done once."""
+        """Steps whose call raised; if the caller applies them again, they count once."""
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class RedisBackend(RedisFacts, Backend):
     def _apply(
         self, steps: Sequence[Step], *behind: Command, key: str = ""
     ) -> tuple[list[Result], list[Reply]]:
-        """Apply steps, and say in the last exchange what comes behind them."""
+        """Apply steps; the commands in `behind` go with the last exchange."""
         work = self._begun_before(steps) if self._in_doubt else None
         work = work or _Work(steps)
         replies: list[Reply] = []
@@ -159,7 +159,7 @@ class RedisBackend(RedisFacts, Backend):
         return replies[1:]
 
     def _doubt(self, work: _Work, connection: RedisConnection) -> None:
-        """Remember what may have been done, unheard."""
+        """Remember steps that may have been applied although no answer came."""
         exchange = work.exchange
         if exchange is None or not (connection.repeated or work.results or work.is_done):
             return
@@ -181,7 +181,7 @@ class RedisBackend(RedisFacts, Backend):
         return [command("WAIT", self.settings.min_replicas, ms)]
 
     def _check_replicas(self, connection: RedisConnection, said: list[Command], count: int) -> None:
-        if connection.mended:  # it waited for what came before
+        if connection.mended:  # it waited for the exchange before it
             (count,) = connection.ask(*said)
             count *= not connection.repeated
         wanted = self.settings.min_replicas
@@ -192,7 +192,7 @@ class RedisBackend(RedisFacts, Backend):
             )
 
     def _remember(self, queues: set[QueueKeys]) -> None:
-        """Note the names of queues on a Cluster, where the script cannot."""
+        """Write the names of queues on a Cluster, where the script cannot."""
         now = time.monotonic()
         new = [each.ready for each in queues if now > self._remembered.get(each.ready, 0.0)]
         if new:
@@ -213,7 +213,8 @@ class RedisBackend(RedisFacts, Backend):
                 told.refused()
                 raise
             told.begin()
-            if self.clock() >= sure_until:  # it was said so late that the answer must be heard
+            # by now the leases may have run out, so the answer matters
+            if self.clock() >= sure_until:
                 told.connection.ask_all()
 
     def hear(self) -> None:
@@ -222,7 +223,7 @@ class RedisBackend(RedisFacts, Backend):
     def _to_tell(
         self, steps: Sequence[Step], now: float, heard: Callable[[list[Result]], None]
     ) -> ToldSteps | None:
-        """Give what to tell; None where the answer must be waited for."""
+        """Return what to send without waiting; None if the answer must be waited for."""
         found = None if self.settings.cluster else start_of(steps, self.keys)
         if found is not None:
             connection = self.pool.of(found[1].keys.ready)
@@ -262,7 +263,7 @@ class RedisBackend(RedisFacts, Backend):
     def _reserve(
         self, queues: Sequence[str], limit: int, first: Sequence[Step], *, alone: bool = True
     ) -> tuple[list[Reservation], list[Result]]:
-        """Reserve of queues in one slot; `alone`: these are all that are asked for."""
+        """Reserve from queues in one slot; `alone` if the caller asked for no others."""
         keys = [self.keys.of(queue) for queue in queues]
         timing = self.timing
         reserve = call(
@@ -291,7 +292,7 @@ class RedisBackend(RedisFacts, Backend):
         return jobs, results
 
     def _until(self, seconds: float) -> float:
-        """Give the moment of a wait's end; what PHP delays, or gives back, wakes nobody."""
+        """Return when a wait ends. Jobs that PHP delays or releases wake nobody."""
         longest = min(self.settings.block_for, self.settings.retry_after)
         if 0 <= seconds < longest:
             longest = seconds + _DRIFT + _DRIFT * seconds if seconds else 0.0
@@ -300,7 +301,7 @@ class RedisBackend(RedisFacts, Backend):
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         waiter = self.pool.waiter
         if waiter.token_of not in {(), tuple(queues)}:
-            self.reserve(waiter.token_of, 0)  # it is for somebody else
+            self.reserve(waiter.token_of, 0)  # the token was for another wait
             waiter.token_of = ()
         if queues and (waiter.expected is None or waiter.expected[0] != tuple(queues)):
             self.reserve(queues, 0)
@@ -315,7 +316,7 @@ class RedisBackend(RedisFacts, Backend):
             return
         notify = {each.ready: each.notify for each in sound}
         if waiter.wait(notify, seconds, wake, exactly=ends <= timeout):
-            self.reserve(queues, 0)  # a token that came all the same is somebody else's
+            self.reserve(queues, 0)  # the token came late, for another wait
         elif waiter.has_token:
             waiter.token_of = tuple(queues)
 
@@ -335,7 +336,6 @@ class RedisBackend(RedisFacts, Backend):
     # -- messages that wait -----------------------------------------------------------------------
 
     def _call(self, name: str, keys: QueueKeys, *arguments: str | bytes | float) -> Reply:
-        """Run a script about one queue."""
         connection = self.pool.of(keys.ready)
         skew = repr(self.timing.skew)
         said = call(name, keys.declared, skew, message.new_tag(), *arguments)
@@ -348,7 +348,7 @@ class RedisBackend(RedisFacts, Backend):
         return Sizes(*self._call("sizes", self.keys.of(queue)))
 
     def queues(self) -> list[str]:
-        """Name the queues; one only PHP pushed to is found within half a minute."""
+        """List the queues. A queue that only PHP has pushed to appears within half a minute."""
         foreign = self._foreign_queues()
         if self.settings.cluster:
             return self._queues_of_cluster(foreign)
@@ -360,7 +360,10 @@ class RedisBackend(RedisFacts, Backend):
         return sorted({self.keys.queue_in(key.decode()) for key in found})
 
     def _queues_of_cluster(self, foreign: set[str]) -> list[str]:
-        """Name the queues; no name is forgotten: who pushes says it only now and then."""
+        """List the queues.
+
+        Names are never removed: a pusher repeats its queue's name only seldom.
+        """
         connection = self.pool.of(self.keys.names)
         (names,) = connection.ask(command("SMEMBERS", self.keys.names))
         known = foreign | {self.keys.queue_in(name.decode()) for name in names}
@@ -400,7 +403,7 @@ class RedisBackend(RedisFacts, Backend):
         return kicked
 
     def spans(self, queue: str) -> list[Span]:
-        self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
+        self.reserve([queue], 0)  # moves due and expired messages to the ready list
         keys = self.keys.of(queue)
         places = keys.places()
         # In the order in which a message goes through them.
@@ -415,7 +418,6 @@ class RedisBackend(RedisFacts, Backend):
         ]
 
     def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        """Give messages by their positions."""
         keys, place = self.keys.of(queue), Place(within.of)
         last = min(within.end, within.first + limit) - 1
         if last < within.first:
@@ -433,7 +435,7 @@ class RedisBackend(RedisFacts, Backend):
         if within is not None:
             wanted, first, end = [keys.places()[Place(within.of)]], within.first, within.end
         else:
-            self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
+            self.reserve([queue], 0)  # moves due and expired messages to the ready list
         found: list[Found] = []
         at_once = _FIND
         for key in wanted:
@@ -452,11 +454,10 @@ class RedisBackend(RedisFacts, Backend):
         return found[:limit]
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
-        """List messages, by their positions."""
-        self.reserve([queue], 0)  # what is due, or whose lease ran out, becomes ready
+        self.reserve([queue], 0)  # moves due and expired messages to the ready list
         keys, first = self.keys.of(queue), position(after)
         key = keys.places()[place]
-        last = first + limit  # one more than asked for: it says whether there are more
+        last = first + limit  # one more than `limit` shows whether there is another page
         if place in {Place.READY, Place.BURIED}:
             asked = command("LRANGE", key, first, last)
         else:
@@ -511,7 +512,7 @@ class RedisBackend(RedisFacts, Backend):
     # -- the rest ---------------------------------------------------------------------------------
 
     def _meaning(self, error: Exception, queues: set[QueueKeys]) -> BackendUnavailable:
-        """Translate an error; of a key that is somebody else's, say which it is."""
+        """Translate an error; names the keys of another type."""
         where = self.described()
         if is_wrong_type(error):
             places = [(keys.ready, keys.types()) for keys in queues]
@@ -521,7 +522,7 @@ class RedisBackend(RedisFacts, Backend):
         return meaning(error, where)
 
     def _wrong_types(self, near: str, types: Mapping[str, bytes]) -> list[str]:
-        """Say which keys, all in one slot, hold something else."""
+        """Name the keys, all in one slot, that hold another type."""
         kinds = self.pool.of(near).ask(*(command("TYPE", key) for key in types))
         return [
             f"{key} is a {kind.decode()}, not a {types[key].decode()}"
@@ -530,7 +531,7 @@ class RedisBackend(RedisFacts, Backend):
         ]
 
     def _warn_of(self, keys: QueueKeys) -> None:
-        """Say once that somebody else's key is no queue."""
+        """Warn once that a key of another type is not a queue."""
         if keys.queue not in self._mistyped:
             self._mistyped.add(keys.queue)
             wrong = self._wrong_types(keys.ready, keys.types())
@@ -561,7 +562,7 @@ class RedisBackend(RedisFacts, Backend):
 
 
 def _sure_until(steps: Sequence[Step]) -> float:
-    """Give until when the leases of all are certain to be ours without asking."""
+    """Return until when all leases are certainly valid without a check."""
     soonest = math.inf if steps else 0.0
     for step in steps:
         job = step.reservation
@@ -572,7 +573,7 @@ def _sure_until(steps: Sequence[Step]) -> float:
 
 
 def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[Command]:
-    """Say first what was told by another thread, and not answered: it may come later than this."""
+    """Return unanswered starts of other threads, to be sent again first: they may arrive later."""
     starts = []
     for job in jobs:
         told = job.told

@@ -1,4 +1,4 @@
-"""What `qframe check` asks a Redis: its version, and what about it could lose jobs."""
+"""The Redis part of `qframe check`: version, and settings that could lose jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOCAL = ("127.", "[::1]", "localhost")
 
 
 def health(connection: RedisConnection, settings: RedisSettings) -> Health:
-    """Give the kind and version of the server, and what is unsafe."""
+    """Return the kind and version of the server, and its unsafe settings."""
     info = _info(connection, settings)
     version = f"Redis {info.get('redis_version', '')}"
     if info.get("server_name") == "valkey":
@@ -52,7 +52,7 @@ def _warnings(
 
 def _is_full(info: dict[str, str]) -> bool:
     most = int(info.get("maxmemory", 0))
-    # What it keeps for replicas and the append-only file does not count for the limit.
+    # The server does not count its replication and append-only buffers towards the limit.
     used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
     return 0 < most <= used
 
@@ -94,7 +94,7 @@ def _info(connection: RedisConnection, settings: RedisSettings) -> dict[str, str
 
 
 def _config(connection: RedisConnection, name: str) -> str | None:
-    """Give a setting of the server, None where it does not tell."""
+    """Return a setting of the server; None if it may not be read."""
     with suppress(BackendUnavailable):
         (pair,) = connection.ask(command("CONFIG", "GET", name))
         if len(pair) == 2:  # noqa: PLR2004 (name and value)

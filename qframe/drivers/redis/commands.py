@@ -17,7 +17,7 @@ Word = str | bytes | int | float
 
 
 class Script:
-    """One script: its text and the digest by which a server knows it."""
+    """A script: its text, and the digest that identifies it on a server."""
 
     __slots__ = ("digest", "text")
 
@@ -27,7 +27,7 @@ class Script:
 
 
 class Command:
-    """A command as it is sent, and what is sent where the server has forgotten its script."""
+    """A packed command; for a script also how to send its text, if the server has forgotten it."""
 
     __slots__ = ("_words", "packed", "script")
 
@@ -39,19 +39,19 @@ class Command:
         self._words = words
 
     def whole(self) -> bytes:
-        """Give the command with the script's text in place of its digest."""
+        """Return the command with the script's text in place of its digest."""
         if self.script is None:
             return self.packed
         return _packed(("EVAL", self.script.text, *self._words[2:]))
 
 
 def command(*words: Word) -> Command:
-    """Give a plain command. Raises `UnicodeEncodeError` for text that UTF-8 cannot carry."""
+    """Return a plain command. Raises `UnicodeEncodeError` for text that UTF-8 cannot encode."""
     return Command(_packed(words))
 
 
 def call(name: str, keys: Sequence[str | bytes], *arguments: Word) -> Command:
-    """Give the command that runs a script on its keys."""
+    """Return the command that runs a script on its keys."""
     found = script(name)
     words = ("EVALSHA", found.digest, len(keys), *keys, *arguments)
     return Command(_packed(words), found, words)
@@ -64,9 +64,9 @@ def _packed(words: tuple[Word, ...]) -> bytes:
 
 @cache
 def script(name: str) -> Script:
-    """Read a script: what is shared, then its own text."""
+    """Read a script with the shared code before it."""
     parts = ("shared", "facts", name) if name in _WITH_FACTS else ("shared", name)
-    with forks.undisturbed():  # it imports
+    with forks.undisturbed():  # may import
         folder = resources.files(__package__) / "lua"
         texts = [(folder / f"{each}.lua").read_text("utf-8") for each in parts]
     return Script("\n".join(texts))

@@ -1,7 +1,7 @@
-"""One thread's connection to one server: exchanges, some of them not waited for.
+"""RedisConnection: one thread's connection to one server, with pipelined commands.
 
-What was told without waiting is kept until its answer was read, and said again on the next
-connection where none came: so only what does no harm when it is said twice may be told.
+A command sent without waiting is kept until its answer has been read. If the connection breaks, it
+is sent again on the next one, so only commands that may run twice are sent this way.
 """
 
 from __future__ import annotations
@@ -26,63 +26,63 @@ from qframe.exceptions import BackendUnavailable
 Reply = Any
 _PACKED = attrgetter("packed")
 _BEHIND = 60
-"""So many answers may be outstanding before they are read."""
+"""The most answers that may be outstanding."""
 
 
 class Told(ABC):
-    """A command that was sent without waiting."""
+    """A command that was sent without waiting for its answer."""
 
     __slots__ = ("command", "twice")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.twice = False
-        """Whether it may have been done more than once."""
+        """Whether the command may have run more than once."""
 
     @abstractmethod
     def hear(self, reply: Reply) -> None:
-        """Hear what it gave, maybe an error."""
+        """Handle the answer, which may be an error."""
 
 
 class RedisConnection:
-    """A connection for all commands whose keys are on one server.
+    """A connection for all commands whose keys are on one server. Used by one thread.
 
-    `key` is one of them: it finds the server on a Cluster. Belongs to one thread.
+    `key` is one of these keys: on a Cluster it determines the server.
     """
 
     def __init__(self, server: Server, key: str, marker: str) -> None:
         self.server = server
         self.key = key
         self._markers = marker
-        """What the names of its markers begin with, in the slot of the key."""
+        """Prefix of its marker keys, in the slot of `key`."""
         self.repeated = False
-        """Whether the last `ask` was sent twice: what it did may have been done the first time."""
+        """Whether the last `ask` was sent twice, so that it may have run the first time."""
         self.mended = False
-        """Whether the server had forgotten a script: that was run after what came behind it."""
+        """Whether the server had forgotten a script, which therefore ran after later commands."""
         self.new_marker()
         self._sent = False
         self._wire: Wire | None = None
         self._told: deque[Told] = deque()
         self._known: set[Script] = set()
-        """The scripts told whole on this wire: the server knows them before it answers."""
+        """Scripts sent in full on this wire: the server knows them before it answers."""
 
     def new_marker(self) -> None:
-        """Number exchanges under a new name: what became of one of the last is not known."""
+        """Number exchanges under a new name, because the result of a recent one is unknown."""
         self.marker = f"{self._markers}{secrets.token_hex(8)}"
         self._number = 0
 
     def next_number(self) -> int:
-        """Number an exchange that may not be done twice."""
+        """Return the number of an exchange that must not run twice."""
         self._number += 1
         return self._number
 
     # -- exchanges --------------------------------------------------------------------------------
 
     def ask(self, *commands: Command) -> list[Reply]:
-        """Send commands in one go and give their replies.
+        """Send commands in one go and return their replies.
 
-        Where the connection breaks in between, they are sent once more on a new one. Raises
-        `BackendUnavailable` or `BackendUnusable`.
+        Sends them once more on a new connection if this one breaks. Raises `BackendUnavailable` or
+        `BackendUnusable`.
         """
         replies = self.ask_all(*commands)
         for reply in replies:
@@ -91,7 +91,7 @@ class RedisConnection:
         return replies
 
     def ask_all(self, *commands: Command) -> list[Reply]:
-        """Do the same; an error the server answered with is among the replies."""
+        """As `ask`, but server errors are among the replies."""
         self.repeated = self._sent = self.mended = False
         with guarded:
             try:
@@ -99,7 +99,7 @@ class RedisConnection:
             except BackendUnavailable:
                 raise
             except _ElsewhereError:
-                pass  # nothing was done there
+                pass  # the server there did nothing
             except (RedisError, OSError):
                 self.repeated = self._sent
             try:
@@ -112,9 +112,9 @@ class RedisConnection:
                 raise meaning(error, self.server.shown()) from error
 
     def tell(self, told: Told) -> None:
-        """Send a command and return; to be called where nothing may break in.
+        """Send a command without waiting. Call it only where no interruption can happen.
 
-        Raises `BackendUnavailable` where it could not be sent; it is said no more then.
+        Raises `BackendUnavailable` if it could not be sent; it is then dropped.
         """
         self._told.append(told)
         try:
@@ -124,7 +124,7 @@ class RedisConnection:
                 except (RedisError, OSError):
                     self.drop()
             if self._wire is None or len(self._told) > _BEHIND:
-                self.ask_all()  # which first says again what was not answered
+                self.ask_all()  # first resends what was not answered
         except BackendUnavailable:
             if self._told and self._told[-1] is told:
                 self._told.pop()
@@ -134,12 +134,12 @@ class RedisConnection:
             raise
 
     def hear(self) -> None:
-        """Hear what was told and not answered."""
+        """Read all outstanding answers."""
         if self._told:
             self.ask_all()
 
     def drop(self) -> None:
-        """Close the wire: it may be out of step."""
+        """Close the wire, which may be out of step."""
         self._known.clear()
         wire, self._wire = self._wire, None
         if wire is not None:
@@ -147,7 +147,7 @@ class RedisConnection:
                 wire.disconnect()
 
     def close(self) -> None:
-        """Read what is outstanding, then close the wire."""
+        """Read the outstanding answers, then close the wire."""
         with suppress(BackendUnavailable):
             self.hear()
         self._told.clear()
@@ -156,7 +156,7 @@ class RedisConnection:
     # -- one exchange -----------------------------------------------------------------------------
 
     def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send and read once; the wire is closed unless all has been read."""
+        """Send and read once; closes the wire unless all replies were read."""
         try:
             wire = self._wire or self._connect()
             if self._told:
@@ -178,7 +178,7 @@ class RedisConnection:
             return replies
 
     def _mended(self, wire: Wire, command: Command, reply: Reply) -> Reply:
-        """Say in full what the server had no script for; go where it sends us."""
+        """Send a script's text if the server does not know it; follow redirections."""
         if is_no_script(reply):
             self.mended = True
             reply = _single(wire, command)
@@ -188,7 +188,7 @@ class RedisConnection:
         return reply
 
     def _connect(self) -> Wire:
-        """Open a wire, and say first what was not answered on the last."""
+        """Open a wire, and resend what the last one left unanswered."""
         try:
             wire = Wire(self.server.connect(self.key))
         except (RedisError, OSError) as error:
@@ -203,10 +203,11 @@ class RedisConnection:
         return wire
 
     def _known_to_all(self, command: Command) -> bytes:
-        """Give the command so that a server which has forgotten its script does it all the same.
+        """Return the command in a form that works even if the server has forgotten its script.
 
-        Nobody waits for the answer that would ask for the script: a process that is killed before
-        it reads it would have started nothing.
+        Nobody waits for the answer that would ask for the script: if the process is killed before
+        it
+        reads that answer, the job would never have started.
         """
         if command.script is None or command.script in self._known:
             return command.packed
@@ -216,7 +217,7 @@ class RedisConnection:
     def _hear(self, wire: Wire) -> None:
         """Read all outstanding answers.
 
-        What was not done is said again, and all behind it, too: it was done too early.
+        Resends a failed command and all that follow it, because those ran too early.
         """
         for left in range(len(self._told), 0, -1):
             reply = wire.read()
@@ -231,7 +232,7 @@ class RedisConnection:
             told.hear(reply)
 
     def _say_again(self, wire: Wire) -> None:
-        """Say what was not answered once more; what is refused stays unanswered."""
+        """Resend what was not answered; a refused command stays unanswered."""
         while self._told:
             told = self._told[0]
             told.twice = True
@@ -247,7 +248,7 @@ class RedisConnection:
             raise _ElsewhereError(reply)
 
     def _asking(self, error: AskError, said: Command) -> Reply:
-        """Ask the node to which a slot is just being moved."""
+        """Ask the node that a slot is currently moving to."""
         wire = Wire(self.server.connect_to(error.host, error.port))
         try:
             wire.send(command("ASKING").packed)
@@ -263,7 +264,7 @@ def _single(wire: Wire, command: Command) -> Reply:
 
 
 class _ElsewhereError(RedisError):
-    """The server is not, or no longer, the one to ask: nothing was done."""
+    """This server is not the right one (any more); it did nothing."""
 
     def __init__(self, why: Exception) -> None:
         super().__init__(str(why))

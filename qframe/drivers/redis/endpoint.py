@@ -1,4 +1,4 @@
-"""Where the server is: one of its own, the master Sentinels name, or a node of a Cluster."""
+"""Server: a single Redis, the master that Sentinels name, or the nodes of a Cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qframe.payload.text import one_line
 
 
 class Server:
-    """Makes connections to the one server of the URL."""
+    """Opens connections to the one server of the URL."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
@@ -33,7 +33,7 @@ class Server:
             "socket_connect_timeout": settings.connect_timeout,
             "socket_keepalive": True,
             **options,
-            # What may be repeated is known above: nothing is repeated in silence.
+            # The backend decides what may be repeated, so redis-py must not retry by itself.
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
             "protocol": 2,
@@ -48,24 +48,23 @@ class Server:
     def connect(self, key: str) -> AbstractConnection:
         """Open a connection to the server that has `key`.
 
-        Raises what redis-py raises, or `BackendUnavailable`.
+        Raises redis-py's errors, or `BackendUnavailable`.
         """
         del key
         return self._opened({})
 
     def moved(self) -> None:
-        """Note that a server said it is not, or no longer, the one to ask."""
+        """Note that a server answered that it is not (any more) the right one."""
 
     def connect_to(self, host: str, port: int) -> AbstractConnection:
-        """Open a connection to one node of a Cluster."""
         return self._opened({"host": host, "port": port})
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Name the masters of a Cluster; none elsewhere."""
+        """List the masters of a Cluster; [] for other servers."""
         return []
 
     def address_of(self, key: str) -> tuple[str, int]:
-        """Say which node of a Cluster has a key."""
+        """Return the Cluster node that has a key."""
         raise NotImplementedError
 
     def _opened(self, over: dict[str, Any]) -> AbstractConnection:
@@ -82,20 +81,20 @@ class Server:
             return connection
 
     def _greet(self, connection: AbstractConnection) -> None:
-        """Find out whether a password is missing: what comes next may be too long to be told."""
+        """Check for a missing password; the next command may be too long to be refused."""
         if self._options.get("password"):
             return
         connection.send_command("PING", check_health=False)
-        with suppress(ResponseError):  # whatever this is, it is not what was asked
+        with suppress(ResponseError):  # any other error: the next command reports it
             connection.read_response()
 
     def shown(self) -> str:
-        """Say where the server is, never with a password."""
+        """Describe the server, never with a password."""
         return self.settings.shown_url()
 
 
 class SentinelServer(Server):
-    """Asks the Sentinels who the master is, each time a connection is made."""
+    """Asks the Sentinels for the master before each connection."""
 
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
@@ -124,14 +123,14 @@ class SentinelServer(Server):
 
 
 class ClusterServer(Server):
-    """Knows which node has which key's slot, and learns anew when told it has moved."""
+    """Maps keys to Cluster nodes by slot, and reloads the map after a redirection."""
 
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
         if self._options.get("db"):
             raise ConfigurationError(f"{self.shown()}: a cluster has no database but 0")
         self._nodes = settings.addresses()
-        """Who may be asked for the map: the nodes configured, and those of the last map."""
+        """Nodes to ask for the slot map: the configured ones and those of the last map."""
         self._map: RedisCluster | None = None
         self._learning = forks.lock()
         forks.in_child_of(self, ClusterServer.moved)  # the map has locks of its own
@@ -185,7 +184,7 @@ class ClusterServer(Server):
 
 
 def _innermost(error: BaseException) -> Exception:
-    """Give what a server said before redis-py put it into words of its own."""
+    """Return the original server error behind redis-py's own."""
     said = error
     while (behind := said.__cause__ or said.__context__) is not None:
         said = behind
@@ -193,7 +192,7 @@ def _innermost(error: BaseException) -> Exception:
 
 
 def server_of(settings: RedisSettings) -> Server:
-    """Give the kind of server the settings describe."""
+    """Return the kind of server that the settings describe."""
     if settings.cluster:
         return ClusterServer(settings)
     if settings.sentinels:

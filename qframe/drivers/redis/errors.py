@@ -1,4 +1,4 @@
-"""What Redis' errors mean for the caller."""
+"""Errors of Redis, translated to qframe's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNUSABLE = {
 
 
 def meaning(error: Exception, where: str) -> BackendUnavailable:
-    """Translate an error: `BackendUnusable` where trying again is of no use."""
+    """Translate an error; `BackendUnusable` if retrying cannot help."""
     if isinstance(error, BackendUnavailable):
         return error
     code = _code(error)
@@ -60,7 +60,7 @@ def meaning(error: Exception, where: str) -> BackendUnavailable:
 
 
 def _refusal(code: str, text: str) -> str:
-    """Give the words for a refusal that may pass; none for anything else."""
+    """Return the description of a temporary refusal, "" for any other error."""
     for known, words in _REFUSES.items():
         if code == known or f" {known} " in f" {text}" or f"-{known} " in text:
             return words
@@ -68,29 +68,29 @@ def _refusal(code: str, text: str) -> str:
 
 
 def is_refused(error: object) -> bool:
-    """Whether the server did nothing, for now."""
+    """Whether the server refused the command for now, and did nothing."""
     if not isinstance(error, client.ResponseError):
         return False
     return bool(_refusal(_code(error), str(error)))
 
 
 def _code(error: object) -> str:
-    """Give the first word of what the server said."""
+    """Return the error code, the first word of the server's message."""
     return str(getattr(error, "status_code", None) or "")
 
 
 def is_no_script(error: object) -> bool:
-    """Whether the server does not know the script that was called."""
+    """Whether the server does not know the script."""
     return isinstance(error, client.NoScriptError)
 
 
 def is_wrong_type(error: object) -> bool:
-    """Whether a key holds something else than it should."""
+    """Whether a key holds another type."""
     return "WRONGTYPE" in str(error)
 
 
 def is_elsewhere(error: object) -> bool:
-    """Whether this server is not, or no longer, the one to ask: nothing was done."""
+    """Whether this server is not (any more) the right one, and did nothing."""
     if isinstance(error, client.MovedError | client.ReadOnlyError):
         return True
     return isinstance(error, client.ResponseError) and "-READONLY " in str(error)

@@ -1,4 +1,4 @@
-"""What is read under keys: facts, latches and failed records."""
+"""Reading facts, latches and failed records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 100
 
 
 class RedisFacts:
-    """The part of the backend that reads them; `lua/apply.lua` writes them."""
+    """The reading part of the backend; `lua/apply.lua` writes facts."""
 
     keys: Keys
     pool: Pool
@@ -28,7 +28,7 @@ class RedisFacts:
         return self.pool.of(self.keys.facts).ask(*commands)
 
     def _is_over(self, left: int) -> bool:
-        """Whether a key is gone by the clock that was set forward."""
+        """Whether a key has expired by the backend's clock, which a test may have set ahead."""
         return 0 <= left <= self.timing.skew * 1000
 
     def read(self, *keys: str) -> list[str | None]:
@@ -107,5 +107,5 @@ class RedisFacts:
 
 
 def _value(text: bytes) -> str:
-    """Read a fact; one with a rank has it in front."""
+    """Decode a fact; a fact with a rank has the rank in front."""
     return (text.split(b"\0", 2)[2] if text[:1] == b"\0" else text).decode()

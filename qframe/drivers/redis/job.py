@@ -12,10 +12,11 @@ State = tuple[bytes, bytes, bytes, bytes, bytes, bool, float, float, int, int]
 
 
 class RedisJob(Reservation):
-    """Laravel's RedisJob. While it is held, its bytes and its score in the set are the fence.
+    """One reserved message (Laravel's RedisJob).
 
-    Once it is started its bytes are: they are new at each start, and whoever else holds them does
-    so by a score that tells.
+    While it is held, its bytes and its score in the set are the fence. Once it is started, its
+    bytes
+    alone are: each start changes them, and any other holder has them with a score of a hold.
     """
 
     __slots__ = (
@@ -28,13 +29,13 @@ class RedisJob(Reservation):
         self.keys = keys
         self.stored = stored
         self.score = score
-        """b"" once it is started."""
+        """Its score while it is held; b"" once it is started."""
         self.note = keys.notes + self.tag if notes else b""
-        """The key of its notes, b"" where it has none."""
+        """The key of its notes; b"" if it has none."""
         self.told: Any = None
-        """Its start, while that was told and not answered."""
+        """Its start, while that is sent but unanswered."""
         self.in_doubt = False
-        """Whether it may have been settled, unheard."""
+        """Whether it may have been settled without an answer."""
         self._begun = (b"", b"")
 
     @property
@@ -42,7 +43,7 @@ class RedisJob(Reservation):
         return b"%s %s" % (self.queue.encode(), self.stored)
 
     def begun(self) -> tuple[bytes, bytes]:
-        """Give what is stored once it is started, and the tag: the same each time it is asked."""
+        """Return the stored bytes after a start, and their tag; the same on each call."""
         if not self._begun[0]:
             self._begun = message.counted(
                 self.raw_body, self.at, self.beside, self._attempts + 1, message.new_tag()
@@ -50,21 +51,21 @@ class RedisJob(Reservation):
         return self._begun
 
     def state(self) -> State:
-        """Give what `start` changes, for `restore`."""
+        """Return what `start` changes, for `restore`."""
         return (
             self.stored, self.score, self.tag, self.note, self.notes, self.started, self.lease,
             self.sure_until, self.beside, self._attempts,
         )  # fmt: skip
 
     def restore(self, state: State) -> None:
-        """Note that what was told was not done."""
+        """Undo `start`: the server did not apply it."""
         (
             self.stored, self.score, self.tag, self.note, self.notes, self.started, self.lease,
             self.sure_until, self.beside, self._attempts,
         ) = state  # fmt: skip
 
     def start(self, note: bytes, notes: bytes, lease: float) -> None:
-        """Note that it is started, by `begun`."""
+        """Apply a start, as prepared by `begun`."""
         self.stored, self.tag = self._begun
         self.score = b""
         self.note = note

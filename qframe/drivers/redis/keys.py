@@ -1,4 +1,4 @@
-"""What the keys are called: Laravel's names, and a few of our own."""
+"""The names of all keys: Laravel's, and a few of qframe's."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class QueueKeys:
     def __init__(self, queue: str, ready: str, notes: bytes, names: str) -> None:
         self.queue = queue
         self.ready = ready
-        """A list, as `notify` and `buried`; the others are sorted sets."""
+        """A list, like `notify` and `buried`; the others are sorted sets."""
         self.notify = f"{ready}:notify"
         self.delayed = f"{ready}:delayed"
         self.reserved = f"{ready}:reserved"
         self.buried = f"{ready}:buried"
         self.notes = notes + ready.encode()
-        """What the keys of its notes begin with."""
+        """Prefix of the keys of its notes."""
         self.declared = (ready, names) if names else tuple(self.types())
-        """The keys a script about it is told of, `ready` first.
+        """The keys that a script about this queue declares, `ready` first.
 
-        A Cluster is told all: while it moves them from one node to another, it refuses what would
-        find some here and some there. One that is taken for a single server refuses these two.
+        A Cluster gets all of them, because while it moves a slot it refuses keys that are on two
+        nodes. A Cluster that is mistaken for a single server refuses these two.
         """
 
     def places(self) -> dict[Place, str]:
-        """Give the key of each place, that of running ones for held ones as well."""
+        """Return the key of each place; held messages share the key of running ones."""
         return {
             Place.READY: self.ready,
             Place.DELAYED: self.delayed,
@@ -38,7 +38,7 @@ class QueueKeys:
         }
 
     def types(self) -> dict[str, bytes]:
-        """Give what Redis holds under each key."""
+        """Return the type of each key."""
         lists = dict.fromkeys((self.ready, self.notify, self.buried), b"list")
         return {**lists, self.delayed: b"zset", self.reserved: b"zset"}
 
@@ -49,8 +49,8 @@ _ENDS = (":notify", ":delayed", ":reserved", ":buried")
 class Keys:
     """All keys of a connection.
 
-    `prefix` is Laravel's client prefix. `braces` puts a queue's name into literal braces, as
-    Laravel asks for on a Cluster; a name never holds any itself.
+    `prefix` is the prefix of Laravel's Redis client. `braces` puts a queue's name in braces, as
+    Laravel requires on a Cluster; a name never contains braces itself.
     """
 
     def __init__(self, prefix: str, *, braces: bool) -> None:
@@ -60,14 +60,14 @@ class Keys:
             self._start, self._end = f"{self._start}{{", "}"
         self._queues: dict[str, QueueKeys] = {}
         self.names = f"{prefix}qframe:queues"
-        """A set of the ready lists that may hold something."""
+        """A set of the `ready` lists that may hold messages."""
         self.notes = f"{prefix}qframe:notes:".encode()
         self.facts = f"{prefix}qframe:{{facts}}"
-        """What all keys of facts, latches and failed records begin with."""
+        """Prefix of all keys of facts, latches and failed records."""
         self.markers = f"{prefix}qframe:said:"
 
     def of(self, queue: str) -> QueueKeys:
-        """Give the keys of a queue; raises `InvalidQueueName` where one would be another's."""
+        """Return the keys of a queue. Raises `InvalidQueueName` if one belongs to another queue."""
         keys = self._queues.get(queue)
         if keys is None:
             if queue.endswith(_ENDS):
@@ -81,22 +81,22 @@ class Keys:
         return keys
 
     def markers_beside(self, key: str) -> str:
-        """Give what the names of markers begin with that are in the slot of a key."""
+        """Return the prefix of marker keys in the slot of `key`."""
         tag = key[key.index("{") : key.index("}") + 1] if self.braces and "{" in key else ""
         return f"{self.markers}{tag}"
 
     def types(self) -> dict[str, bytes]:
-        """Give what Redis holds under the keys that are of no queue."""
+        """Return the type of each key that belongs to no queue."""
         failed = {f"{self.facts}failed": b"hash", f"{self.facts}order": b"zset"}
         return {self.names: b"set", **failed}
 
     @property
     def pattern(self) -> str:
-        """Give the pattern that matches the keys of all queues."""
+        """The pattern that matches the keys of all queues."""
         return f"{escaped(self._start)}*"
 
     def queue_in(self, key: str) -> str:
-        """Give the name of the queue a key of this pattern belongs to."""
+        """Return the name of the queue that a key belongs to."""
         name = key.removeprefix(self._start)
         for end in _ENDS:
             name = name.removesuffix(end)
@@ -104,12 +104,12 @@ class Keys:
 
 
 ANY_QUEUE = "*queues:*"
-"""The pattern that matches the keys of queues under any prefix."""
+"""The pattern that matches keys of queues under any prefix."""
 _OWN = "qframe:notes:"
 
 
 def prefix_and_queue(key: str) -> tuple[str, str]:
-    """Give the prefix of a key of this pattern, and the queue; no queue where it is a note's."""
+    """Return the prefix and queue of a key; the queue is "" for a key of notes."""
     prefix, _, name = key.partition("queues:")
     for end in _ENDS:
         name = name.removesuffix(end)
@@ -117,5 +117,5 @@ def prefix_and_queue(key: str) -> tuple[str, str]:
 
 
 def escaped(text: str) -> str:
-    """Write text so that a pattern means it literally."""
+    """Escape text so that a pattern matches it literally."""
     return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

@@ -1,8 +1,8 @@
-"""What is stored for a message: its bytes as they were pushed, apart from what a start changes.
+"""The stored form of a message: its bytes as pushed, and what a start changes.
 
-A start puts white space behind the bytes, new each time: it names that start, and its notes. Where
-the payload has a count of attempts, the start is counted there, so that PHP sees it, and the notes
-keep the count it was pushed with; the starts of all others are counted in the notes.
+A start appends new random white space to the bytes; it identifies that start and its notes. If the
+payload has a count of attempts, the start is counted there, so that PHP sees it, and the notes keep
+the original count. All other starts are counted in the notes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 _PAD = re.compile(rb"\n[ \t\r]{33,}\Z")
 _COUNTED = b"\n\t"
-"""Begins the white space of a message whose starts are counted in its payload."""
+"""First bytes of the white space if the starts are counted in the payload."""
 _PLAIN = b"\n "
 _COUNT = b'"attempts":'
 _ID = b'"id":"'
 _END = re.compile(
     rb'(?:"id":"([\w-]{1,64})",)?"attempts":(0|[1-9]\d{0,8})(?:,"delay":(?:null|[0-9.e+]+))?\}\Z'
 )
-"""How a payload of qframe or Laravel ends that nobody has encoded anew.
+"""The end of a payload as qframe and Laravel write it.
 
-It is matched where it begins: searching takes 2 us more a job.
+It is matched at a known position: searching takes 2 us more a job.
 """
 _LONGEST_END = 160
 _DIGITS = re.compile(rb"\d+")
@@ -35,23 +35,23 @@ _MOST = 10**9
 
 
 Message = tuple[bytes, str, int, bytes, int, int, bytes]
-"""A stored message, taken apart: its raw bytes, id, attempts, and the white space behind it; where
-the payload has its count, -1 where it has none; the count with which it was pushed, or, where there
-is none, how often it was started; its notes."""
+"""A stored message, parsed: raw bytes, id, attempts, white space, position of the payload's
+count (-1 if there is none), the original count (or without one, the number of starts), notes.
+"""
 
 
 def new_tag() -> bytes:
-    """Give white space that nothing else ends with."""
+    """Return white space that no other message ends with."""
     return _PLAIN + random.getrandbits(256).to_bytes(32, "big").translate(_WHITE)
 
 
 def sent(raw: bytes) -> bytes:
-    """Give what is stored for a message just pushed."""
+    """Return the stored form of a new message."""
     return raw + new_tag() if raw[-1:] in b" \t\r" and _PAD.search(raw) else raw
 
 
 def read(stored: bytes, notes: bytes) -> Message:
-    """Take a stored message apart; `notes` as `noted` gave them."""
+    """Parse a stored message; `notes` is the text of `noted`."""
     raw, tag = stored, b""
     if stored[-1:] in b" \t\r":
         pad = _PAD.search(stored)
@@ -74,7 +74,7 @@ def read(stored: bytes, notes: bytes) -> Message:
 
 
 def _end_of(raw: bytes) -> re.Match[bytes] | None:
-    """Find the id and the count at the end of a payload, or the count."""
+    """Find the id and the count at the end of a payload, or only the count."""
     least = max(0, len(raw) - _LONGEST_END)
     for begin in (_ID, _COUNT):
         at = raw.rfind(begin, least)
@@ -85,7 +85,7 @@ def _end_of(raw: bytes) -> re.Match[bytes] | None:
 
 
 def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tuple[bytes, bytes]:
-    """Put a message together again whose payload counts `before`; gives the white space, too."""
+    """Return a stored message with its count changed from `before`, and its white space."""
     if at < 0:
         return raw + tag, tag
     tag = _COUNTED + tag[len(_COUNTED) :]
@@ -93,7 +93,7 @@ def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tupl
 
 
 def noted(beside: int, notes: bytes) -> bytes:
-    """Write what is kept beside a message; b"" where there is nothing to keep."""
+    """Encode what is kept beside a message; b"" if there is nothing to keep."""
     return b"%d %s" % (beside, notes) if beside or notes else b""
 
 
@@ -102,7 +102,7 @@ def _with_count(raw: bytes, at: int, before: int, count: int, tag: bytes = b"") 
 
 
 def tag_of(stored: bytes) -> bytes:
-    """Give the white space behind a stored message."""
+    """Return the white space at the end of a stored message."""
     pad = _PAD.search(stored)
     return b"" if pad is None else pad.group()
 
@@ -112,13 +112,13 @@ def _named(raw: bytes) -> str:
 
 
 def _count_in(raw: bytes) -> tuple[int, int]:
-    """Find the count of attempts in a payload whose keys have any order: where it is, and itself.
+    """Find the count of attempts in a payload with keys in any order. Returns position and count.
 
-    Where it is no place to count in, that is -1; the count is 0 where there is none.
+    The position is -1 if the payload cannot be changed there; the count is 0 if there is none.
     """
     if b'"attempts"' not in raw:
         return -1, 0
-    text = raw.decode("latin-1")  # a character for each byte; JSON's own are ASCII
+    text = raw.decode("latin-1")  # one character for each byte; JSON's syntax is ASCII
     found: list[tuple[int, Any]] = []
     try:
         found += [(at, value) for key, at, value in _items(text) if key == "attempts"]
@@ -126,7 +126,7 @@ def _count_in(raw: bytes) -> tuple[int, int]:
         return -1, 0
     if not found:
         return -1, 0
-    at, value = found[-1]  # of several the last counts
+    at, value = found[-1]  # the last of several counts
     if type(value) not in (int, float) or not 0 <= value <= _MOST:
         return -1, 0
     digits = _DIGITS.match(raw, at)
@@ -135,7 +135,7 @@ def _count_in(raw: bytes) -> tuple[int, int]:
 
 
 def _items(text: str) -> Iterator[tuple[str, int, Any]]:
-    """Give each key of a JSON object, where its value begins, and the value."""
+    """Iterate over the keys of a JSON object: key, position of the value, value."""
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
         return

@@ -1,4 +1,4 @@
-"""The connections of a backend: each thread has its own, a forked child none of its parent's."""
+"""Pool: the connections of a backend, separate for each thread and each forked child."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ _PAGE = 1000
 
 
 class _Thread(threading.local):
-    """What belongs to one thread."""
-
     pid = 0
-    """The process that it belongs to: a forked child has none of its parent's."""
+    """The process that the state belongs to; a forked child starts afresh."""
     connections: dict[str, RedisConnection]
     waiter: Waiter
 
 
 class Pool:
-    """Gives the connection for a key: but on a Cluster it is the same for all."""
+    """Returns the connection for a key. Without a Cluster it is the same for all keys."""
 
     def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self.server = server_of(settings)
@@ -48,7 +46,6 @@ class Pool:
         self._thread = _Thread()
 
     def of(self, key: str) -> RedisConnection:
-        """Give this thread's connection for a key."""
         own = self._own()
         name = key if self._by_key else ""
         if name not in own.connections:
@@ -58,11 +55,10 @@ class Pool:
 
     @property
     def waiter(self) -> Waiter:
-        """What this thread waits with."""
         return self._own().waiter
 
     def _own(self) -> _Thread:
-        """Give what belongs to this thread; the sockets of a parent are closed without a word."""
+        """Return this thread's state; silently drops a parent's sockets."""
         own = self._thread
         if own.pid != process.own.pid:
             own.pid = process.own.pid
@@ -71,12 +67,11 @@ class Pool:
         return own
 
     def hear(self) -> None:
-        """Hear what this thread was not answered."""
+        """Read all outstanding answers of this thread."""
         for connection in self._own().connections.values():
             connection.hear()
 
     def close(self) -> None:
-        """Close this thread's connections."""
         with guarded:
             own = self._own()
             own.waiter.close()
@@ -85,9 +80,9 @@ class Pool:
             own.connections.clear()
 
     def scan(self, pattern: str, seconds: float = math.inf) -> set[str]:
-        """Name the keys a pattern matches, on all nodes of a Cluster; those found in some seconds.
+        """Return the keys that match a pattern, on all nodes of a Cluster.
 
-        That is for each node.
+        Stops after `seconds` on each node and returns what it has found.
         """
         if not self._by_key:
             return _scanned(self.of("").ask, pattern, seconds)
@@ -101,9 +96,9 @@ class Pool:
         return found
 
     def ask_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
-        """Ask about keys of a Cluster, all that are on one node in one go.
+        """Send script calls to a Cluster, those for one node in one exchange.
 
-        The commands run one script; an error the server answered with is among the replies.
+        Server errors are among the replies.
         """
         return self._with_nodes(partial(self._asked_each, said))
 
@@ -131,7 +126,7 @@ class Pool:
             wire.disconnect()
 
     def _with_nodes(self, act: Callable[[], T]) -> T:
-        """Do something with the nodes of a Cluster; once more, for there may be others by now."""
+        """Call `act`; once more after an error, because the nodes may have changed."""
         with guarded:
             try:
                 return act()

@@ -12,7 +12,7 @@ from qframe.contracts.history import History
 
 
 def encoded(record: FailedJob) -> bytes:
-    """Write a record; a payload that is not UTF-8 in base64."""
+    """Encode a record; a payload that is not UTF-8 becomes base64."""
     found: dict[str, Any] = {field.name: getattr(record, field.name) for field in fields(record)}
     found["history"] = record.history.to_json()
     payload: bytes = found.pop("payload")
@@ -24,7 +24,7 @@ def encoded(record: FailedJob) -> bytes:
 
 
 def decoded(text: bytes) -> FailedJob:
-    """Read a record."""
+    """Decode a record."""
     found = json.loads(text)
     in_base64 = found.pop("payload_base64", None)
     if in_base64 is not None:

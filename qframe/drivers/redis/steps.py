@@ -1,4 +1,4 @@
-"""RedisSteps: steps in the words of `lua/apply.lua`, and what comes of them."""
+"""RedisSteps: encodes steps for `lua/apply.lua`, and decodes the results."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ _CHECKS: dict[type, Callable[[Any], Sequence[Word]]] = {
     op.Extend: lambda it: ("extendable", it.latch),
     op.Forget: lambda it: ("recorded", it.uuid),
 }
-"""What is looked at before anything is changed."""
+"""Operations that are checked before anything changes."""
 _EVEN_WHEN_FULL = {op.Expect, op.Unset, op.Forget, op.Record, op.Arrive, op.Close}
-"""What is done where the memory is full: it ends something."""
+"""Operations that work when the memory is full, because they end something."""
 _BEGUN = 5
-"""Where, behind the number of its words, a step has the bytes of a message once it is started."""
+"""Offset of the started message's bytes within a step's words."""
 _FOR_EVER = 3e9
-"""Seconds: no key lives longer."""
+"""Seconds; the longest life of a key."""
 
 
 class RedisSteps:
-    """Steps that one call of the script applies."""
+    """Steps for one call of the script."""
 
     marked = False
-    """Whether a marker in the server has to see to it that it is done once."""
+    """Whether the server needs a marker to apply it only once."""
     pushes = False
     tagged = False
-    """Whether equal messages may have to be told apart."""
+    """Whether equal messages may need to be told apart."""
     awaited = False
-    """Whether what reservations become depends on the answer."""
+    """Whether the new state of reservations depends on the answer."""
     command: Command | None = None
     _touched = ""
     _bytes = _count = 0
     _kind: tuple[str, float] = ("", 0.0)
-    """Queue and delay of the last message written."""
+    """Queue and delay of the last encoded message."""
     _end = _pushed = -1
-    """Where the words end behind it, and where those like it are counted."""
+    """Index behind its words, and index of the counter of messages like it."""
     _at = 0
-    """Where the words of the last step begin."""
+    """Index of the last step's words."""
     _repeatable = False
-    """Whether the fence of that step sees to it that it does no harm when it is said twice."""
+    """Whether that step's fence makes it safe to send twice."""
 
     def __init__(self, keys: Keys) -> None:
         self.key = ""
-        """A key that finds the server; on a Cluster all others are in its slot."""
+        """A key that determines the server; on a Cluster all other keys are in its slot."""
         self.jobs: list[RedisJob] = []
         self.queues: set[QueueKeys] = set()
         self._keys = keys
         self._words: list[Any] = []
         self._steps: list[Step] = []
         self._changes: dict[int, tuple[RedisJob, op.Start | op.Renew, bytes]] = {}
-        """By the place of its step, what a reservation becomes, with the key of its notes."""
+        """Operations on reservations by index of the step, with the key of the notes."""
         self._ended: dict[int, RedisJob] = {}
-        """By the place of its step, a reservation that it settles."""
+        """Reservations that are settled, by index of the step."""
         self._before: dict[int, tuple[RedisJob, State]] = {}
-        """What those were that were told, and not heard."""
+        """Their states before they were sent."""
         self._notes: list[bytes] = []
-        """The keys of notes."""
+        """Keys of notes."""
 
     # -- steps to words ---------------------------------------------------------------------------
 
     def add(self, step: Step) -> bool:
-        """Take one more step; False where it belongs to the next exchange."""
+        """Add a step. Returns False if it belongs to the next exchange."""
         job, operations = step.reservation, step.operations
         if job is not None:
             job = _own(job)
@@ -90,8 +90,8 @@ class RedisSteps:
         is_checked = not kinds.isdisjoint(_CHECKS)
         if is_checked:
             self._check(operations)
-        # Whether the fence sees to it that it does no harm when it is said twice; a step that only
-        # renews does none, but of a hold, whose new score must be heard.
+        # The fence makes these safe to send twice. So is a step that only renews, except for a held
+        # message, whose new score the answer returns.
         self._repeatable = job is not None and not job.score and kinds <= {op.Start, op.Renew}
         for each in operations:
             _ENCODERS[type(each)](self, each, job)
@@ -119,7 +119,7 @@ class RedisSteps:
             return False
         for changed, *_ in self._changes.values():
             if changed is job:
-                return False  # what it becomes has to be known first
+                return False  # its new state must be known first
         return not self._keys.braces or self._key_of(job, operations) == self.key
 
     def _key_of(self, job: RedisJob | None, operations: Sequence[object]) -> str:
@@ -130,7 +130,7 @@ class RedisSteps:
         return self._keys.facts
 
     def _push(self, push: op.Push, _: RedisJob | None) -> None:
-        """Write a message; those of one kind behind each other share what is said of them."""
+        """Encode a message; consecutive messages with the same queue and delay share a header."""
         words, raw = self._words, message.sent(push.raw)
         self._bytes += len(raw)
         self._count += 1
@@ -214,7 +214,7 @@ class RedisSteps:
     # -- to the server and back -------------------------------------------------------------------
 
     def command_for(self, connection: RedisConnection, skew: float) -> Command:
-        """Give the command that applies them; the same each time."""
+        """Return the command that applies the steps; the same on each call."""
         if self.command is None:
             number = str(connection.next_number()) if self.marked else ""
             keys: list[str | bytes]
@@ -232,7 +232,7 @@ class RedisSteps:
         return self.command
 
     def _declared(self) -> list[str | bytes]:
-        """Give the keys that are touched, but markers."""
+        """Return the keys that it touches, except markers."""
         found: set[str | bytes] = {self._touched, *self._notes}
         for step in self._steps:
             job = None if step.reservation is None else _own(step.reservation)
@@ -269,14 +269,14 @@ class RedisSteps:
         return ()
 
     def begin(self, asked_at: float) -> None:
-        """Take it that all is applied: what is not is taken back when it is heard."""
+        """Assume that all steps are applied; `results` takes back what was not."""
         for place, (job, *_) in self._changes.items():
             self._before[place] = job, job.state()
             self._change(place, asked_at)
         self._changes = {}
 
     def results(self, reply: object, asked_at: float, *, twice: bool) -> list[Result]:
-        """Give the result of each step; `twice`: it may have been applied before, unheard."""
+        """Return the result of each step; `twice` if it may have been applied before."""
         if reply == 1:
             for job in self._ended.values():
                 job.sure_until, job.in_doubt = 0.0, False
@@ -299,18 +299,17 @@ class RedisSteps:
         return found
 
     def _became(self, place: int, said: object, result: Result, asked_at: float) -> None:
-        """Note what a reservation has become that goes on."""
+        """Update a reservation that continues."""
         if not result.applied:
             if place in self._before:
                 job, state = self._before[place]
                 job.restore(state)
-        elif place in self._changes:  # else it was told
+        elif place in self._changes:  # otherwise `begin` has changed it already
             self._change(place, asked_at)
             if isinstance(said, list) and said[1]:
                 self._changes[place][0].score = said[1]
 
     def _change(self, place: int, asked_at: float) -> None:
-        """Note what a reservation has become."""
         job, operation, note = self._changes[place]
         job.sure_until = asked_at + operation.lease / 3
         if isinstance(operation, op.Renew):
@@ -347,7 +346,7 @@ _ENCODERS: dict[type, _Encoder] = {
     op.Open: RedisSteps._open,  # noqa: SLF001
     op.Arrive: RedisSteps._arrive,  # noqa: SLF001
     op.Close: RedisSteps._close,  # noqa: SLF001
-    op.Expect: _simple(lambda _: ()),  # among the checks
+    op.Expect: _simple(lambda _: ()),  # it is among the checks
     op.Extend: _simple(lambda it: ("extend", it.latch, it.size)),
     op.Record: _simple(lambda it: ("record", it.job.uuid, encoded(it.job))),
     op.Forget: _simple(lambda it: ("forget", it.uuid)),
@@ -363,9 +362,9 @@ _BESIDES = _SIMPLE | {op.Arrive: _arriving}
 
 
 def besides(operations: Sequence[object]) -> list[Word] | None:
-    """Give operations that are about no message in the words of the scripts.
+    """Encode operations that are about no message.
 
-    None where one of them may be refused, or is another.
+    None if one of them may be refused, or is of another kind.
     """
     words: list[Word] = []
     for each in operations:
@@ -385,9 +384,9 @@ def _own(job: Reservation) -> RedisJob:
 def _noted(
     job: RedisJob, notes: bytes | None, beside: int, attempts: int | None = None
 ) -> tuple[bytes, bytes, bytes]:
-    """Give what is stored for a job, the key of its notes, and these; b"" where they stay.
+    """Return the stored bytes of a job, the key of its notes, and the notes (b"" if unchanged).
 
-    A number alone leaves the notes behind it.
+    A changed count alone leaves the notes as they are.
     """
     stored, tag = job.stored, job.tag
     if attempts not in (None, job.attempts()) and job.at >= 0:
@@ -404,7 +403,7 @@ def _noted(
 
 
 def _given(value: str | None) -> str:
-    """Write a value, or that there is none."""
+    """Encode a value or its absence."""
     return "" if value is None else f"={value}"
 
 
@@ -417,7 +416,6 @@ def _ttl(seconds: float | None) -> str:
 
 
 def _result(said: object) -> Result:
-    """Read what the script said of one step."""
     if said == 1:
         return APPLIED
     if not isinstance(said, list):

@@ -1,4 +1,4 @@
-"""Steps that are told to the server, not waited for: the worker's handler runs meanwhile."""
+"""Steps sent without waiting: the worker's handler runs while the server applies them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Heard = Callable[[list[Result]], None]
 
 
 class ToldSteps(Told):
-    """Steps about jobs, which hold what was told until it is answered."""
+    """Steps about jobs; each job refers to them until the answer is read."""
 
     __slots__ = ("_asked_at", "_heard", "connection", "jobs")
 
@@ -39,20 +39,20 @@ class ToldSteps(Told):
 
     @abstractmethod
     def begin(self) -> None:
-        """Take it that all is applied: what is not is taken back when it is heard."""
+        """Assume that all steps are applied; `results` takes back what was not."""
 
     @abstractmethod
     def results(self, reply: Reply) -> list[Result]:
-        """Read what it gave."""
+        """Decode the reply."""
 
     def let_go(self) -> None:
-        """Note that it is answered, or was not told."""
+        """Detach from the jobs: the answer was read, or the steps were not sent."""
         for job in self.jobs:
             if job.told is self:
                 job.told = None
 
     def refused(self) -> None:
-        """Note that it could not be told."""
+        """Note that the steps could not be sent."""
         self.let_go()
         for job in self.jobs:
             job.in_doubt = job.in_doubt or self.connection.repeated
@@ -87,10 +87,11 @@ class ToldApply(ToldSteps):
 
 
 class ToldStart(ToldSteps):
-    """The start of a held job, and the deletion of the one done before: so most jobs move.
+    """The start of a held job, and the deletion of the job done before: what most jobs need.
 
-    `more` is what their features want changed besides. As an exchange the two take 20 us more a
-    job, of some 80 that a worker needs in all.
+    `more` has additional operations of their features. As an exchange of its own it would take 20
+    us
+    more of about 80 us a job.
     """
 
     __slots__ = ("_before", "_done", "_job", "_note", "_start")
@@ -136,7 +137,7 @@ class ToldStart(ToldSteps):
         result = APPLIED if begun else LOST
         if done is None:
             return [result]
-        # Said twice, the second time finds it gone.
+        # If it was sent twice, the second call finds the job gone.
         is_over = deleted or self.twice or done.in_doubt
         if is_over:
             done.sure_until, done.in_doubt = 0.0, False
@@ -146,7 +147,7 @@ class ToldStart(ToldSteps):
 def start_of(
     steps: Sequence[Step], keys: Keys
 ) -> tuple[RedisJob | None, RedisJob, Start, Sequence[Word]] | None:
-    """Give what `ToldStart` is made of; None where the steps are something else."""
+    """Return the arguments of `ToldStart`; None if the steps are something else."""
     job, operations = steps[-1].reservation, steps[-1].operations
     start = operations[-1] if operations else None
     if type(start) is not Start or not isinstance(job, RedisJob) or not job.score:
@@ -164,18 +165,18 @@ def start_of(
 
 
 _BEHIND = 16
-"""The place of the first operation besides, in `lua/start.lua`."""
+"""Index of the first additional operation in `lua/start.lua`."""
 
 
 def _more(
     ended: Sequence[Operation], started: Sequence[Operation], keys: Keys
 ) -> Sequence[Word] | None:
-    """Write all but the last operation of each; None where one may not come with a start."""
+    """Encode all but the last operation of each; None if one cannot go with a start."""
     if len(ended) <= 1 and len(started) == 1:
         return ()
     ends, starts = besides(ended[:-1]), besides(started[:-1])
     if ends is None or starts is None:
         return None
     words = ends + starts
-    tag = message.new_tag() if "arrive" in words else b""  # it may push
+    tag = message.new_tag() if "arrive" in words else b""  # the latch may push a message
     return tag, keys.names, keys.facts, _BEHIND + len(ends), *words

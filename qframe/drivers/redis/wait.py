@@ -1,8 +1,8 @@
-"""What a thread without a job waits for: a token of a push, a moment, or a signal.
+"""Waiter: waits for the token of a push, a moment, or a signal.
 
-A blocking pop on the `:notify` of all queues, on a connection of its own; on a Cluster one for each
-slot. It takes tokens, never jobs: what is lost with a connection is a token, and whoever reserves
-next leaves another where jobs are ready.
+It uses a blocking pop on the `:notify` lists of all queues, on its own connection; on a Cluster one
+for each slot. It takes tokens, never jobs: a broken connection loses a token at most, and the next
+reservation leaves another one if jobs are ready.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from qframe.drivers.redis.errors import is_elsewhere, is_wrong_type, meaning
 from qframe.drivers.redis.wire import Wire
 
 _LATER = 0.5
-"""Seconds after our own end at which the server would end a pop: it does so up to 0.1 s late."""
+"""Seconds added to the server's timeout if our side ends the pop: servers are 0.1 s late."""
 _PATIENCE = 0.3
-"""Seconds the server is given to end a pop that need not end at a moment."""
+"""Seconds that the server gets to end a pop that need not be exact."""
 
 
 class Waiter:
-    """Waits for one thread; `expected` is what its last reservation said of the future."""
+    """Waits for one thread; `expected` is when its last reservation expects the next job."""
 
     def __init__(self, server: Server, *, apart: bool) -> None:
         self.expected: tuple[tuple[str, ...], float] | None = None
-        """Queues, and the moment until which nothing becomes ready there."""
+        """Queues, and the moment until which none of them gets a ready job by itself."""
         self.token_of: tuple[str, ...] = ()
-        """Queues of which the last wait took a token, until messages of theirs are reserved."""
+        """Queues whose token the last wait took, until a job of theirs is reserved."""
         self.has_token = False
         self._server = server
         self._apart = apart
@@ -41,9 +41,10 @@ class Waiter:
     def wait(
         self, keys: Mapping[str, str], seconds: float, wake: int | None, *, exactly: bool
     ) -> bool:
-        """Wait for a token of these queues: `notify` by `ready`.
+        """Wait for a token of these queues; `keys` maps the `ready` key to the `notify` key.
 
-        Says whether `wake` ended it. `exactly`: the time is that of a job, and may not be late.
+        Returns whether `wake` ended it. `exactly`: `seconds` is the moment of a job and must not be
+        late.
         """
         self.has_token = False
         ours, servers = (0.0, _LATER) if exactly else (_PATIENCE, 0.0)
@@ -61,7 +62,7 @@ class Waiter:
                 poll.register(wire, select.POLLIN)
             if wake is not None:
                 poll.register(wake, select.POLLIN)
-            ahead = any(wire.ahead() for wire in self._wires.values())  # of the socket, with TLS
+            ahead = any(wire.ahead() for wire in self._wires.values())  # buffered by TLS
             ready = poll.poll(0 if ahead else (seconds + ours) * 1000)
             with guarded:
                 for name in list(self._wires):
@@ -75,7 +76,7 @@ class Waiter:
         return wake is not None and wake in {number for number, _ in ready}
 
     def _pop(self, name: str, notify: Sequence[str], seconds: float) -> None:
-        """Begin a blocking pop that the server ends after some seconds."""
+        """Send a blocking pop that the server ends after `seconds`."""
         wire = self._wires.get(name)
         if wire is not None and wire.readable():  # the server has closed it
             self._drop(name)
@@ -85,7 +86,7 @@ class Waiter:
         wire.send(command("BLPOP", *notify, f"{max(0.001, seconds):.3f}").packed)
 
     def _hear(self, name: str) -> None:
-        """Read what a pop gave; one that goes on is ended with its connection."""
+        """Read the reply of a pop; closes the connection of an unfinished one."""
         wire = self._wires[name]
         if not wire.readable():
             self._drop(name)
@@ -96,7 +97,7 @@ class Waiter:
             return
         self._drop(name)
         if is_elsewhere(reply) or "UNBLOCKED" in str(reply):
-            self._server.moved()  # whoever reserves next learns where to
+            self._server.moved()  # the next reservation finds the new server
         elif not is_wrong_type(reply):
             raise reply
 
@@ -105,6 +106,5 @@ class Waiter:
             self._wires.pop(name).disconnect()
 
     def close(self) -> None:
-        """Close this thread's connections."""
         for name in list(self._wires):
             self._drop(name)

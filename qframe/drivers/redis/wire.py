@@ -1,7 +1,8 @@
-"""The bytes of a connection: written and read with less ado than redis-py's own.
+"""Wire: reads and writes the bytes of a connection, at less cost than redis-py.
 
-redis-py opens the connection; from then on it is its socket that is used. A plain socket is left to
-block in the kernel, with the kernel's own timeouts: Python's cost a system call more for each.
+redis-py opens the connection; then its socket is used directly. A plain socket blocks in the
+kernel,
+with the kernel's timeouts: Python's would cost one more system call each.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _MISSING = object()
 class Wire:
     """Writes commands to one connection and reads their replies.
 
-    Raises redis-py's `ConnectionError` or `TimeoutError`, or `OSError`; the connection is out of
-    step then.
+    Raises redis-py's `ConnectionError` or `TimeoutError`, or `OSError`; then the connection is out
+    of
+    step and must be closed.
     """
 
     __slots__ = ("_buffer", "_connection", "_gets", "_reader", "_receive", "_socket", "send")
@@ -49,12 +51,12 @@ class Wire:
         self._gets = self._reader.gets
 
     def read(self) -> Any:  # noqa: ANN401 (any reply)
-        """Read one reply; an error the server answered with is given, not raised."""
+        """Read one reply. Returns server errors instead of raising them."""
         reply = self._gets(False)
         while reply is _MISSING:
             try:
                 count = self._receive(self._buffer)
-            except BlockingIOError:  # the kernel's way to say it took too long
+            except BlockingIOError:  # how the kernel reports a timeout
                 raise TooLate("the server did not answer in time") from None
             if not count:
                 raise ConnectionLost("the server closed the connection")
@@ -65,21 +67,20 @@ class Wire:
         return reply
 
     def ahead(self) -> bool:
-        """Whether there are bytes that were received, and not read yet."""
+        """Whether received bytes have not been read yet."""
         return self._reader.has_data() or (
             isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         )
 
     def readable(self) -> bool:
-        """Whether there is something to read, be it the end."""
+        """Whether a reply or the end of the connection can be read."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return self.ahead() or bool(poll.poll(0))
 
     def fileno(self) -> int:
-        """Give the descriptor to wait on while nothing is `ahead`."""
+        """Return the descriptor to wait on while nothing is `ahead`."""
         return int(self._socket.fileno())
 
     def disconnect(self) -> None:
-        """Close the connection."""
         self._connection.disconnect()
