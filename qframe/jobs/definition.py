@@ -49,6 +49,7 @@ from qframe.jobs.roundtrip import (
     without_values,
 )
 from qframe.jobs.uniqueness import rule_of
+from qframe.jobs.warmup import warm_up
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
 
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from qframe.contracts.job import Job
 
 log = logging.getLogger("qframe")
+
+warm_up()
 
 index: dict[str, type[JobDefinition]] = {}
 """The job classes defined in this process, by their name on the wire."""

@@ -53,6 +53,17 @@ def test_a_child_forked_while_a_thread_connects_can_dispatch(
     _forking(each_connection, tmp_path, "drop", "6", *_modules(each_connection))
 
 
+def test_a_child_forked_while_a_thread_writes_a_first_field_can_write_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.forking_first_uses", "30"],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["over"], done.stdout + done.stderr
+
+
 # -- what `forks` promises ------------------------------------------------------------------------
 
 
