@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +104,7 @@ def queue(fresh: Path) -> Connection:
 
 def numbers(queue: Connection, name: str = "default") -> list[Any]:
     """Take the ready jobs of a queue and give their numbers, in order."""
+    queue.backend.timing.hold = 600  # none comes back while the others are taken
     return [job.payload["data"].get("number") for job in queue.reserve([name], 1000)]
 
 
@@ -469,6 +470,54 @@ def test_the_interpreters_own_hook_prints_the_report(queue: Connection, capsys: 
 
 
 # -- the pusher ---------------------------------------------------------------------------------
+
+
+def keep_frames(*told: object) -> None:
+    """Keep the frames of all calls under way until the garbage collector runs."""
+    del told  # what a call returns, too
+    itself: list[object] = [sys._getframe()]
+    itself.append(itself)
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        dispatch,
+        lambda job: dispatch(job).on_connection("database"),
+        lambda job: dispatch(job).on_queue("default"),
+        lambda job: dispatch(job).delay(0),
+        lambda job: dispatch(job).track(),
+        lambda job: dispatch(job).priority(1),
+        lambda job: dispatch(job).before_commit(),
+        lambda job: Job.dispatch(number=job.number),
+    ],
+    ids=[
+        "dispatch",
+        "on_connection",
+        "on_queue",
+        "delay",
+        "track",
+        "priority",
+        "before_commit",
+        "class",
+    ],
+)
+def test_a_dispatch_goes_out_of_scope_though_garbage_keeps_the_frames_of_its_calls(
+    queue: Connection, drop: Callable[[Job], PendingDispatch]
+) -> None:
+    gc.disable()
+    profile = sys.getprofile()
+    try:
+        for number in range(3):
+            sys.setprofile(keep_frames)  # called inside each call, as a finalizer may be
+            drop(Job(number=number))
+            sys.setprofile(profile)
+        flush()
+        assert numbers(queue) == [0, 1, 2]
+    finally:
+        sys.setprofile(profile)
+        gc.enable()
+        gc.collect()
 
 
 def test_2000_dropped_on_a_running_loop_go_in_order_over_one_connection(

@@ -62,6 +62,10 @@ class PendingDispatch:
 
     __slots__ = ("_draft",)
 
+    # The garbage collector may run inside any call, and in it a finalizer that leaves an error with
+    # its traceback behind. That keeps all frames below it until the next collection. So no call
+    # leaves `self` in its frame: the dispatch would be pushed behind some eighty later ones.
+
     def __init__(self, job: Dispatchable) -> None:
         if not isinstance(job, _JOBS):
             raise no_job(job)
@@ -72,6 +76,7 @@ class PendingDispatch:
         self._draft = draft = Draft(job)
         if after_commit.find_open is not None:
             draft.join_open()
+        del self
 
     def __del__(self) -> None:
         """Have it pushed, if nobody has."""
@@ -83,20 +88,29 @@ class PendingDispatch:
         """Use another connection than the job's own; raises `ConfigurationError`."""
         with _Disarming(self._draft):
             self._draft.use(manager.default().connection(name))
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def on_queue(self, name: str) -> Self:
         """Use another queue than the job's own; raises `InvalidQueueName`."""
         with _Disarming(self._draft):
             self._draft.queue = queue_name(name)
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def delay(self, delay: When) -> Self:
         """Make the job ready after `delay`: seconds, timedelta or aware datetime."""
         with _Disarming(self._draft):
             seconds(delay)
             self._draft.delay = delay
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def track(self, ttl: float | timedelta | None = None) -> Self:
         """Keep the job's status, for `job_status`, `wait_for` and `qframe status`.
@@ -107,7 +121,10 @@ class PendingDispatch:
         with _Disarming(self._draft):
             given = ttl if ttl is not None else self._draft.job.track or True
             self._draft.keep_status(seconds(given, kept_for))
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def priority(self, priority: int) -> Self:
         """Give the job another priority than its class's: 0 is first, the last is 4294967295.
@@ -120,7 +137,10 @@ class PendingDispatch:
             except JobDefinitionError as error:
                 raise InvalidJob(str(error)) from None
             self._draft.prioritize(priority)
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def after_commit(self, transaction: object) -> Self:
         """Push the job when the transaction that is open now has been committed, else never.
@@ -149,7 +169,10 @@ class PendingDispatch:
         """
         with _Disarming(self._draft):
             self._draft.leave_open()
-        return self
+        try:
+            return self
+        finally:
+            del self
 
     def within(self, transaction: object) -> Self:
         """Push the job in a transaction of the program's own: committed with it, or not at all.
