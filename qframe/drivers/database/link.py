@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import traceback
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +134,11 @@ class Link:
 
     def close(self) -> None:
         self._line = None
-        with contextlib.suppress(Exception):
+        try:
             self._connection.close()
+        except Exception as error:  # noqa: BLE001 (the collector may have closed the driver's first)
+            # SQLAlchemy's errors hold themselves, and so what the callers' frames hold.
+            traceback.clear_frames(error.__traceback__)
 
 
 inherited: list[Link] = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -323,3 +325,25 @@ def test_a_file_that_was_removed_is_made_anew(backend: DatabaseBackend, file: Pa
     (job,), _ = backend.reserve(["a"], 9)
     assert job.raw_body == b"new"
     assert backend.apply(Step(job, Delete()))[0].applied
+
+
+def test_closing_what_the_collector_has_closed_keeps_nothing_of_its_callers(
+    backend: DatabaseBackend,
+) -> None:
+    class Local:
+        pass
+
+    def caller() -> weakref.ref[Local]:
+        local = Local()
+        session.close()
+        return weakref.ref(local)
+
+    session = backend.database.session()
+    with session:
+        assert session._link is not None
+        session._link.driver.close()
+    gc.disable()
+    try:
+        assert caller()() is None
+    finally:
+        gc.enable()
