@@ -62,6 +62,7 @@ lint: $(READY) ## ruff, mypy and import-linter, changing nothing
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/import_circles.py
+	$(BIN)/python scripts/class_names.py
 
 format: $(READY) ## Format the code and repair what ruff can
 	$(BIN)/ruff check --fix-only

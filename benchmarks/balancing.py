@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from qframe.worker import balance
-from qframe.worker.balance import Known, Plan, Seen
+from qframe.worker.balance import BalancePlan, Known, QueueReading
 
 STEP = 0.1
 _STARTING = 0.5
@@ -89,7 +89,7 @@ class Ours:
 
     oldest_first = False
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BalancePlan) -> None:
         self._plan = plan
         self._known = {queue: Known() for queue in plan.queues}
         self._looked = 0.0
@@ -103,7 +103,7 @@ class Ours:
         seen = {}
         for name, queue in queues.items():
             ages = [now - each.began for each in queue.kept if each.until > now]
-            seen[name] = Seen(
+            seen[name] = QueueReading(
                 ready=len(queue.waiting), processes=len(queue.kept), begun=queue.begun,
                 ended=queue.ended, seconds=queue.seconds, running=ages,
             )  # fmt: skip
@@ -118,7 +118,7 @@ class Horizon:
 
     oldest_first = True
 
-    def __init__(self, plan: Plan, snapshot: float = 300.0) -> None:
+    def __init__(self, plan: BalancePlan, snapshot: float = 300.0) -> None:
         self._plan = plan
         self._snapshot = snapshot
         self._taken = 0.0

@@ -16,13 +16,13 @@ from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
 from qframe.contracts.step import Operation, Release, Result, Step
 from qframe.drivers.failed_store import FailedStore
-from qframe.drivers.lookup import Look, look
+from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
 from qframe.features import chain
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.batch import BatchPlan, MakeMember
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared, check, push_of
 from qframe.features.reserved import ReservedJob
@@ -181,9 +181,9 @@ class Connection:
         """Queue many jobs, all or none where the backend can, and give their ids in order."""
         return push_together(((self, job) for job in jobs), queue)
 
-    def gather(self, queue: str | None) -> Bulk:
+    def gather(self, queue: str | None) -> BulkPush:
         """Give what collects jobs that are to be pushed together."""
-        return Bulk(self, queue) if stand_in is None else OneByOne(self, queue)
+        return BulkPush(self, queue) if stand_in is None else OneByOne(self, queue)
 
     def pushing(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
@@ -248,18 +248,18 @@ class Connection:
     def starting_batch(self, plan: BatchPlan) -> Iterator[None]:
         """Do so in parts, between which others may have their turns."""
         if Capability.FACTS in self.capabilities:
-            yield from Batches(self.context).starting(plan)
+            yield from BatchStore(self.context).starting(plan)
 
     def extend_batch(
         self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
     ) -> None:
         """Add members to a batch; the same ones where the job that runs said it before."""
         job = running if isinstance(running, ReservedJob) else None
-        Batches(self.context, job).add(identity, makers, word)
+        BatchStore(self.context, job).add(identity, makers, word)
 
-    def batches(self) -> Batches | None:
+    def batches(self) -> BatchStore | None:
         """Give the batches of this connection; None where none are kept."""
-        return Batches(self.context) if Capability.FACTS in self.capabilities else None
+        return BatchStore(self.context) if Capability.FACTS in self.capabilities else None
 
     # -- working ----------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class Connection:
         """Find a job that waits or runs, in `queue` or else everywhere."""
         return self.look(uuid, queue).found
 
-    def look(self, uuid: str, queue: str | None = None, seconds: float | None = None) -> Look:
+    def look(self, uuid: str, queue: str | None = None, seconds: float | None = None) -> LookResult:
         """Look for it, for about so many seconds or until it is nowhere."""
         self.need(Capability.SEARCH)
         names = [queue] if queue else self.queues()
@@ -376,7 +376,7 @@ class Connection:
             if seen.found is not None:
                 return seen
             complete = complete and seen.is_complete
-        return Look(None, complete)
+        return LookResult(None, complete)
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Connection:
         self.backend.close()
 
 
-class Bulk:
+class BulkPush:
     """Jobs of one connection that are to be pushed together; nothing is, until all are there.
 
     Of one without features only its push is kept: what is kept of a job is looked through by the
@@ -478,7 +478,7 @@ class Bulk:
         return {uuid: holder for uuid, holder in holders.items() if holder}
 
 
-class OneByOne(Bulk):
+class OneByOne(BulkPush):
     """Jobs that are pushed one after the other, when all payloads are built."""
 
     def __init__(self, connection: Connection, queue: str | None) -> None:
@@ -517,7 +517,7 @@ def push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | 
 
 def _push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None) -> list[str]:
     ids: list[str] = []
-    gathered: dict[Connection, Bulk] = {}
+    gathered: dict[Connection, BulkPush] = {}
     for connection, job in jobs:
         bulk = gathered.get(connection)
         if bulk is None:

@@ -252,7 +252,7 @@ class JobReleasedAfterException(JobEvent):
     seconds: float
 
 
-class JobTimedOut(JobEvent):
+class AttemptTimedOut(JobEvent):
     """The job ran longer than its `timeout` (seconds)."""
 
     timeout: float
@@ -271,13 +271,13 @@ class JobAttempted(JobEvent):
     error: BaseException | None
 
 
-class JobCancelled(JobEvent):
+class AttemptCancelled(JobEvent):
     """`qframe cancel --running` ended the running job: neither done nor failed."""
 
     reason: str
 
 
-class JobGivenBack(JobEvent):
+class AttemptGivenBack(JobEvent):
     """The job went back to its queue uncounted.
 
     `reason` says why: the worker was told to stop at once, or cannot run the job here yet.
@@ -286,7 +286,7 @@ class JobGivenBack(JobEvent):
     reason: str
 
 
-class LeaseLost(JobEvent):
+class JobLeaseLost(JobEvent):
     """A job this worker ran or held had passed to another; what it tried was not applied."""
 
 

@@ -117,10 +117,10 @@ def parse(given: object) -> Rule:
     """Read a rule; raises `InvalidRule`, one line that names the part and the nearest right one."""
     if not isinstance(given, str) or not given.strip():
         raise InvalidRule(f"{one_line(repr(given), 60)} is no rule: write {_examples()}")
-    return _Reader(" ".join(given.split())).rule()
+    return _RuleReader(" ".join(given.split())).rule()
 
 
-class _Reader:
+class _RuleReader:
     def __init__(self, text: str) -> None:
         if len(text) > 300 or not text.isprintable():  # noqa: PLR2004 (longer than any)
             raise InvalidRule(f"{one_line(text, 60)!r} is no rule: write {_examples()}")

@@ -24,7 +24,7 @@ from qframe import (
     queueable,
 )
 from qframe.dispatch.draft import flush
-from qframe.features.unique import Lock
+from qframe.features.unique import UniqueLock
 from qframe.payload.envelope import Envelope, create
 
 
@@ -86,7 +86,7 @@ def queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueManager:
 
 
 def key(job: Queueable) -> str:
-    lock = Lock.of(create(job))
+    lock = UniqueLock.of(create(job))
     assert lock is not None
     return lock.key
 
@@ -134,7 +134,7 @@ def test_the_payload_says_which_lock_also_beside_other_keys() -> None:
 
     for job in (Named(), Rich()):
         envelope = Envelope(create(job))
-        lock = Lock.of(envelope.payload)
+        lock = UniqueLock.of(envelope.payload)
         assert lock is not None
         said = {"key": lock.key, "for": 120, "until": "started"}
         assert envelope.payload["unique"] == said

@@ -47,9 +47,11 @@ def rows(plan: Plan) -> list[Row]:
     return found
 
 
-def outcome(scene: Scene, kind: Callable[[balance.Plan], Chooser], *, shift: int = 3) -> Outcome:
+def outcome(
+    scene: Scene, kind: Callable[[balance.BalancePlan], Chooser], *, shift: int = 3
+) -> Outcome:
     """Give what becomes of a scene."""
-    plan = balance.Plan(queues=scene.queues, least=1, most=_MOST, shift=shift)
+    plan = balance.BalancePlan(queues=scene.queues, least=1, most=_MOST, shift=shift)
     return simulated(
         scene.load, kind(plan), scene.queues,
         cooldown=_COOLDOWN, until=scene.until, bound=2 * _MOST,

@@ -22,7 +22,7 @@ from qframe.config import AlertSettings, CommandSettings, WebhookSettings
 from qframe.payload.text import one_line
 
 
-class Listener(Channel):
+class ListenerChannel(Channel):
     """Listeners of `AlertRaised` and `AlertResolved` in the process of who looks."""
 
     def tell(self, telling: Telling) -> None:
@@ -85,7 +85,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-class Command(Channel):
+class CommandChannel(Channel):
     """A program of the user's own; no shell is between."""
 
     def __init__(self, settings: CommandSettings) -> None:
@@ -148,13 +148,13 @@ class Command(Channel):
 
 def configured(settings: AlertSettings) -> dict[str, Channel]:
     """Give the channels there are, by name."""
-    found: dict[str, Channel] = {"listener": Listener()}
+    found: dict[str, Channel] = {"listener": ListenerChannel()}
     if settings.webhook is not None:
         found["webhook"] = Webhook(settings.webhook)
     if settings.mail is not None:
         found["mail"] = Mail(settings.mail)
     if settings.command is not None:
-        found["command"] = Command(settings.command)
+        found["command"] = CommandChannel(settings.command)
     return found
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from qframe.alerts.channel import Channel, NotTold
-from qframe.alerts.life import Alert, Seen, State, Telling, Terms, texts
+from qframe.alerts.life import Alert, AlertRecords, AlertTerms, Evaluation, Telling, texts
 from qframe.config import AlertSettings
 from qframe.contracts.backend import suspending_clock
 from qframe.contracts.step import Expect, Set, Step
@@ -35,7 +35,7 @@ _FRESH = 5.0
 _TRIES = 5
 _PARTING = 2.0
 
-Look = Callable[[Sequence[Rule]], Seen]
+Look = Callable[[Sequence[Rule]], Evaluation]
 
 
 class Checker:
@@ -56,7 +56,7 @@ class Checker:
         self._wake = wake
         self._every = settings.every
         self._who = f"{process.NAME}:{process.pid()}:{secrets.token_hex(8)}"
-        self._terms = Terms(
+        self._terms = AlertTerms(
             texts(self._rules),
             {name: each.longest for name, each in channels.items()},
             settings.calm,
@@ -66,7 +66,7 @@ class Checker:
         self._ends: queue.SimpleQueue[tuple[Telling, str]] = queue.SimpleQueue()
         self._unheard: list[tuple[Telling, str]] = []
         self._running = 0
-        self._known: tuple[str | None, State] | None = None
+        self._known: tuple[str | None, AlertRecords] | None = None
         """What was last read or written, and the state: ours as long as the store is away."""
         self._ahead = False
         """Whether the state has what could not be written."""
@@ -90,7 +90,7 @@ class Checker:
         if self._known is not None and self._known[0] == text:
             state = self._known[1]
         else:
-            state, self._ahead = State.read(text), False
+            state, self._ahead = AlertRecords.read(text), False
         try:
             self._go_on(text, state)
         except BackendUnavailable as error:
@@ -116,11 +116,11 @@ class Checker:
 
     # -- a look -----------------------------------------------------------------------------------
 
-    def _go_on(self, text: str | None, state: State, *, is_away: bool = False) -> None:
+    def _go_on(self, text: str | None, state: AlertRecords, *, is_away: bool = False) -> None:
         """Look, write what has changed, and only then tell."""
         before, state = state, state.model_copy(deep=True)
         self._apply(state)
-        now, seen = time.time(), Seen()
+        now, seen = time.time(), Evaluation()
         if not 0 <= now - self._looked < self._every * 0.9:
             seen = self._look(self._rules)
             state.look(seen, self._terms, time.time())
@@ -144,7 +144,7 @@ class Checker:
         if not is_away:
             state.settle(seen)
 
-    def _write(self, before: str | None, state: State) -> str | None:
+    def _write(self, before: str | None, state: AlertRecords) -> str | None:
         """Write the state where it still is as it was, and the turn ours; gives the text."""
         text = state.model_dump_json()
         if not self._store.takes_turn(_TURN, self._who, _TURNS * self._every):
@@ -188,7 +188,7 @@ class Checker:
         except queue.Empty:
             return
 
-    def _apply(self, state: State) -> None:
+    def _apply(self, state: AlertRecords) -> None:
         for telling, why in self._unheard:
             state.ended(telling, well=not why, now=time.time())
 
@@ -196,7 +196,7 @@ class Checker:
         """Note how tellings ended although it is another's turn."""
         for _ in range(_TRIES if self._unheard else 0):
             (text,) = self._store.get(_STATE)
-            state = State.read(text)
+            state = AlertRecords.read(text)
             self._apply(state)
             state.number += 1
             step = Step(None, Expect(_STATE, text), Set(_STATE, state.model_dump_json()))
@@ -208,4 +208,4 @@ class Checker:
 
 def alerts_on(store: Store) -> list[Alert]:
     """Give the alerts that are on. Raises `BackendUnavailable`."""
-    return State.read(store.get(_STATE)[0]).on()
+    return AlertRecords.read(store.get(_STATE)[0]).on()

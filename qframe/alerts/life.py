@@ -30,7 +30,7 @@ _GIVEN_UP = 3600.0
 _LONGEST_PAUSE = 300.0
 
 
-class Found(NamedTuple):
+class RuleFinding(NamedTuple):
     """Something that is wrong now."""
 
     rule: Rule
@@ -49,10 +49,10 @@ class Found(NamedTuple):
 
 
 @dataclass
-class Seen:
+class Evaluation:
     """What a look has found, and which rules could not be looked at on which connections."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[RuleFinding] = field(default_factory=list)
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
     """By the rule's text and the connection, "" for all of them: why."""
 
@@ -90,7 +90,7 @@ class Telling(BaseModel):
     """When somebody began; 0: nobody does just now."""
 
 
-class State(BaseModel):
+class AlertRecords(BaseModel):
     """All that is kept of alerts, as one text."""
 
     number: int = 0
@@ -99,7 +99,7 @@ class State(BaseModel):
     tellings: list[Telling] = []
 
     @classmethod
-    def read(cls, text: str | None) -> State:
+    def read(cls, text: str | None) -> AlertRecords:
         """Read what was written; what another version wrote differently is as nothing."""
         try:
             return cls() if text is None else cls.model_validate_json(text)
@@ -110,7 +110,7 @@ class State(BaseModel):
         """Give the alerts that are on, the latest first."""
         return sorted((each for each in self.alerts.values() if each.told), key=lambda a: -a.since)
 
-    def settle(self, seen: Seen) -> None:
+    def settle(self, seen: Evaluation) -> None:
         """Do what is to be done of what is told."""
         for each in seen.found:
             if each.settle is not None and each.key in self.alerts and self.alerts[each.key].told:
@@ -118,7 +118,7 @@ class State(BaseModel):
 
     # -- a look -----------------------------------------------------------------------------------
 
-    def look(self, seen: Seen, terms: Terms, now: float) -> None:
+    def look(self, seen: Evaluation, terms: AlertTerms, now: float) -> None:
         """Take in what was seen."""
         for each in seen.found:
             self._found(each, terms, now)
@@ -126,7 +126,7 @@ class State(BaseModel):
         for key in [key for key in self.alerts if key not in there]:
             self._not_found(key, seen, terms, now)
 
-    def _found(self, found: Found, terms: Terms, now: float) -> None:
+    def _found(self, found: RuleFinding, terms: AlertTerms, now: float) -> None:
         alert = self.alerts.get(found.key)
         if alert is None:
             if len(self.alerts) >= _MOST:
@@ -150,7 +150,7 @@ class State(BaseModel):
         elif terms.remind and now - alert.told >= terms.remind:
             self._tell(REMINDED, alert, terms, now)
 
-    def _not_found(self, key: str, seen: Seen, terms: Terms, now: float) -> None:
+    def _not_found(self, key: str, seen: Evaluation, terms: AlertTerms, now: float) -> None:
         alert = self.alerts[key]
         if alert.rule not in terms.rules:
             if now - alert.seen >= _FORGOTTEN:
@@ -166,7 +166,7 @@ class State(BaseModel):
                 if terms.resolved:
                     self._tell(RESOLVED, alert, terms, now)
 
-    def _tell(self, event: str, alert: Alert, terms: Terms, now: float) -> None:
+    def _tell(self, event: str, alert: Alert, terms: AlertTerms, now: float) -> None:
         alert.told = now
         for channel in terms.channels:
             self.tellings.append(
@@ -182,7 +182,7 @@ class State(BaseModel):
 
     # -- telling ----------------------------------------------------------------------------------
 
-    def begin(self, terms: Terms, now: float) -> list[Telling]:
+    def begin(self, terms: AlertTerms, now: float) -> list[Telling]:
         """Give what is to be told now, one thing by each channel, and note that it begins.
 
         What somebody began and did not end within the channel's time is told again.
@@ -210,7 +210,7 @@ class State(BaseModel):
                 return True
         return False
 
-    def next_due(self, terms: Terms) -> float | None:
+    def next_due(self, terms: AlertTerms) -> float | None:
         """Give when there is something to tell next, an epoch time."""
         due = (
             max(each.due, each.begun + terms.channels[each.channel] if each.begun else 0.0)
@@ -229,7 +229,7 @@ class State(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AlertTerms:
     """How alerts are told."""
 
     rules: Collection[str]

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured, find_failed
-from qframe.console.follow import Standing, followed
+from qframe.console.connections import JobConnections, configured, find_failed
+from qframe.console.follow import FollowState, followed
 from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first, hours_ago
 from qframe.console.text import say, say_error, say_facts, say_json, say_rows
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
 from qframe.exceptions import ConfigurationError
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.operations import ids, lists
 from qframe.operations.batches import BatchState, state_of
 from qframe.payload.text import one_line
@@ -49,7 +49,7 @@ def batch(
       qframe batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
       qframe batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3 --follow
     """
-    _, found = _found(Connections(configured(config), connection), identity)
+    _, found = _found(JobConnections(configured(config), connection), identity)
     code = 0
     if follow:
         try:
@@ -79,7 +79,7 @@ def batches(
     lists.BATCHES.chosen((), where)  # which has to be right even where no store answers
     known = (
         record
-        for record in _everything(Connections(configured(config), connection))
+        for record in _everything(JobConnections(configured(config), connection))
         if lists.BATCHES.chosen([BatchState.of(record)], where)
     )
     rows = [_row(record) for record in first(known, limit)]
@@ -100,7 +100,7 @@ def cancel_batch(
 
       qframe cancel-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
     """
-    _, found = _found(Connections(configured(config), connection), identity)
+    _, found = _found(JobConnections(configured(config), connection), identity)
     if found.cancel():
         say(f"cancelled {found.id}")
         return 0
@@ -121,9 +121,9 @@ def retry_batch(
 
       qframe retry-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
     """
-    chosen = Connections(configured(config), connection)
+    chosen = JobConnections(configured(config), connection)
     found = [_found(chosen, identity) for identity in ids]
-    every = Connections(chosen.queues, None)
+    every = JobConnections(chosen.queues, None)
     return max(_retry(every, *each) for each in found)
 
 
@@ -159,7 +159,7 @@ def prune_batches(
         name: None if given is None else hours_ago(f"--{name}", given)
         for name, given in (("unfinished", unfinished), ("cancelled", cancelled))
     }
-    kept = Connections(configured(config), connection)
+    kept = JobConnections(configured(config), connection)
     done = kept.each(lambda queue: _kept(queue).prune(before, **more))
     say(f"removed {sum(count for _, count in done)} batches")
 
@@ -167,14 +167,14 @@ def prune_batches(
 # -- finding them ---------------------------------------------------------------------------------
 
 
-def _kept(queue: Connection) -> Batches:
+def _kept(queue: Connection) -> BatchStore:
     kept = queue.batches()
     if kept is None:
         raise ConfigurationError(f"the connection {queue.name!r} keeps no batches")
     return kept
 
 
-def _found(connections: Connections, identity: str) -> tuple[Connection, Batch]:
+def _found(connections: JobConnections, identity: str) -> tuple[Connection, Batch]:
     """Give a batch and its connection: the one it was dispatched on where several know it."""
     found = _read(connections, identity)
     if not found and ids.may_be_part(identity):
@@ -186,15 +186,15 @@ def _found(connections: Connections, identity: str) -> tuple[Connection, Batch]:
     return queue, Batch(queue, record)
 
 
-def _read(connections: Connections, identity: str) -> list[tuple[Connection, BatchRecord]]:
+def _read(connections: JobConnections, identity: str) -> list[tuple[Connection, BatchRecord]]:
     done = connections.each(lambda queue: _kept(queue).read(identity))
     return [(queue, record) for queue, record in done if record is not None]
 
 
-def _everything(connections: Connections) -> Iterator[BatchRecord]:
+def _everything(connections: JobConnections) -> Iterator[BatchRecord]:
     """Give the batches in the stores that answer, latest first, each once."""
 
-    def reach(queue: Connection) -> Batches:
+    def reach(queue: Connection) -> BatchStore:
         kept = _kept(queue)
         next(kept.all(), None)
         return kept
@@ -207,7 +207,7 @@ def _everything(connections: Connections) -> Iterator[BatchRecord]:
             yield record
 
 
-def _retry(connections: Connections, queue: Connection, found: Batch) -> int:
+def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
     """Queue the failed jobs of a batch again; gives the exit code."""
     batches, record = _kept(queue), found.record
     uuids = batches.failures(found.id, record.failed) if record.failed else ()
@@ -255,10 +255,10 @@ def _percent(found: Batch) -> str:
     return f"{math.floor(found.progress * 100)}%"
 
 
-def _standing(found: Batch) -> Standing:
+def _standing(found: Batch) -> FollowState:
     record, state = found.record, state_of(found.record)
     failed = f"{record.failed} failed  " if record.failed else ""
-    return Standing(
+    return FollowState(
         record.is_finished,
         state,
         record.settled if record.total else 1,

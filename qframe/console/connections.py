@@ -26,7 +26,7 @@ def configured(file: Path | None) -> QueueManager:
     return queues
 
 
-class Connections:
+class JobConnections:
     """The connections that hold jobs: the default one and those configured, or `only`."""
 
     def __init__(self, queues: QueueManager, only: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import JobConnections, configured
 from qframe.console.options import Config, ConnectionOption
 from qframe.console.text import say
 from qframe.contracts.backend import Capability
@@ -38,5 +38,5 @@ def deploy_mark(
             Deploys(queue.store).mark(named, text)
 
     stores: set[int] = set()
-    Connections(queues, connection).each(mark)
+    JobConnections(queues, connection).each(mark)
     say(f"marked the deploy {' '.join(filter(None, (named, text)))}".rstrip())

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe import manager
-from qframe.console.connections import Connections, configured, find_failed
+from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import (
     Config,
@@ -64,10 +64,10 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
     qframe failed --where 'class:app.* error:Timeout older:5m'
     qframe failed --by cause
     """
-    chosen = _Chosen(queue, where, cause)
+    chosen = _ChosenFailed(queue, where, cause)
     if by not in {"", "cause"}:
         raise ConfigurationError(f"--by takes cause, not {by!r}")
-    stores = Connections(configured(config), connection).failed_stores(answering=True)
+    stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
         return
@@ -103,8 +103,8 @@ def retry(
     qframe retry --where 'error:Timeout newer:2h'
     qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     """
-    chosen = _Chosen(queue, where, cause)
-    connections = Connections(configured(config), connection)
+    chosen = _ChosenFailed(queue, where, cause)
+    connections = JobConnections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
     if not uuids and chosen.are_all:
         raise ConfigurationError(
@@ -138,10 +138,10 @@ def forget(
     qframe forget --cause 4f1d0c88ab
     qframe forget --where 'class:app.Newsletter older:2d'
     """
-    chosen = _Chosen(None, where, cause)
+    chosen = _ChosenFailed(None, where, cause)
     if bool(uuids) is not chosen.are_all:
         raise ConfigurationError("say which: uuids, or --cause KEY or --where FILTER")
-    stores = Connections(configured(config), connection).failed_stores(answering=True)
+    stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     for uuid in uuids or ():
         store, record = _found(stores, uuid)
         store.forget(record.uuid)
@@ -170,7 +170,11 @@ def silence(
         board.silence(cause, silent=False)
         say(f"the cause {cause} is told again")
         return
-    next(_Chosen(None, "", cause).of(Connections(queues, None).failed_stores(answering=True)))
+    next(
+        _ChosenFailed(None, "", cause).of(
+            JobConnections(queues, None).failed_stores(answering=True)
+        )
+    )
     board.silence(cause, silent=True)
     say(f"silenced the cause {cause} for 30 days")
 
@@ -189,7 +193,7 @@ def flush(
     qframe flush --hours 48
     """
     before = hours_ago("--hours", hours) if hours else None
-    stores = Connections(configured(config), connection).failed_stores(answering=True)
+    stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     say(f"removed {sum(store.flush(before) for store in stores)} failed jobs")
 
 
@@ -206,7 +210,7 @@ def prune(
     flush(hours=hours, connection=connection, config=config)
 
 
-class _Chosen:
+class _ChosenFailed:
     """The failed jobs that options choose. Raises `ConfigurationError`."""
 
     def __init__(self, queue: str | None, where: str, cause: str) -> None:

@@ -19,7 +19,7 @@ _EVERY = 0.2
 T = TypeVar("T")
 
 
-class Standing(NamedTuple):
+class FollowState(NamedTuple):
     """How something stands that is followed; `line` says it where there is no bar."""
 
     is_over: bool
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
 def followed(
     found: T,
     fresh: Callable[[T], T],
-    standing: Callable[[T], Standing],
+    standing: Callable[[T], FollowState],
     *,
     as_json: bool,
     counts: bool = False,

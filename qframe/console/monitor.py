@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from qframe import events
-from qframe.alerts.life import Seen
+from qframe.alerts.life import Evaluation
 from qframe.console import outbox
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import JobConnections, configured
 from qframe.console.numbers import CENTURY, MANY, seconds, whole
 from qframe.console.options import (
     Config,
@@ -88,7 +88,7 @@ def monitor(
     return _by_rules(wanted, Readings(queues, connection, once=True).look(wanted), as_json=as_json)
 
 
-def _by_rules(wanted: list[Rule], seen: Seen, *, as_json: bool) -> int:
+def _by_rules(wanted: list[Rule], seen: Evaluation, *, as_json: bool) -> int:
     rows = [
         {
             "rule": found.rule.text,
@@ -146,7 +146,7 @@ def _sizes(
     *,
     as_json: bool,
 ) -> int:
-    rows = sizes_of(Connections(queues, connection), queue)
+    rows = sizes_of(JobConnections(queues, connection), queue)
     for row in rows:
         row["size"] = row["ready"] + row["delayed"] + row["reserved"]
         row["status"] = "BUSY" if row["size"] > limit else "OK"

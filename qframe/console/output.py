@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import typer
 
 from qframe import events
-from qframe.console.place import Place
+from qframe.console.place import JobsPlace
 from qframe.console.stream import Stream
 from qframe.console.text import as_json, clock
 from qframe.contracts import Job
@@ -32,9 +32,9 @@ _JOBS: dict[type[events.JobEvent], tuple[str, str]] = {
     events.JobReleased: ("RELEASED", "cyan"),
     events.JobReleasedAfterException: ("RETRY", "yellow"),
     events.JobFailed: ("FAIL", "red"),
-    events.JobGivenBack: ("GIVEN BACK", "cyan"),
-    events.JobCancelled: ("CANCELLED", "cyan"),
-    events.LeaseLost: ("LOST", "red"),
+    events.AttemptGivenBack: ("GIVEN BACK", "cyan"),
+    events.AttemptCancelled: ("CANCELLED", "cyan"),
+    events.JobLeaseLost: ("LOST", "red"),
 }
 """How the line of each event is marked."""
 _ORDINARY = {events.JobProcessing, events.JobProcessed, events.JobSkipped, events.JobReleased}
@@ -68,7 +68,7 @@ class Output:
     # -- the worker -----------------------------------------------------------------------------
 
     def header(
-        self, where: Place, options: WorkerOptions, queues: Sequence[str], **more: object
+        self, where: JobsPlace, options: WorkerOptions, queues: Sequence[str], **more: object
     ) -> None:
         """Say what is worked, and how, and by which configuration."""
         if self.quiet:
@@ -206,7 +206,7 @@ def short(uuid: str) -> str:
 
 def _words(event: events.JobEvent) -> str:
     """Give what there is to be said of what became of a job."""
-    if isinstance(event, events.LeaseLost):
+    if isinstance(event, events.JobLeaseLost):
         return LOST_LEASE
     error: BaseException | None = getattr(event, "error", None)
     return getattr(event, "reason", "") if error is None else tracebacks.brief(error, 160)

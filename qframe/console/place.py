@@ -22,7 +22,7 @@ _READ = 100_000
 """Characters of a file that are looked through."""
 
 
-class Place(NamedTuple):
+class JobsPlace(NamedTuple):
     """Where jobs are, and what says so."""
 
     connection: str
@@ -59,11 +59,11 @@ class Place(NamedTuple):
         }
 
 
-def of(queues: QueueManager, command: str, connection: str | None = None) -> Place:
+def of(queues: QueueManager, command: str, connection: str | None = None) -> JobsPlace:
     """Say where the jobs of a connection are; asked before anything of it is opened."""
     found = queues.connection(connection)
     file = found.backend.path()
-    return Place(
+    return JobsPlace(
         found.name,
         found.described(),
         file,

@@ -15,10 +15,10 @@ from qframe.payload.text import one_line
 from qframe.worker import StopReason, WorkerOptions, machine, roster
 from qframe.worker.options import USAGE
 from qframe.worker.pool import reload
-from qframe.worker.pool.balancing import Change
+from qframe.worker.pool.balancing import ScaleChange
 from qframe.worker.pool.presence import PoolPresence
 from qframe.worker.pool.rescuer import Fate, Rescue, Rescuer
-from qframe.worker.pool.scoreboard import JobState
+from qframe.worker.pool.scoreboard import JobPhase
 from qframe.worker.pool.slot import WorkerExit
 from qframe.worker.pool.supervisor import Supervisor
 
@@ -120,7 +120,7 @@ class PoolReport:
         if exit_.late:
             what += ", its job had reached its hard timeout"
         else:
-            jobs = sum(each.state is not JobState.DEFERRED for each in exit_.left)
+            jobs = sum(each.state is not JobPhase.DEFERRED for each in exit_.left)
             what += f", in {jobs} jobs" if jobs > 1 else ", in a job" * jobs
         if delay:
             times = "" if exit_.attempt == 1 else f" {exit_.attempt} times in a row"
@@ -150,7 +150,7 @@ class PoolReport:
         """Say what is done to all workers."""
         self._say("told", what, "yellow")
 
-    def scaled(self, change: Change) -> None:
+    def scaled(self, change: ScaleChange) -> None:
         """Say that a queue has more processes, or fewer, and why."""
         queue, before, processes, why = change
         text = f"{queue}: {before} -> {processes} processes ({why})"

@@ -10,7 +10,7 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console import numbers, outbox
-from qframe.console.connections import Connections, configured, names
+from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import CENTURY
 from qframe.console.options import (
     Config,
@@ -52,7 +52,7 @@ def pause(
     name = queue_name(queue) if queue else ""
 
     act = partial(operations.pause, queue=name, seconds=ttl)
-    done = Connections(configured(config), connection).each(act)
+    done = JobConnections(configured(config), connection).each(act)
     say(f"paused {name or 'every queue'} of {names(done)}")
 
 
@@ -67,7 +67,7 @@ def resume(
     name = queue_name(queue) if queue else ""
 
     act = partial(operations.resume, queue=name)
-    done = Connections(configured(config), connection).each(act)
+    done = JobConnections(configured(config), connection).each(act)
     say(f"resumed {name or 'every queue'} of {names(done)}")
 
 
@@ -89,7 +89,7 @@ def size(
     """
     lists.QUEUES.chosen((), where)  # which has to be right even where no backend answers
     queues = configured(config)
-    connections = Connections(queues, connection)
+    connections = JobConnections(queues, connection)
     rows = sizes_of(connections, queue, where)
     if any(of.concurrency for of in queues.settings.queues.values()):
         _add_permits(rows, queues, shown=not as_json)
@@ -150,7 +150,9 @@ def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: boo
             row["permits"] = f"{taken}/{most}" if shown else {"taken": taken, "of": most}
 
 
-def sizes_of(connections: Connections, only: str | None, where: str = "") -> list[dict[str, Any]]:
+def sizes_of(
+    connections: JobConnections, only: str | None, where: str = ""
+) -> list[dict[str, Any]]:
     """Count the jobs of each queue, or of one."""
 
     def count(queue: Connection) -> list[dict[str, Any]]:

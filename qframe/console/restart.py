@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured, names
+from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import CENTURY, Number
 from qframe.console.options import Config, ConnectionOption, seconds_of
 from qframe.console.text import say
@@ -62,7 +62,7 @@ def restart(
         store.set(RESTART, token)
         return store, there
 
-    done = Connections(configured(config), connection).each(act)
+    done = JobConnections(configured(config), connection).each(act)
     say(f"workers of {names(done)} exit after their current job")
     if not wait:
         return 0

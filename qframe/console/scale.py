@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured
+from qframe.console.connections import JobConnections, configured
 from qframe.console.numbers import MANY, Number, whole
 from qframe.console.options import Config, ConnectionOption
 from qframe.console.text import say, say_error
@@ -65,7 +65,7 @@ def scale(
         check_concurrency(concurrency)
     if workers is not None and workers < 1:
         raise ConfigurationError(f"--workers must be 1 or more, not {workers}")
-    connections = Connections(configured(config), connection)
+    connections = JobConnections(configured(config), connection)
     found, kept = _found(connections, name)
     targets = [_Target(store, entry, concurrency, workers) for store, entry in found]
     targets = [each for each in targets if each.is_meant]
@@ -85,7 +85,7 @@ def scale(
 
 
 def _found(
-    connections: Connections, name: str
+    connections: JobConnections, name: str
 ) -> tuple[list[tuple[Store, Entry | PoolEntry]], Entry | None]:
     """Give the pools and workers that are meant; and one that is, but is a pool's."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured, names
+from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import YEAR, Number, whole
 from qframe.console.options import Config, ConnectionOption, Json, QueueOption, Where, not_negative
 from qframe.console.scheduling import work
@@ -165,7 +165,7 @@ def _each(
         act(queues, connection, schedule.title)
         say(f"{done} {schedule.title}")
         return
-    answers = Connections(queues, only).each(lambda each: act(queues, each))
+    answers = JobConnections(queues, only).each(lambda each: act(queues, each))
     say(f"{done} every schedule of {names(answers)}")
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured, find_failed
-from qframe.console.follow import Standing, followed
+from qframe.console.connections import JobConnections, configured, find_failed
+from qframe.console.follow import FollowState, followed
 from qframe.console.options import Config, ConnectionOption, Json, Where
 from qframe.console.text import say, say_error, say_facts, say_json
 from qframe.contracts.backend import Capability, Place
@@ -60,7 +60,7 @@ def status(
       qframe status 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe status 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --follow
     """
-    connections = Connections(configured(config), connection)
+    connections = JobConnections(configured(config), connection)
     found = _read(connections, uuid)
     if found is None and (known := _whole(connections, uuid)) is not None:
         uuid, found = known, _read(connections, known)
@@ -98,7 +98,7 @@ def cancel(
     if bool(uuid) is bool(where):
         raise ConfigurationError("say which: a uuid, or --where FILTER")
     queues = configured(config)
-    connections = Connections(queues, connection)
+    connections = JobConnections(queues, connection)
     if where:
         chosen = Filter(where, WAITING)
         removed = connections.each(lambda queue: _cancel_all(queue, chosen))
@@ -125,7 +125,7 @@ def cancel(
 
 
 def _cancelled(
-    connections: Connections, given: str, *, running: bool
+    connections: JobConnections, given: str, *, running: bool
 ) -> tuple[str, list[tuple[Connection, Cancelling]]]:
     """Cancel a job, and give its whole id, and what came of it where it is."""
 
@@ -171,12 +171,12 @@ def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
         say_error(found.note, 0)
 
 
-def _read(connections: Connections, uuid: str) -> JobStatus | None:
+def _read(connections: JobConnections, uuid: str) -> JobStatus | None:
     done = connections.each(lambda queue: facts.read(queue.backend, uuid))
     return next((status for _, status in done if status is not None), None)
 
 
-def _whole(connections: Connections, given: str) -> str | None:
+def _whole(connections: JobConnections, given: str) -> str | None:
     """Give the id of a job that is tracked, or has failed, from its beginning or end."""
     if not ids.may_be_part(given):
         return None
@@ -185,7 +185,7 @@ def _whole(connections: Connections, given: str) -> str | None:
     return ids.whole(given, itertools.chain(*(each for _, each in there), failed))
 
 
-def _untracked(connections: Connections, uuid: str) -> dict[str, Any]:
+def _untracked(connections: JobConnections, uuid: str) -> dict[str, Any]:
     """Give what the failed jobs say of a job without status."""
     found = find_failed(connections.failed_stores(), uuid)
     if found is None:
@@ -207,7 +207,7 @@ def _untracked(connections: Connections, uuid: str) -> dict[str, Any]:
     }
 
 
-def _nothing_to_cancel(connections: Connections, uuid: str) -> str:
+def _nothing_to_cancel(connections: JobConnections, uuid: str) -> str:
     known = _read(connections, uuid)
     if known is not None and known.is_final:
         return _has_ended(known)
@@ -279,10 +279,10 @@ def _fresh(status: JobStatus) -> JobStatus:
     return now
 
 
-def _standing(status: JobStatus) -> Standing:
+def _standing(status: JobStatus) -> FollowState:
     done = 1.0 if status.state is State.COMPLETE else status.progress or 0.0
     percent = "" if status.progress is None else f" {status.progress:.0%}"
-    return Standing(
+    return FollowState(
         status.is_final,
         status.state.value,
         done,

@@ -25,7 +25,7 @@ from qframe.payload.text import nearest, one_line
 from qframe.worker import StopReason, WorkerOptions, balance, machine, roster
 from qframe.worker import queues as queues_told
 from qframe.worker.options import USAGE
-from qframe.worker.pool.balancing import Balancing, Change
+from qframe.worker.pool.balancing import Balancing, ScaleChange
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.pool.rescuer import Rescuer
 from qframe.worker.pool.supervisor import Supervisor
@@ -76,7 +76,7 @@ def supervise(
     return _alone(chosen[0], queues, output, config, member)
 
 
-def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.Plan]:
+def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.BalancePlan]:
     """Give what its workers are told, and how they are balanced; raises `ConfigurationError`."""
     told = queues.settings.supervisors[name]
     connection = told.connection or queues.settings.default
@@ -99,7 +99,7 @@ def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.P
             f"{FOR_THIS_MACHINE}"
         )
     worked = tuple(told.queues) or (queues.connection(connection).default_queue,)
-    plan = balance.Plan(
+    plan = balance.BalancePlan(
         queues=(",".join(worked),) if told.balance == "off" else worked,
         balance=told.balance,
         strategy=told.strategy,
@@ -146,7 +146,7 @@ def _alone(
     where = place.of(queues, _COMMAND, connection)
     report = PoolReport(output)
 
-    def scaled(change: Change) -> None:
+    def scaled(change: ScaleChange) -> None:
         report.scaled(change)
         events.fire(events.SupervisorScaled, name, connection, *_facts(change))
 
@@ -179,7 +179,7 @@ def _alone(
     return _ended(pool, output, member)
 
 
-def _facts(change: Change) -> tuple[str, int, int, str]:
+def _facts(change: ScaleChange) -> tuple[str, int, int, str]:
     return change.queue, change.processes, change.before, change.why
 
 

@@ -70,7 +70,7 @@ def top(
         return
     from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
 
-    view = _View()
+    view = _TopView()
     with (
         contextlib.suppress(KeyboardInterrupt),
         _interrupts() as interrupts,
@@ -143,7 +143,7 @@ def _busiest(board: Board) -> list[str]:
     ]
 
 
-class _View:
+class _TopView:
     """What is looked at, by keys: which list, and what chooses in it."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _View:
         """A filter that is being typed."""
 
     @property
-    def page(self) -> _Page:
+    def page(self) -> _TopPage:
         return _PAGES[self.key]
 
     def press(self, key: str) -> None:
@@ -176,7 +176,7 @@ class _View:
             self.typed = typed + key
 
 
-def _shown(board: Board, view: _View) -> RenderableType:
+def _shown(board: Board, view: _TopView) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 (as above)
     from rich.text import Text  # noqa: PLC0415
 
@@ -341,7 +341,7 @@ def _schedules(board: Board, wanted: str) -> Rows:
     ]
 
 
-class _Page(NamedTuple):
+class _TopPage(NamedTuple):
     name: str
     rows: Callable[[Board, str], Rows]
     """Gives what a filter chooses; raises `ConfigurationError` where it cannot be read."""
@@ -349,15 +349,15 @@ class _Page(NamedTuple):
 
 
 _PAGES = {
-    "o": _Page("overview", _wrong, has_filter=False),
-    "q": _Page("queues", _queues),
-    "j": _Page("jobs", _running),
-    "f": _Page("failed", _failed, has_filter=False),
-    "w": _Page("workers", _workers),
-    "b": _Page("batches", _batches),
-    "c": _Page("classes", _classes),
-    "s": _Page("schedules", _schedules),
-    "p": _Page("supervisors", _supervisors, has_filter=False),
+    "o": _TopPage("overview", _wrong, has_filter=False),
+    "q": _TopPage("queues", _queues),
+    "j": _TopPage("jobs", _running),
+    "f": _TopPage("failed", _failed, has_filter=False),
+    "w": _TopPage("workers", _workers),
+    "b": _TopPage("batches", _batches),
+    "c": _TopPage("classes", _classes),
+    "s": _TopPage("schedules", _schedules),
+    "p": _TopPage("supervisors", _supervisors, has_filter=False),
 }
 
 

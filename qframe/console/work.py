@@ -18,7 +18,7 @@ from qframe.console.connections import configured
 from qframe.console.numbers import MANY, seconds, whole
 from qframe.console.options import Config
 from qframe.console.output import Output, short
-from qframe.console.place import Place
+from qframe.console.place import JobsPlace
 from qframe.console.stream import log_to_stderr
 from qframe.console.text import say_error
 from qframe.exceptions import ConfigurationError
@@ -159,7 +159,7 @@ def _name_job(record: logging.LogRecord) -> bool:
     return True
 
 
-def _run(worker: Worker, output: Output, where: Place | None) -> int:
+def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
     options = worker.options
     if where is not None:  # else the pool says it for all
         output.header(where, options, queues=worker.queues)

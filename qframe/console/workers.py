@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console.connections import Connections, configured, names
+from qframe.console.connections import JobConnections, configured, names
 from qframe.console.options import Config, ConnectionOption, Json, Where
 from qframe.console.output import duration
 from qframe.console.text import say, say_rows, screen, table
@@ -57,7 +57,7 @@ def workers(
     """
     if watch and as_json:
         raise ConfigurationError("--watch and --json do not go together: call it again")
-    connections = Connections(configured(config), connection)
+    connections = JobConnections(configured(config), connection)
     if watch:
         _watch(connections, where)
     else:
@@ -69,7 +69,7 @@ def workers(
             say_rows(shares, _SHARES, empty="")
 
 
-def _watch(connections: Connections, where: str) -> None:
+def _watch(connections: JobConnections, where: str) -> None:
     from rich.live import Live  # noqa: PLC0415 (rare, and it costs 0.1 s)
 
     def shown() -> Any:  # noqa: ANN401 (what rich can show)
@@ -83,7 +83,7 @@ def _watch(connections: Connections, where: str) -> None:
                 live.update(shown(), refresh=True)
 
 
-def _listed(connections: Connections, where: str) -> list[Entry]:
+def _listed(connections: JobConnections, where: str) -> list[Entry]:
     """Give the workers in the stores that answer and that a filter chooses, each once."""
     lists.WORKERS.chosen((), where)  # which has to be right even where no store answers
     found = connections.each(lambda queue: roster.listed(queue.store))
@@ -105,7 +105,7 @@ def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     return rows
 
 
-def _shares(connections: Connections) -> list[dict[str, Any]]:
+def _shares(connections: JobConnections) -> list[dict[str, Any]]:
     """Give a row for each queue of each supervisor."""
     with redirect_stderr(io.StringIO()):  # who does not answer was named already
         found = connections.each(lambda queue: roster.pools(queue.store))
@@ -191,7 +191,7 @@ def counters(
             metrics.reset()
         return counts.read(metrics)
 
-    done = Connections(configured(config), connection).each(act)
+    done = JobConnections(configured(config), connection).each(act)
     if reset:
         say(f"the counters of {names(done)} begin anew")
         return

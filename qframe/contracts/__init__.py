@@ -3,13 +3,12 @@
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.history import Attempt, History
+from qframe.contracts.history import History, PastAttempt
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Queue, Sizes
 from qframe.contracts.status import JobStatus, State
 
 __all__ = [
-    "Attempt",
     "Backend",
     "BatchRecord",
     "Cancelling",
@@ -18,6 +17,7 @@ __all__ = [
     "History",
     "Job",
     "JobStatus",
+    "PastAttempt",
     "Queue",
     "Sizes",
     "State",

@@ -15,7 +15,7 @@ KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PastAttempt:
     """One start of a job's handler.
 
     `ended` is "" while the attempt runs, and stays "" if its worker died unnoticed. Otherwise it is
@@ -47,14 +47,14 @@ class History(_Unread):
     know the job.
     """
 
-    attempts: tuple[Attempt, ...] = field(default=())
+    attempts: tuple[PastAttempt, ...] = field(default=())
     exceptions: int = 0
     releases: int = 0
     refusals: int = 0
 
     def started(self, number: int, host: str, pid: int, at: float) -> History:
         """Add the start of attempt `number`."""
-        attempt = Attempt(number, host, pid, at)
+        attempt = PastAttempt(number, host, pid, at)
         if self is _EMPTY:
             return History((attempt,))
         kept = self.attempts
@@ -121,7 +121,7 @@ class History(_Unread):
 _FIELDS = ("attempts", "exceptions", "releases", "refusals")
 
 
-def _row(attempt: Attempt) -> tuple[object, ...]:
+def _row(attempt: PastAttempt) -> tuple[object, ...]:
     row = (
         attempt.number,
         attempt.host,
@@ -136,7 +136,7 @@ def _row(attempt: Attempt) -> tuple[object, ...]:
 def _read(text: str) -> History:
     try:
         fields = json.loads(text)
-        fields["attempts"] = tuple(Attempt(*attempt) for attempt in fields["attempts"])
+        fields["attempts"] = tuple(PastAttempt(*attempt) for attempt in fields["attempts"])
         return History(**fields)
     except (ValueError, TypeError, KeyError):
         return History()

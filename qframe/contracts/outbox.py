@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class OutboxRow:
     """A row of the outbox: a step as text."""
 
     id: int
@@ -35,10 +35,10 @@ class Lag:
     """Why the first of the rows set aside was refused; "" if there is none."""
 
 
-class Claim(ABC):
+class OutboxClaim(ABC):
     """The first rows of one connection, locked for this relay."""
 
-    rows: Sequence[Waiting]
+    rows: Sequence[OutboxRow]
 
     @abstractmethod
     def remove(self, ids: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ class Outbox(ABC):
         """List the connections that have waiting rows."""
 
     @abstractmethod
-    def claim(self, connection: str) -> AbstractContextManager[Claim | None]:
+    def claim(self, connection: str) -> AbstractContextManager[OutboxClaim | None]:
         """Lock the first rows of a connection, about a megabyte; None if another relay holds them.
 
         The changes are committed when the context ends.

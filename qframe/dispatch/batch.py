@@ -25,7 +25,7 @@ from qframe.contracts.batch import BatchRecord
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, sender
 from qframe.dispatch.after_commit import OpenTransaction, open_for
-from qframe.dispatch.calls import Call, Pause, direct
+from qframe.dispatch.calls import Call, CallPause, direct
 from qframe.dispatch.chain import (
     Pending,
     PendingChain,
@@ -42,7 +42,7 @@ from qframe.exceptions import InvalidJob, QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
 from qframe.features.batch import BatchMember, BatchPlan, about
-from qframe.features.batches import Batches, whole
+from qframe.features.batches import BatchStore, whole
 from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import on_a_running_loop, refuse_on_loop
@@ -222,7 +222,7 @@ class PendingBatch(Pending):
         plan = self._planned(connection)
         with sending(connection, many=True):
             for _ in connection.starting_batch(plan):
-                yield Pause(0)
+                yield CallPause(0)
         return Batch(connection, _record(connection, plan.id) or _unkept(connection, plan))
 
     @overload
@@ -485,7 +485,7 @@ class Batch:
         places = [self._connection]
         return await sender.done(act, partial(direct, act), places, untold, is_long=True)
 
-    def _batches(self) -> Batches:
+    def _batches(self) -> BatchStore:
         batches = self._connection.batches()
         if batches is None:
             raise QframeError(f"the connection {self._connection.name!r} keeps no batches")

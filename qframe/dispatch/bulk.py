@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from qframe import manager
-from qframe.connection import Bulk, Connection, push_together, substitute
+from qframe.connection import BulkPush, Connection, push_together, substitute
 from qframe.contracts.transaction import is_async, run_in
 from qframe.dispatch import lost, pusher, sender
 from qframe.dispatch.after_commit import OpenTransaction, open_for
@@ -98,7 +98,7 @@ def _bulk_committed(
         return push_together(placed, queue)
     if not placed:
         return []
-    gathered: dict[Connection, Bulk] = {}
+    gathered: dict[Connection, BulkPush] = {}
     built: list[Unpushed] = []
     with sending(placed[0][0], many=True):
         for connection, job in placed:
@@ -158,12 +158,12 @@ def _pushing(
     if not placed:
         return []
     ids: list[str] = []
-    gathered: dict[Connection, Bulk] = {}
+    gathered: dict[Connection, BulkPush] = {}
     others: dict[str, str] = {}
     with sending(placed[0][0], many=True):
         for connection, job in placed:
             if connection not in gathered:
-                gathered[connection] = Bulk(connection, queue)
+                gathered[connection] = BulkPush(connection, queue)
             made = gathered[connection].plan(job)
             ids.append(made.uuid)
             built.append((made.queue, made.raw, made.delay))

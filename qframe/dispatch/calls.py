@@ -39,13 +39,13 @@ class Read(NamedTuple):
         return self.backend.read(*parts)
 
 
-class Pause(NamedTuple):
+class CallPause(NamedTuple):
     """Needs some time to pass; 0: lets others come first."""
 
     seconds: float
 
 
-Need = Apply | Read | Pause
+Need = Apply | Read | CallPause
 Call = Generator[Need, Any, T]
 """Gives what comes of it, and raises what goes wrong. It may also ask a backend by itself."""
 
@@ -56,7 +56,7 @@ def run(call: Call[T]) -> T:
 
 
 def _answer(need: Need) -> Sequence[Any] | None:
-    if not isinstance(need, Pause):
+    if not isinstance(need, CallPause):
         return need.ask(need.parts)
     if need.seconds:
         time.sleep(need.seconds)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qframe.jobs.options import Middleware
     from qframe.payload.timing import When
 
-    class Options(TypedDict, total=False):
+    class FunctionOptions(TypedDict, total=False):
         """The options of a job, as `Queueable` documents them."""
 
         connection: str
@@ -91,7 +91,7 @@ def queueable(function: Callable[P, R], /) -> QueueableFunction[P, R]: ...
 
 @overload
 def queueable(
-    **options: Unpack[Options],
+    **options: Unpack[FunctionOptions],
 ) -> Callable[[Callable[P, R]], QueueableFunction[P, R]]: ...
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 Act = Callable[[], None]
 
 
-class _Wait:
+class _AfterCommit:
     """What is done when a connection's transaction has been committed."""
 
     def __init__(self, act: Act) -> None:
@@ -24,7 +24,7 @@ class _Wait:
         """The savepoints that were set afterwards: to go back to one of these undoes nothing."""
 
 
-_waiting: WeakKeyDictionary[Any, list[_Wait]] = WeakKeyDictionary()
+_waiting: WeakKeyDictionary[Any, list[_AfterCommit]] = WeakKeyDictionary()
 """By what the pool has given out: where that goes back, nothing of it is committed any more."""
 _watched: WeakSet[Any] = WeakSet()
 """The dialects whose methods are wrapped."""
@@ -58,7 +58,7 @@ def when_committed(connections: Sequence[Any], act: Act) -> None:
 
     for connection in connections:
         _watch(connection.engine.dialect)
-        _waiting.setdefault(connection.connection, []).append(_Wait(committed))
+        _waiting.setdefault(connection.connection, []).append(_AfterCommit(committed))
 
 
 def _watch(dialect: Any) -> None:  # noqa: ANN401 (SQLAlchemy's dialect)

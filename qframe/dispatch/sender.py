@@ -22,7 +22,7 @@ from qframe import connection as connections
 from qframe import forks
 from qframe.connection import Connection
 from qframe.dispatch import pusher
-from qframe.dispatch.calls import Apply, Call, Need, Pause, Read
+from qframe.dispatch.calls import Apply, Call, CallPause, Need, Read
 from qframe.dispatch.handed import Handed, Lost, wake
 from qframe.exceptions import BackendUnavailable
 
@@ -97,7 +97,7 @@ class _Sender:
             need = _step(handed, said, error)
             if need is None:
                 ended.append(handed)
-            elif isinstance(need, Pause):
+            elif isinstance(need, CallPause):
                 self._pause(need.seconds, handed)
             else:
                 needs.append((handed, need))

@@ -12,7 +12,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
-from qframe.dispatch.calls import Call, Pause, Read, run
+from qframe.dispatch.calls import Call, CallPause, Read, run
 from qframe.dispatch.sender import awaited
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
 from qframe.features import status
@@ -107,7 +107,7 @@ def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatu
         left = deadline - time.monotonic()
         if left <= 0:
             raise WaitTimedOut(f"the job {uuid} is {found.state} after {timeout:g} s", found)
-        yield Pause(min(pause, left))
+        yield CallPause(min(pause, left))
         pause = min(_LONGEST_PAUSE, pause * 1.5)
 
 
@@ -170,7 +170,7 @@ def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cance
             return outcome
         if time.monotonic() > deadline:
             return Cancelling.RUNNING
-        yield Pause(pause)
+        yield CallPause(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from qframe import events
 from qframe.config import ConnectionSettings
-from qframe.connection import Bulk, Connection, OneByOne, substitute
+from qframe.connection import BulkPush, Connection, OneByOne, substitute
 from qframe.contracts.status import State
 from qframe.contracts.step import Push
 from qframe.drivers.ordered import OrderedBackend
@@ -90,9 +90,9 @@ class SyncConnection(Connection):
         self.tell(job, pushing, "")
         return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
-    def gather(self, queue: str | None) -> Bulk:
+    def gather(self, queue: str | None) -> BulkPush:
         """Give what runs jobs one after the other."""
-        return _Bulk(self, queue)
+        return _SyncPush(self, queue)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Refuse bytes, also where a fake would take them: only a job object can be run here."""
@@ -186,7 +186,7 @@ class SyncConnection(Connection):
         return result
 
 
-class _Bulk(OneByOne):
+class _SyncPush(OneByOne):
     def add(self, job: Dispatchable) -> str:
         _ours(self.connection, job)
         return super().add(job)

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 
-from qframe.django.failed_jobs import Page, act, chosen, find
+from qframe.django.failed_jobs import FailedAdminPage, act, chosen, find
 from qframe.django.models import FailedJob, Queue
 from qframe.exceptions import QframeError
 from qframe.operations.failures import FailedState
@@ -45,7 +45,7 @@ class FailedJobAdmin(NothingToAdd):
         if request.method == "POST":
             return self._act(request)
         words = request.GET.get("q", "")
-        page, fault = Page([], "", []), ""
+        page, fault = FailedAdminPage([], "", []), ""
         try:
             page = chosen(words, request.GET.get("after", ""))
         except QframeError as error:

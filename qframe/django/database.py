@@ -95,7 +95,7 @@ def finish_in_caller(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
     """
     if execution.on_a_running_loop():
         return _finish_for_loop(run)
-    attempt = _Attempt(run)
+    attempt = _ServedJob(run)
     try:
         return async_to_sync(attempt.run, force_new_loop=True)()
     except BaseException:
@@ -103,7 +103,7 @@ def finish_in_caller(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
         raise
 
 
-class _Attempt:
+class _ServedJob:
     """One `async` job, for a thread that waits for it and serves it meanwhile."""
 
     def __init__(self, run: Awaits) -> None:

@@ -19,7 +19,7 @@ _READ = 200
 """So many are read at once."""
 
 
-class Page(NamedTuple):
+class FailedAdminPage(NamedTuple):
     """Failed jobs that a filter chose, what the next page begins after, and what did not answer."""
 
     rows: list[FailedState]
@@ -42,7 +42,7 @@ def stores() -> tuple[list[FailedStore], list[str]]:
     return list(reach.each_place(found)), list(dict.fromkeys(silent))
 
 
-def chosen(words: str, after: str = "") -> Page:
+def chosen(words: str, after: str = "") -> FailedAdminPage:
     """Give a page of those that a filter chooses; raises `ConfigurationError` for a wrong one."""
     wanted = Filter(words)
     rows: list[FailedState] = []
@@ -58,12 +58,12 @@ def chosen(words: str, after: str = "") -> Page:
                 if wanted.fits(record):
                     rows.append(FailedState.of(record))
                 if len(rows) == _PAGE:
-                    return Page(rows, f"{number}:{last}", silent)
+                    return FailedAdminPage(rows, f"{number}:{last}", silent)
             if len(records) < _READ:
                 break
         else:
-            return Page(rows, f"{number}:{last}", silent)
-    return Page(rows, "", silent)
+            return FailedAdminPage(rows, f"{number}:{last}", silent)
+    return FailedAdminPage(rows, "", silent)
 
 
 def find(uuid: str) -> tuple[FailedStore, FailedJob] | None:

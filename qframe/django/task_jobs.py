@@ -48,7 +48,7 @@ def join() -> None:
         registry.adapters.append(job_class_in)
         features.OTHERS.append(task_results.TaskFeature(_tell_finished))
     events.forget(_ended_otherwise)
-    for kind in (events.JobSkipped, events.JobCancelled):
+    for kind in (events.JobSkipped, events.AttemptCancelled):
         events.listen(kind)(_ended_otherwise)
 
 

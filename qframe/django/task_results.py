@@ -48,7 +48,7 @@ def find(backend: Backend, uuid: str) -> Record | None:
     return None if text is None else json.loads(text)
 
 
-class _Attempt:
+class _TaskAttempt:
     """The record of one job, and the attempt that runs here."""
 
     def __init__(self, job: ReservedJob) -> None:
@@ -155,12 +155,12 @@ def ended(job: Any) -> Record | None:  # noqa: ANN401 (a reserved job)
 
     The backend is not asked.
     """
-    attempt: _Attempt | None = job.read_once(KEY, lambda: None)
+    attempt: _TaskAttempt | None = job.read_once(KEY, lambda: None)
     return None if attempt is None else attempt.record
 
 
-def _attempt(job: ReservedJob) -> _Attempt:
-    return job.read_once(KEY, lambda: _Attempt(job))
+def _attempt(job: ReservedJob) -> _TaskAttempt:
+    return job.read_once(KEY, lambda: _TaskAttempt(job))
 
 
 def _first(message: Mapping[str, Any], queue: str) -> Record:

@@ -17,13 +17,13 @@ from typing import Any
 _MOMENT = 0.001
 
 
-class _Thread(threading.local):
+class _ThreadGuard(threading.local):
     depth = 0
     interruption: BaseException | None = None
     before: Callable[[], bool] | None = None
 
 
-_thread = _Thread()
+_thread = _ThreadGuard()
 
 
 class _Guarded:

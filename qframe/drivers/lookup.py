@@ -21,7 +21,7 @@ _PROBE = 5
 """Messages that are read to date a position: a single one may be out of order."""
 
 
-class Look(NamedTuple):
+class LookResult(NamedTuple):
     """The result of a search for a message."""
 
     found: Found | None
@@ -29,7 +29,7 @@ class Look(NamedTuple):
     """Whether the search covered all positions, or found the message."""
 
 
-def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) -> Look:
+def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) -> LookResult:
     """Search for a message until it is found, all positions are searched, or `seconds` have passed.
 
     It may miss a message that moves during the search.
@@ -40,21 +40,21 @@ def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) 
         for span in spans:
             found = _near(backend, queue, uuid, span, made)
             if found is not None:
-                return Look(found)
+                return LookResult(found)
     if ends is None or not spans:
-        return Look(_among(backend, queue, uuid, None))
+        return LookResult(_among(backend, queue, uuid, None))
     for span in spans:
         # From the end: removing messages at the front shifts the others, and this way none is
         # missed.
         size = max(AT_ONCE, (span.end - span.first) // _PARTS)
         for end in range(span.end, span.first, -size):
             if time.monotonic() > ends:
-                return Look(None, is_complete=False)
+                return LookResult(None, is_complete=False)
             part = span._replace(first=max(span.first, end - size), end=end)
             found = _among(backend, queue, uuid, part)
             if found is not None:
-                return Look(found)
-    return Look(None)
+                return LookResult(found)
+    return LookResult(None)
 
 
 def _among(backend: Backend, queue: str, uuid: str, within: Span | None) -> Found | None:

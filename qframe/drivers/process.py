@@ -14,7 +14,7 @@ from qframe import forks
 NAME = socket.gethostname()
 
 
-class _Process:
+class _ThisProcess:
     """The identity of this process; a forked child has its own."""
 
     __slots__ = ("pid", "token")
@@ -27,7 +27,7 @@ class _Process:
         self.pid = os.getpid()
 
 
-own = _Process()
+own = _ThisProcess()
 """Attributes instead of calls (`own.pid`): each job reads them several times."""
 
 

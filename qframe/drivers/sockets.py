@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
-class _Thread(threading.local):
+class _ThreadSockets(threading.local):
     """Settings for the connections that one thread opens."""
 
     longest = math.inf
     keeps = False
 
 
-_thread = _Thread()
+_thread = _ThreadSockets()
 
 
 def keep_connections(*, keeps: bool = True) -> None:

@@ -86,14 +86,14 @@ STATES = (
 )
 
 
-class Listed(NamedTuple):
+class JobList(NamedTuple):
     """A list of jobs: who is in it, and by what they can be chosen."""
 
     who: str
     names: tuple[str, ...]
 
     @classmethod
-    def without(cls, who: str, *unknown: str) -> Listed:
+    def without(cls, who: str, *unknown: str) -> JobList:
         """Give a list that does not know everything of its jobs."""
         return cls(who, tuple(each for each in NAMES if each not in unknown))
 
@@ -104,10 +104,10 @@ class Listed(NamedTuple):
             raise unknown(name, self.names, f" of {self.who}" if asked in NAMES else "")
 
 
-FAILED = Listed("failed jobs", NAMES)
-WAITING = Listed.without("jobs that wait", "cause", "error", "host")
-RUNNING = Listed.without("jobs that run", "cause", "error")
-ENDED = Listed.without("jobs that have ended", "cause", f"{_ARGS}NAME")
+FAILED = JobList("failed jobs", NAMES)
+WAITING = JobList.without("jobs that wait", "cause", "error", "host")
+RUNNING = JobList.without("jobs that run", "cause", "error")
+ENDED = JobList.without("jobs that have ended", "cause", f"{_ARGS}NAME")
 
 
 class Term(NamedTuple):
@@ -186,7 +186,7 @@ class Filter:
     Raises `ConfigurationError` for a name that `listed` has none of, or a value that is none.
     """
 
-    def __init__(self, text: str, listed: Listed = FAILED) -> None:
+    def __init__(self, text: str, listed: JobList = FAILED) -> None:
         self.queue: str | None = None
         """The one queue they are in, where the terms say so."""
         self.cause: str | None = None

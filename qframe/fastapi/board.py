@@ -31,14 +31,14 @@ def page(
     actions (`{"retry", "pause"}`), or a `qframe.web.Visitor`. The `dependency_overrides` of the
     application hold.
     """
-    return _Page(authorize, web_app(manager, _said, live=live))
+    return _BoardEndpoint(authorize, web_app(manager, _said, live=live))
 
 
 def _said(request: Request) -> Any:  # noqa: ANN401 (an answer)
     return request.scope[_ANSWER]
 
 
-class _Page:
+class _BoardEndpoint:
     """Asks `authorize` as a route of its own, to its end; what that lets in goes to the page.
 
     So a session that it depends on is not kept open by a page that is.

@@ -12,10 +12,10 @@ from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
 from qframe.features import batch, chain
 from qframe.features.base import Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember
-from qframe.features.batches import Batches, Found, renumbered
+from qframe.features.batches import BatchStore, StoredBatch, renumbered
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
-from qframe.features.refused import Refused, tell_refused
+from qframe.features.refused import RefusedText, tell_refused
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.payload.signature import is_signed
@@ -26,12 +26,12 @@ EVENTS = ("progress", "catch", "then", "finally")
 _TRIES = 100
 
 
-def batches_of(job: JobDefinition) -> Batches:
+def batches_of(job: JobDefinition) -> BatchStore:
     """Give the batches of the connection that a job runs for."""
     running: Any = job.job
     if isinstance(running, ReservedJob):
-        return Batches(running.context, running, running.queue)
-    return Batches(running._job.context, queue=running.queue)  # noqa: SLF001 (in a process of its own, which settles nothing)
+        return BatchStore(running.context, running, running.queue)
+    return BatchStore(running._job.context, queue=running.queue)  # noqa: SLF001 (in a process of its own, which settles nothing)
 
 
 class RunBatchCallbacks(JobDefinition):
@@ -64,15 +64,15 @@ class RunBatchCallbacks(JobDefinition):
                 return
         raise BackendUnavailable(f"the batch {self.of} is changed again and again")
 
-    def _refuse(self, batches: Batches, found: Found, error: QframeError) -> None:
+    def _refuse(self, batches: BatchStore, found: StoredBatch, error: QframeError) -> None:
         """Fail at once: what follows the batch is not as it was signed."""
         what = f"what follows the batch {self.of}"
-        refused = Refused(batch.batch_key(self.of), found.text, what, error)
+        refused = RefusedText(batch.batch_key(self.of), found.text, what, error)
         tell_refused(batches.context.connection, refused)
         self.fail(error)
 
 
-def _callbacks(batches: Batches, found: Found) -> Plan:
+def _callbacks(batches: BatchStore, found: StoredBatch) -> Plan:
     """Give the plan that dispatches what is due; without operations where nothing is."""
     plan, record, context = Plan(), found.record, batches.context
     due = [event for event in EVENTS if _is_due(record, event)]
@@ -105,7 +105,7 @@ def _is_due(record: BatchRecord, event: str) -> bool:
     return record.is_finished
 
 
-def _first_failure(batches: Batches, found: Found) -> tuple[str, str, str]:
+def _first_failure(batches: BatchStore, found: StoredBatch) -> tuple[str, str, str]:
     """Give the uuid, the name and the error of the job by which the first member failed."""
     uuid = batches.first_failure(found.record.id)
     if batches.context.signer is not None and found.vouched:
@@ -119,7 +119,7 @@ def _first_failure(batches: Batches, found: Found) -> tuple[str, str, str]:
     return uuid, "", "the job was removed, or its record is gone"
 
 
-def _signed_failure(batches: Batches, identity: str, uuid: str) -> tuple[str, str, str]:
+def _signed_failure(batches: BatchStore, identity: str, uuid: str) -> tuple[str, str, str]:
     """Give the same as it was signed when the member failed; a record may say anything."""
     key = batch.failed_key(identity, uuid)
     (text,) = batches.context.backend.read(key)
@@ -152,7 +152,7 @@ def _failure(record: BatchRecord) -> str:
     return f"{record.failed} of {record.total} members of {record.name or 'a batch'} failed"
 
 
-def _go_on(batches: Batches, found: Found) -> bool:
+def _go_on(batches: BatchStore, found: StoredBatch) -> bool:
     """Go on in the chain, or end it where the batch has failed; false where something has changed.
 
     Where a failure is mended by a retry, the chain goes on after all.

@@ -62,7 +62,7 @@ _TRIES = 100
 _PAGE = 200
 
 
-class Found(NamedTuple):
+class StoredBatch(NamedTuple):
     """What there is of a batch."""
 
     text: str
@@ -83,7 +83,7 @@ class Found(NamedTuple):
         return [Expect(key, self.text), Set(key, text, KEPT)]
 
 
-class Batches:
+class BatchStore:
     """The batches of a connection. Raises `BackendUnavailable`.
 
     With the `job` that runs, their steps are made in its name.
@@ -291,19 +291,19 @@ class Batches:
 
     # -- one batch --------------------------------------------------------------------------------
 
-    def find(self, identity: str) -> Found | None:
+    def find(self, identity: str) -> StoredBatch | None:
         """Give all there is of a batch; None where it is gone."""
         if not chain.is_id(identity):
             return None
         (text,) = self._backend.read(batch_key(identity))
         return None if text is None else self._found(identity, text)
 
-    def _found(self, identity: str, text: str) -> Found | None:
+    def _found(self, identity: str, text: str) -> StoredBatch | None:
         latch = self._backend.latch(batch_key(identity))
         if latch is None:
             return None
         record, vouched, refused = _record(self.context, identity, text, latch)
-        return Found(text, latch, record, vouched, refused)
+        return StoredBatch(text, latch, record, vouched, refused)
 
     def read(self, identity: str) -> BatchRecord | None:
         """Give a batch as it stands."""
@@ -330,7 +330,7 @@ class Batches:
     def cancel(self, identity: str) -> bool:
         """Note that the batch is cancelled; says whether it was neither that nor finished."""
 
-        def cancelled(found: Found) -> Mapping[str, object] | None:
+        def cancelled(found: StoredBatch) -> Mapping[str, object] | None:
             over = found.record.cancelled_at is not None or found.record.is_finished
             return None if over else {"cancelled_at": time.time()}
 
@@ -342,7 +342,7 @@ class Batches:
         A first failure that was by then does not cancel it again.
         """
 
-        def revived(found: Found) -> Mapping[str, object] | None:
+        def revived(found: StoredBatch) -> Mapping[str, object] | None:
             was = found.record.cancelled_at is not None
             forgiven = found.latch.failed_at is not None
             return {"cancelled_at": None, "forgiven": forgiven} if was else None
@@ -350,7 +350,7 @@ class Batches:
         return self._change(identity, revived)
 
     def _change(
-        self, identity: str, fields: Callable[[Found], Mapping[str, object] | None]
+        self, identity: str, fields: Callable[[StoredBatch], Mapping[str, object] | None]
     ) -> bool:
         for _ in _tries(identity):
             found = self.find(identity)

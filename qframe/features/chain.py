@@ -44,7 +44,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
-from qframe.features.refused import REFUSED, Refused, refuse
+from qframe.features.refused import REFUSED, RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope, tracebacks
 from qframe.payload.signature import OVERHEAD, unsealed
@@ -303,7 +303,9 @@ def plan_refused(context: Context, chain: str, refused: LinkRefused, queue: str,
     What is kept of it stays, and what catches its failure is pushed.
     """
     what = f"the link behind {refused.head['at']} of the chain {chain}"
-    recorded = refuse(context, plan, Refused(refused.key, refused.text, what, refused.error), queue)
+    recorded = refuse(
+        context, plan, RefusedText(refused.key, refused.text, what, refused.error), queue
+    )
     plan.add(Set(_key(chain), _json({**refused.head, "at": REFUSED}), KEPT))
     plan_catch(context, chain, plan, (recorded, REFUSED, _words(refused.error)), queue)
     return recorded
@@ -364,7 +366,7 @@ def plan_catch(
         jobs = context.kept_jobs(key, text)
     except (InvalidSignature, InvalidPayload) as error:
         what = f"what catches a failure of the chain {chain}"
-        refuse(context, plan, Refused(key, text, what, error), queue)
+        refuse(context, plan, RefusedText(key, text, what, error), queue)
         return
     for job in jobs:
         plan_prepared(context, caused(context, job, *cause), plan)

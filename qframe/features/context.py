@@ -31,7 +31,7 @@ from qframe.features.base import Plan, Pushing
 from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
-from qframe.payload.signature import OVERHEAD, Kept, Signer, seal, unseal, without_signature
+from qframe.payload.signature import OVERHEAD, KeptText, Signer, seal, unseal, without_signature
 from qframe.payload.text import one_line
 
 
@@ -155,7 +155,7 @@ class Context:
         """Give JSON as it is kept under a key: signed for that, where there is a signing key."""
         return seal(self.signer, key, text)
 
-    def opened(self, key: str, text: str) -> Kept:
+    def opened(self, key: str, text: str) -> KeptText:
         """Give what `sealed` was given; raises `InvalidSignature`."""
         return unseal(self.signer, key, text)
 

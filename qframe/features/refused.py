@@ -22,7 +22,7 @@ REFUSED = "(refused)"
 """What is shown as the name of a job that nobody vouches for."""
 
 
-class Refused(NamedTuple):
+class RefusedText(NamedTuple):
     """A text that was kept, and is not acted on."""
 
     key: str
@@ -33,7 +33,7 @@ class Refused(NamedTuple):
     error: QframeError
 
 
-def refuse(context: Context, plan: Plan, refused: Refused, queue: str) -> str:
+def refuse(context: Context, plan: Plan, refused: RefusedText, queue: str) -> str:
     """Record the text among the failed jobs, in the step of a plan; gives the record's id."""
     record = record_of(context.connection, refused, queue)
     plan.add(Record(record))
@@ -41,7 +41,7 @@ def refuse(context: Context, plan: Plan, refused: Refused, queue: str) -> str:
     return record.uuid
 
 
-def record_of(connection: str, refused: Refused, queue: str) -> FailedJob:
+def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
     """Give the record of a refused text, the same each time."""
     said = f"{connection}\0{refused.key}\0{refused.text}".encode("utf-8", "replace")
     error = refused.error
@@ -58,7 +58,7 @@ def record_of(connection: str, refused: Refused, queue: str) -> FailedJob:
     )
 
 
-def tell_refused(connection: str, refused: Refused) -> None:
+def tell_refused(connection: str, refused: RefusedText) -> None:
     """Log it, and tell the listeners."""
     log.error("%s: %s is refused: %s", connection, refused.what, refused.error)
     events.fire(events.StoredRefused, connection, refused.key, refused.what, refused.error)

@@ -20,7 +20,7 @@ from qframe.payload import envelope
 
 
 @dataclass(slots=True)
-class Lock:
+class UniqueLock:
     """The lock that a payload names."""
 
     key: str
@@ -31,7 +31,7 @@ class Lock:
     """When, by the clock here, it is to be prolonged next."""
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Lock | None:
+    def of(cls, message: Mapping[str, Any]) -> UniqueLock | None:
         """Read it; None where the payload names none that could be a job's."""
         said = message.get("unique")
         uuid = envelope.uuid(message)
@@ -55,7 +55,7 @@ class UniqueFeature(Feature):
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Take the lock; the step is refused where another job has it."""
-        lock = Lock.of(job.message)
+        lock = UniqueLock.of(job.message)
         if lock is None:
             return
         holds = None
@@ -66,7 +66,7 @@ class UniqueFeature(Feature):
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Give the uuid of the job that has the lock."""
-        lock = Lock.of(job.message)
+        lock = UniqueLock.of(job.message)
         if lock is None or refused.outcome is not Outcome.REFUSED or refused.key != lock.key:
             return None
         return refused.holds
@@ -103,5 +103,5 @@ class UniqueFeature(Feature):
         return Expect(lock.key, lock.uuid), Set(lock.key, lock.uuid, lock.seconds)
 
 
-def _lock(job: ReservedJob) -> Lock | None:
-    return job.read_once(UniqueFeature.key, lambda: Lock.of(job.payload))
+def _lock(job: ReservedJob) -> UniqueLock | None:
+    return job.read_once(UniqueFeature.key, lambda: UniqueLock.of(job.payload))

@@ -198,7 +198,7 @@ def _name_of(middleware: object) -> str:
 # -- what is async --------------------------------------------------------------------------------
 
 
-class _Thread(threading.local):
+class _ThreadHooks(threading.local):
     """What finishes the `async` hooks of a thread's jobs; None where each has a loop of its own."""
 
     finisher: Finisher | None = None
@@ -211,7 +211,7 @@ class Finisher(Protocol):
         """Give what it gives, when it has; raises what it raises."""
 
 
-_thread = _Thread()
+_thread = _ThreadHooks()
 
 
 class _KeptLoop:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from qframe.contracts.queue import LARGEST_BOUND
 from qframe.contracts.status import MOST_LINES
 from qframe.exceptions import InvalidJob, JobDefinitionError
-from qframe.jobs.uniqueness import DEFAULT_FOR, Rule
+from qframe.jobs.uniqueness import DEFAULT_FOR, UniqueRule
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line, queue_name
 
@@ -59,7 +59,7 @@ class Options:
     """Whether it is known that a worker can find it."""
     besides: Mapping[str, Any] | None = None
     """What its payload says besides, where something else than its class wants it to."""
-    unique_rule: ClassVar[Rule | None] = None
+    unique_rule: ClassVar[UniqueRule | None] = None
     """What the options say of a lock."""
     secret_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that are or hold a `Secret`."""

@@ -34,7 +34,7 @@ class Name(NamedTuple):
 
 def shows_job(file: Path, module: str, attribute: str) -> bool:
     """Whether the syntax tree of a module's file shows a job of this name at its top level."""
-    return _Reader(file, module).shows(Name(module, attribute))
+    return _SyntaxReader(file, module).shows(Name(module, attribute))
 
 
 class _Source:
@@ -85,7 +85,7 @@ class _Source:
         return any(_is_ours(each) or each in {name for name, _ in _TASKS} for each in modules)
 
 
-class _Reader:
+class _SyntaxReader:
     """Follows names from file to file, reading each once."""
 
     def __init__(self, file: Path, module: str) -> None:

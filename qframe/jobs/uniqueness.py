@@ -15,7 +15,7 @@ DEFAULT_FOR = 3600
 _LONGEST_NAME = 80
 
 
-class Rule(NamedTuple):
+class UniqueRule(NamedTuple):
     """What a job class declares, looked up once."""
 
     seconds: float
@@ -52,7 +52,7 @@ def _identity(job: object, data: object) -> str:
     return f":{given}"
 
 
-def rule_of(cls: Any) -> Rule | None:  # noqa: ANN401 (a job class, which is made from this)
+def rule_of(cls: Any) -> UniqueRule | None:  # noqa: ANN401 (a job class, which is made from this)
     """Give what a class declares; raises `JobDefinitionError` for what does not go together."""
     if cls.unique and cls.debounce is not None:
         raise JobDefinitionError(
@@ -61,9 +61,9 @@ def rule_of(cls: Any) -> Rule | None:  # noqa: ANN401 (a job class, which is mad
         )
     if cls.debounce is not None:
         delay = timing.tidy(timing.seconds_until(cls.debounce))
-        return Rule(max(10 * delay, DEFAULT_FOR), "", delay)
+        return UniqueRule(max(10 * delay, DEFAULT_FOR), "", delay)
     if cls.unique:
-        return Rule(timing.tidy(timing.seconds_until(cls.unique_for)), cls.unique_until)
+        return UniqueRule(timing.tidy(timing.seconds_until(cls.unique_for)), cls.unique_until)
     for option in ("unique_id", "unique_for", "unique_until"):
         if option in vars(cls) and cls.is_runnable():
             raise JobDefinitionError(

@@ -107,7 +107,7 @@ class Limit:
         return 1 if self.max <= _EXACT else max(1, int(self.per * 10))
 
 
-class Window:
+class LimitWindow:
     """What counts against a limit at one moment: when the last ones were, oldest first.
 
     Kept as text: a first moment in milliseconds of the epoch, then for each its distance from the
@@ -192,16 +192,16 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-def read(store: Store, limits: Mapping[str, Limit]) -> dict[str, Window]:
+def read(store: Store, limits: Mapping[str, Limit]) -> dict[str, LimitWindow]:
     """Give what counts against limits, by their keys in the store."""
     texts, moment = store.get(*limits), now()
     return {
-        key: Window(limit, text, moment)
+        key: LimitWindow(limit, text, moment)
         for (key, limit), text in zip(limits.items(), texts, strict=True)
     }
 
 
-def write(store: Store, windows: Mapping[str, Window]) -> bool:
+def write(store: Store, windows: Mapping[str, LimitWindow]) -> bool:
     """Put windows that were changed in the place of what was read, all of them or none."""
     limits = [window.limit for window in windows.values()]
     ttl = max(limit.per + limit.grain / 1000 for limit in limits) + 1

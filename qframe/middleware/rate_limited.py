@@ -11,7 +11,7 @@ from qframe.exceptions import BackendUnavailable, BackendUnusable, JobDefinition
 from qframe.jobs.definition import JobDefinition
 from qframe.middleware import limits as over_time
 from qframe.middleware.base import store_of
-from qframe.middleware.limits import By, Limit, Window
+from qframe.middleware.limits import By, Limit, LimitWindow
 
 _STORE_IS_AWAY = 5.0
 """Seconds a job waits where the store does not answer."""
@@ -79,7 +79,7 @@ class RateLimited:
         store, limits = store_of(job), self._keyed(job)
         for _ in over_time.rounds():
             windows = over_time.read(store, limits)
-            fullest = max(windows.values(), key=Window.wait)
+            fullest = max(windows.values(), key=LimitWindow.wait)
             if wait := fullest.wait():
                 if any(window.ahead for window in windows.values()):
                     over_time.write(store, windows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from qframe.exceptions import BackendUnavailable
 from qframe.features.batch import BatchMember
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 
 if TYPE_CHECKING:
     from qframe.jobs.definition import JobDefinition
@@ -63,7 +63,7 @@ def _is_unwanted(job: JobDefinition) -> bool:
     member = None if reserved is None else BatchMember.of(reserved.payload)
     if member is None:
         return False
-    batches = Batches(reserved.context)
+    batches = BatchStore(reserved.context)
     try:
         batch = batches.read(member.batch)
         if batch is None or batch.cancelled_at is None:

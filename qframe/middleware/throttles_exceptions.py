@@ -21,7 +21,7 @@ from qframe.jobs.options import Seconds
 from qframe.middleware import limits as over_time
 from qframe.middleware.base import store_of
 from qframe.middleware.fail_on import matching
-from qframe.middleware.limits import By, Limit, Window
+from qframe.middleware.limits import By, Limit, LimitWindow
 from qframe.payload import tracebacks
 
 log = logging.getLogger("qframe")
@@ -103,7 +103,7 @@ class ThrottlesExceptions:
             self._change(store, key, lambda window: window.forget(known.last))
         return result
 
-    def _window(self, store: Store, key: str) -> Window:
+    def _window(self, store: Store, key: str) -> LimitWindow:
         """Read what is known; nothing where the store does not answer: then jobs just run."""
         try:
             windows = over_time.read(store, {key: self.limit})
@@ -113,12 +113,12 @@ class ThrottlesExceptions:
             raise
         except BackendUnavailable as error:
             log.warning("the exceptions of %s cannot be read: %s", key, error)
-            return Window(self.limit, None, over_time.now())
+            return LimitWindow(self.limit, None, over_time.now())
         return windows[key]
 
     def _note(self, store: Store, key: str, name: str, error: BaseException) -> None:
         """Count an exception, and tell when it was the last straw."""
-        if not self._change(store, key, Window.add):
+        if not self._change(store, key, LimitWindow.add):
             return
         if self._report is not None:
             self._report(error)
@@ -126,7 +126,7 @@ class ThrottlesExceptions:
             said = "%s has raised %s: its jobs wait; the last exception was %s"
             log.warning(said, name, self.limit, tracebacks.brief(error))
 
-    def _change(self, store: Store, key: str, change: Callable[[Window], None]) -> bool:
+    def _change(self, store: Store, key: str, change: Callable[[LimitWindow], None]) -> bool:
         """Change what is known; says whether it has become too much by that.
 
         Where that cannot be done it is left: the job's own outcome matters more.

@@ -20,12 +20,12 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import RUNNING, WAITING, Filter
 from qframe.failed.retry import retry
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.manager import QueueManager
 from qframe.operations import failures, queues, running, schedules, waiting
 from qframe.operations.board import Board
-from qframe.operations.bulk import Bulk
-from qframe.operations.jobs import Waiting
+from qframe.operations.bulk import BulkAction
+from qframe.operations.jobs import FilteredMessage
 from qframe.operations.running import RunsOn
 from qframe.operations.waiting import Scope
 from qframe.operations.workers import WorkerState
@@ -271,7 +271,7 @@ def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
 
 
 def _removing(
-    within: Scope, chosen: Iterable[tuple[Connection, Waiting | BackendUnavailable]]
+    within: Scope, chosen: Iterable[tuple[Connection, FilteredMessage | BackendUnavailable]]
 ) -> Iterator[Callable[[], bool]]:
     for connection in within.connections:
         if connection.name not in within.searchable:
@@ -374,7 +374,7 @@ def _run_now(board: Board, wanted: Wanted, _who: str) -> Done:
 # -- batches and workers --------------------------------------------------------------------------
 
 
-def _batch(board: Board, wanted: Wanted) -> tuple[Connection, Batches]:
+def _batch(board: Board, wanted: Wanted) -> tuple[Connection, BatchStore]:
     found = board.find_batch(wanted.id)
     if found is None or found.record.connection != found.connection.name:
         raise ConfigurationError(f"no batch {one_line(wanted.id, 100)!r}")
@@ -481,7 +481,7 @@ def _in_background(
 ) -> Done:
     of = what(wanted)
     troubles = [f"{name} does not answer: {why}" for name, why in sorted(board.silent.items())]
-    bulk = Bulk(who, action, of, steps, troubles)
+    bulk = BulkAction(who, action, of, steps, troubles)
 
     def told(count: int) -> None:
         tell(who, action, of, count)

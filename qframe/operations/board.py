@@ -25,7 +25,7 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.causes import first_noted
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.manager import QueueManager
 from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
@@ -33,7 +33,7 @@ from qframe.metrics.kept import Metrics
 from qframe.metrics.series import Fields
 from qframe.operations import activity, queues, schedules, unsafe, workers
 from qframe.operations.activity import Activity, ClassState, Trend
-from qframe.operations.bulk import Bulks
+from qframe.operations.bulk import BulkActions
 from qframe.operations.deploys import DeployState
 from qframe.operations.failures import CauseState, FailureIndex
 from qframe.operations.outages import Outages
@@ -137,7 +137,7 @@ class KnownBatch(NamedTuple):
     """A batch, and where it is kept."""
 
     connection: Connection
-    kept: Batches
+    kept: BatchStore
     record: BatchRecord
 
 
@@ -151,7 +151,7 @@ class Board:
 
     def __init__(self, manager: QueueManager) -> None:
         self.manager = manager
-        self.bulks = Bulks()
+        self.bulks = BulkActions()
         self.outages = Outages()
         self._kept: dict[str, Reading] = {}
         self._behind = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")

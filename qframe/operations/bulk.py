@@ -37,7 +37,7 @@ class BulkState(BaseModel):
     seconds: float
 
 
-class Bulk:
+class BulkAction:
     """An action on each of many; `act` says whether it changed something."""
 
     def __init__(
@@ -106,15 +106,15 @@ class Bulk:
         )
 
 
-class Bulks:
+class BulkActions:
     """The actions on many that run in this process, and the last that are over."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Bulk] = {}
+        self._known: dict[str, BulkAction] = {}
         self._lock = forks.lock()
         forks.in_child_of(self, lambda child: child._known.clear())  # noqa: SLF001 (its own)
 
-    def start(self, bulk: Bulk, told: Callable[[int], None]) -> Bulk:
+    def start(self, bulk: BulkAction, told: Callable[[int], None]) -> BulkAction:
         """Run one in a thread of its own."""
         with self._lock:
             self._known[bulk.id] = bulk
@@ -124,7 +124,7 @@ class Bulks:
         threading.Thread(target=bulk.run, args=(told,), name="qframe-bulk", daemon=True).start()
         return bulk
 
-    def find(self, identity: str) -> Bulk | None:
+    def find(self, identity: str) -> BulkAction | None:
         """Give one of them."""
         return self._known.get(identity)
 

@@ -103,7 +103,7 @@ class CauseState(BaseModel):
         )
 
 
-class Kept(NamedTuple):
+class IndexedFailure(NamedTuple):
     """What the index keeps of a failed job."""
 
     cause: str
@@ -114,7 +114,7 @@ class _Pass:
     """One reading of a store, latest first."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Kept] = {}
+        self.jobs: dict[str, IndexedFailure] = {}
         self.causes: dict[str, Failures] = {}
         self.after: str | None = None
         self.is_over = False
@@ -122,7 +122,7 @@ class _Pass:
     def add(self, record: FailedJob) -> None:
         if record.uuid not in self.jobs:
             cause = count_in(self.causes, record)
-            self.jobs[record.uuid] = Kept(cause.key, record.failed_at)
+            self.jobs[record.uuid] = IndexedFailure(cause.key, record.failed_at)
 
     def has(self, record: FailedJob) -> bool:
         kept = self.jobs.get(record.uuid)

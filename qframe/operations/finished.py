@@ -49,7 +49,7 @@ class Finished(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FilteredStatus:
     """A status as a filter sees it."""
 
     uuid: str
@@ -64,7 +64,7 @@ class Ended:
     state: str
 
     @classmethod
-    def of(cls, known: JobStatus) -> Ended:
+    def of(cls, known: JobStatus) -> FilteredStatus:
         """Give what a filter sees; of the payload, a status has only the tags."""
         return cls(
             known.uuid,
@@ -120,7 +120,7 @@ def listed(
             known = status.read_as(key.removeprefix(_PREFIX), text)
             if known is None or not known.is_final or known.connection != connection.name:
                 continue
-            if chosen.fits(Ended.of(known)):
+            if chosen.fits(FilteredStatus.of(known)):
                 found.append(_state(known))
             if len(found) == limit:
                 return Finished(jobs=found, after=known.uuid, looked_at=looked_at)

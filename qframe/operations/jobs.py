@@ -28,7 +28,7 @@ _LONGEST = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class FilteredMessage:
     """A message as a filter sees it."""
 
     uuid: str
@@ -52,7 +52,7 @@ class Waiting:
         return (self.found.place if self.found else Place.RUNNING).value
 
     @classmethod
-    def of(cls, connection: str, found: Found) -> Waiting:
+    def of(cls, connection: str, found: Found) -> FilteredMessage:
         """Read a message; one that is no payload has no name."""
         try:
             message = envelope.parse(found.raw_body)
@@ -79,7 +79,7 @@ class JobState(BaseModel):
     tags: list[str] = []
 
     @classmethod
-    def of(cls, job: Waiting) -> JobState:
+    def of(cls, job: FilteredMessage) -> JobState:
         """Give what is shown of a message in a list."""
         return cls(
             uuid=job.uuid,
@@ -136,7 +136,7 @@ def listed(
         step = limit if chosen.is_empty else _PART
         page = connection.backend.browse(queue, place, step, after)
         looked_at += len(page.found)
-        jobs = (Waiting.of(connection.name, each) for each in page.found)
+        jobs = (FilteredMessage.of(connection.name, each) for each in page.found)
         found += [JobState.of(each) for each in jobs if chosen.fits(each)]
         after = page.after
         if not after or len(found) >= limit or time.monotonic() >= ends:
@@ -147,14 +147,14 @@ def listed(
 
 def chosen_of(
     connection: Connection, queue: str, place: Place, chosen: Filter
-) -> Iterator[Waiting]:
+) -> Iterator[FilteredMessage]:
     """Give all messages of a queue in a place that a filter chooses."""
     connection.need(Capability.BROWSE)
     after = ""
     while True:
         page = connection.backend.browse(queue, place, _PAGE, after)
         for each in page.found:
-            job = Waiting.of(connection.name, each)
+            job = FilteredMessage.of(connection.name, each)
             if chosen.fits(job):
                 yield job
         after = page.after

@@ -25,7 +25,7 @@ _Texts = Callable[[T], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class RowKind(Generic[T]):
     """What the rows of a list can be chosen by."""
 
     texts: Mapping[str, _Texts[T]]
@@ -74,7 +74,7 @@ def _moment_of(told: str) -> float:
     return datetime.fromisoformat(f"{told}+00:00").timestamp()
 
 
-QUEUES = Kind[QueueState](
+QUEUES = RowKind[QueueState](
     {
         "queue": lambda row: (row.queue,),
         "connection": lambda row: (row.connection,),
@@ -82,7 +82,7 @@ QUEUES = Kind[QueueState](
     },
     ("working", "paused"),
 )
-WORKERS = Kind[WorkerState](
+WORKERS = RowKind[WorkerState](
     {
         "host": lambda row: (row.host,),
         "id": lambda row: (row.id,),
@@ -96,7 +96,7 @@ WORKERS = Kind[WorkerState](
     ("idle", "running", "paused", "gone"),
     lambda row: _moment_of(row.started_at),
 )
-BATCHES = Kind[BatchState](
+BATCHES = RowKind[BatchState](
     {
         "id": lambda row: (row.id,),
         "name": lambda row: (row.name,),
@@ -106,7 +106,7 @@ BATCHES = Kind[BatchState](
     ("running", "finished", "cancelled", "failed"),
     lambda row: _moment_of(row.created_at),
 )
-CLASSES = Kind[ClassState](
+CLASSES = RowKind[ClassState](
     {
         "class": lambda row: (row.job,),
         "connection": lambda row: (row.connection,),
@@ -114,7 +114,7 @@ CLASSES = Kind[ClassState](
     },
     ("failing", "fine"),
 )
-SCHEDULES = Kind[ScheduleState](
+SCHEDULES = RowKind[ScheduleState](
     {
         "name": lambda row: (row.name,),
         "class": lambda row: (row.job,),

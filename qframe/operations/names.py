@@ -12,8 +12,8 @@ from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.metrics.kept import Metrics
 from qframe.payload.text import is_queue_pattern
-from qframe.worker.queues import Queues
-from qframe.worker.view import View
+from qframe.worker.queues import WorkedQueues
+from qframe.worker.view import ConnectionView
 
 _NEAR = 0.75
 """How alike two names are, of 1, where one is likely the other written wrongly."""
@@ -64,9 +64,9 @@ def _worked(queues: QueueManager, connection: Connection, pushed: set[str]) -> s
             found.update(told.queues)
     if name == settings.default:
         found.update(each for each in settings.queues if not is_queue_pattern(each))
-    for entry in View(connection).entries():
+    for entry in ConnectionView(connection).entries():
         with suppress(ConfigurationError):  # of another version
-            found.update(Queues(entry.queues, lambda: pushed).find())
+            found.update(WorkedQueues(entry.queues, lambda: pushed).find())
     return found
 
 

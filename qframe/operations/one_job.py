@@ -23,7 +23,7 @@ from qframe.operations import ids
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState
-from qframe.operations.jobs import JobState, Waiting, shown_payload
+from qframe.operations.jobs import FilteredMessage, JobState, shown_payload
 from qframe.operations.running import RunsOn, seen
 from qframe.payload import envelope, tags
 from qframe.payload.timing import iso
@@ -214,7 +214,7 @@ def _running(board: Board, uuid: str) -> RunsOn | None:
 
 def _waiting(
     board: Board, uuid: str, name: str, queue: str
-) -> tuple[tuple[Connection, Waiting] | None, bool]:
+) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
     """Find a job in the queue that a link names, or else everywhere."""
     is_sure = True
     for connection in board.connections():
@@ -226,7 +226,7 @@ def _waiting(
                 is_sure = False
                 continue
             if seen.found is not None:
-                return (connection, Waiting.of(connection.name, seen.found)), True
+                return (connection, FilteredMessage.of(connection.name, seen.found)), True
             is_sure = is_sure and seen.is_complete
     return None, is_sure
 
@@ -242,7 +242,7 @@ def _message(payload: bytes) -> Mapping[str, Any]:
         return {}
 
 
-def _history(home: Connection | None, waiting: Waiting | None) -> History:
+def _history(home: Connection | None, waiting: FilteredMessage | None) -> History:
     if home is None or waiting is None or waiting.found is None:
         return History()
     return home.history(waiting.found)

@@ -13,7 +13,7 @@ from qframe.contracts.backend import Capability, Place
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.failed.filters import Filter
 from qframe.operations.board import Board
-from qframe.operations.jobs import Waiting
+from qframe.operations.jobs import FilteredMessage
 from qframe.operations.workers import RunningState
 from qframe.payload import envelope
 from qframe.payload.text import one_line
@@ -81,9 +81,9 @@ def listed(board: Board, chosen: Filter, seconds: float) -> Running:
     return Running(jobs=sorted(found, key=lambda each: -each.seconds), note=" ".join(told))
 
 
-def _shown(job: RunsOn, message: Mapping[str, Any]) -> Waiting:
+def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
     """Give what a filter sees of a job that runs."""
-    return Waiting(
+    return FilteredMessage(
         job.uuid, job.connection, job.queue, job.job, b"", time.time() - job.seconds, None,
         hosts=(job.host,), message={**message, "tags": job.tags},
     )  # fmt: skip

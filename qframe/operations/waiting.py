@@ -154,7 +154,7 @@ def listed(
 
 def chosen_of(
     scope: Scope, place: Place, chosen: Filter
-) -> Iterator[tuple[Connection, jobs.Waiting | BackendUnavailable]]:
+) -> Iterator[tuple[Connection, jobs.FilteredMessage | BackendUnavailable]]:
     """Give all messages in a place that a filter chooses, of the connections that can be searched.
 
     Of one that does not answer, gives why, and goes on with the others.

@@ -45,7 +45,7 @@ class _Send:
         self.token: Token[Context] | None = None
 
 
-class _Attempt:
+class _TracedAttempt:
     """An attempt under way, whose span is current where it runs."""
 
     def __init__(self, span: Span, values: Values, token: Token[Context] | None) -> None:
@@ -68,7 +68,7 @@ class Spans:
         self._tracer = trace.get_tracer(_NAME, None, tracers, _SCHEMA)
         self._measures = Measures(metrics.get_meter(_NAME, "", meters, _SCHEMA))
         self._links = links
-        self._attempts: WeakKeyDictionary[Job, _Attempt] = WeakKeyDictionary()
+        self._attempts: WeakKeyDictionary[Job, _TracedAttempt] = WeakKeyDictionary()
 
     # -- dispatches -------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Spans:
             links=[] if is_child else carrier.links(job.payload),
         )
         token = contexts.attach(trace.set_span_in_context(span)) if here else None
-        self._attempts[job] = _Attempt(span, values, token)
+        self._attempts[job] = _TracedAttempt(span, values, token)
 
     def forked(self, job: Job) -> None:
         """Make the span that began in the worker current here; only the worker ends it."""
@@ -204,7 +204,9 @@ class Spans:
         if attempt is not None:
             _safely(lambda: self._attempted(attempt, outcome, error))
 
-    def _attempted(self, attempt: _Attempt, outcome: str, error: BaseException | None) -> None:
+    def _attempted(
+        self, attempt: _TracedAttempt, outcome: str, error: BaseException | None
+    ) -> None:
         # Where its handler does not end, another thread ends it.
         if attempt.token is not None and trace.get_current_span() is attempt.span:
             contexts.detach(attempt.token)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.contracts.outbox import Waiting
+from qframe.contracts.outbox import OutboxRow
 from qframe.contracts.step import (
     APPLIED,
     Arrive,
@@ -60,10 +60,10 @@ class Totals:
     set_aside: int = 0
 
 
-class Refused(NamedTuple):
+class RefusedRow(NamedTuple):
     """A row that the receiver cannot take."""
 
-    row: Waiting
+    row: OutboxRow
     error: str
     aside: bool
     """Whether that was the last try."""
@@ -80,13 +80,13 @@ class Handing:
     def __init__(
         self,
         receiver: Connection,
-        rows: Sequence[Waiting],
+        rows: Sequence[OutboxRow],
         since: float,
         removed: Sequence[str],
         totals: Totals,
     ) -> None:
-        self.done: list[Waiting] = []
-        self.refused: list[Refused] = []
+        self.done: list[OutboxRow] = []
+        self.refused: list[RefusedRow] = []
         self.marks: list[str] = []
         """Of `done`: the receiver keeps them for long, until it is told that the rows are gone."""
         self._removed = removed
@@ -119,7 +119,7 @@ class Handing:
                 said = tracebacks.brief(error, _LONGEST_ERROR)
                 is_forged = isinstance(error, InvalidSignature)
                 aside = is_forged or row.tries + 1 >= TRIES
-                self.refused.append(Refused(row, said, aside))
+                self.refused.append(RefusedRow(row, said, aside))
                 if not aside:
                     return
                 self._totals.set_aside += 1
@@ -134,7 +134,7 @@ class Handing:
                         events.StoredRefused, self._context.connection, row.mark, what, error
                     )
 
-    def _take_back(self, row: Waiting) -> None:
+    def _take_back(self, row: OutboxRow) -> None:
         """Unset what a job that was set aside holds, where that was written before its push.
 
         Nobody is its duplicate then, nor skipped for it. A step that counts members of a batch has
@@ -157,7 +157,7 @@ class Handing:
                 back.append(Unset(_mark(row)))
             self._backend.apply(Step(None, *back))
 
-    def _apply(self, rows: Sequence[Waiting]) -> None:
+    def _apply(self, rows: Sequence[OutboxRow]) -> None:
         """Apply the steps of rows, unless others may have the rows by now."""
         read = [(row, self._operations(row)) for row in rows]
         steps = [Step(None, *self._marked(row, operations)) for row, operations in read]
@@ -170,7 +170,7 @@ class Handing:
         for (row, operations), result in zip(read, results, strict=False):
             self._hear(row, operations, result)
 
-    def _operations(self, row: Waiting) -> Sequence[Operation]:
+    def _operations(self, row: OutboxRow) -> Sequence[Operation]:
         """Read the step of a row, its delays counted from the dispatch.
 
         Raises `InvalidSignature`, and `ValueError` for what is no step.
@@ -184,14 +184,14 @@ class Handing:
             for each in decoded(kept.text)
         ]
 
-    def _marked(self, row: Waiting, operations: Sequence[Operation]) -> Sequence[Operation]:
+    def _marked(self, row: OutboxRow, operations: Sequence[Operation]) -> Sequence[Operation]:
         """Give what is applied: once, where there is more to it than messages."""
         if not self._context.joint and all(type(each) is Push for each in operations):
             return operations
         mark = _mark(row)
         return [Expect(mark, None), *operations, Set(mark, "", KEPT)]
 
-    def _hear(self, row: Waiting, operations: Sequence[Operation], result: Result) -> None:
+    def _hear(self, row: OutboxRow, operations: Sequence[Operation], result: Result) -> None:
         """Do what follows a step."""
         if result.applied:
             self._totals.handed_on += 1
@@ -219,7 +219,7 @@ class Handing:
                     pushing = self._context.as_it_is(each.raw, each.queue)
                     self._context.pushes.count(each.queue, pushing.message)
 
-    def _pass_over(self, row: Waiting, operations: Sequence[Operation], refused: Result) -> None:
+    def _pass_over(self, row: OutboxRow, operations: Sequence[Operation], refused: Result) -> None:
         """Do without a job whose lock another has: its chain begins behind it, its batch counts it.
 
         Raises `QframeError` where the step was refused for another reason.
@@ -243,7 +243,7 @@ class Handing:
         pushing = self._context.as_it_is(push.raw, push.queue, push.delay)
         return replace(pushing, uuid=str(pushing.message.get("uuid", "")))
 
-    def _apply_once(self, row: Waiting, plan: Plan) -> Result:
+    def _apply_once(self, row: OutboxRow, plan: Plan) -> Result:
         """Apply a plan in the place of a row's step."""
         (result,) = self._backend.apply(Step(None, *self._marked(row, plan.operations)))
         if result.key == _mark(row):
@@ -253,6 +253,6 @@ class Handing:
         return result
 
 
-def _mark(row: Waiting) -> str:
+def _mark(row: OutboxRow) -> str:
     """Give the key by which the receiver knows that it has applied the row's step."""
     return f"relayed:{row.mark}"

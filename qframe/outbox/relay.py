@@ -12,7 +12,7 @@ from qframe.contracts.outbox import Outbox
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
-from qframe.outbox.handing import Handing, Refused, Totals
+from qframe.outbox.handing import Handing, RefusedRow, Totals
 
 log = logging.getLogger("qframe")
 
@@ -23,7 +23,7 @@ _LONGEST_PAUSE = 10.0
 
 
 @dataclass(slots=True)
-class Pause:
+class ReceiverPause:
     """Since when a receiver has not taken what is for it, and until when it is left alone."""
 
     since: float
@@ -62,10 +62,10 @@ class Relay:
         self._outbox = outbox
         self._lost = lost or _log_lost
         self._back = back or _log_back
-        self._pauses: dict[str, Pause] = {}
+        self._pauses: dict[str, ReceiverPause] = {}
         self._removed: dict[str, list[str]] = {}
         """Marks of rows that are gone, by connection."""
-        self._own_pause: Pause | None = None
+        self._own_pause: ReceiverPause | None = None
 
     @property
     def unanswered(self) -> list[str]:
@@ -88,7 +88,7 @@ class Relay:
             except BackendUnavailable as error:
                 pause = self._own_pause
                 if pause is None:
-                    pause = self._own_pause = Pause(time.monotonic())
+                    pause = self._own_pause = ReceiverPause(time.monotonic())
                     self._lost(self._outbox.described(), error)
                 if until_empty:
                     return
@@ -121,7 +121,7 @@ class Relay:
         with self._outbox.claim(name) as claim:
             if claim is None:
                 now = time.monotonic()
-                self._pauses[name] = Pause(now, now + _BUSY_PAUSE)
+                self._pauses[name] = ReceiverPause(now, now + _BUSY_PAUSE)
                 return 0
             rows = Handing(receiver, claim.rows, since, self._removed.get(name, ()), self.totals)
             try:
@@ -140,18 +140,20 @@ class Relay:
     def _receiver_lost(self, name: str, error: BackendUnavailable) -> None:
         pause = self._pauses.get(name)
         if pause is None or not pause.gone:
-            pause = self._pauses[name] = Pause(time.monotonic(), gone=True)
+            pause = self._pauses[name] = ReceiverPause(time.monotonic(), gone=True)
             self._lost(name, error)
         pause.again()
 
-    def _receiver_answers(self, name: str, refused: Sequence[Refused]) -> None:
+    def _receiver_answers(self, name: str, refused: Sequence[RefusedRow]) -> None:
         """Note that a connection took what it can; what it `refused` last is tried again later."""
         pause = self._pauses.pop(name, None)
         if pause is not None and pause.gone:
             self._back(name, time.monotonic() - pause.since)
         if refused and not refused[-1].aside:
             known = pause is not None and not pause.gone and refused[-1].row.tries
-            pause = self._pauses[name] = pause if known and pause else Pause(time.monotonic())
+            pause = self._pauses[name] = (
+                pause if known and pause else ReceiverPause(time.monotonic())
+            )
             pause.again()
 
     # -- waiting ----------------------------------------------------------------------------------

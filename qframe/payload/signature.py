@@ -26,7 +26,7 @@ _KEPT_AT = _END + len(_KEPT_BETWEEN)
 _MOST_QUEUES = 1000
 
 
-class Kept(NamedTuple):
+class KeptText(NamedTuple):
     """A text that was kept in a store until its turn, as it was before it was sealed."""
 
     text: str
@@ -88,7 +88,7 @@ class Signer:
         signature = _kept_signature(self._keys[0], place, text).decode()
         return f"{_KEPT_HEAD}{signature}{_KEPT_BETWEEN}{text}}}"
 
-    def opened(self, place: str, text: str) -> Kept:
+    def opened(self, place: str, text: str) -> KeptText:
         """Give what `sealed` was given; raises `InvalidSignature` for what is not as it gave it."""
         if not is_sealed(text):
             if self.require:
@@ -96,12 +96,12 @@ class Signer:
                     "what is kept is not signed, and a signing key is configured: it was refused "
                     'unread (signing = "accept-unsigned" takes it)'
                 )
-            return Kept(text, vouched=False)
+            return KeptText(text, vouched=False)
         inner = unsealed(text)
         found = text[len(_HEAD) : _END].encode("utf-8", "replace")
         for key in self._keys:
             if hmac.compare_digest(found, _kept_signature(key, place, inner)):
-                return Kept(inner)
+                return KeptText(inner)
         raise InvalidSignature(
             "the signature of what is kept is wrong: it was changed, kept for something else, or "
             "signed with a key that is not configured here; it was refused unread"
@@ -168,6 +168,6 @@ def seal(signer: Signer | None, place: str, text: str) -> str:
     return text if signer is None else signer.sealed(place, text)
 
 
-def unseal(signer: Signer | None, place: str, text: str) -> Kept:
+def unseal(signer: Signer | None, place: str, text: str) -> KeptText:
     """Give what `seal` was given. Raises `InvalidSignature`; without a key nothing is checked."""
-    return Kept(unsealed(text)) if signer is None else signer.opened(place, text)
+    return KeptText(unsealed(text)) if signer is None else signer.opened(place, text)

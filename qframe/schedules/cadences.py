@@ -10,7 +10,7 @@ from typing import Any, Self
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import one_line
 from qframe.schedules.calendar import (
-    Window,
+    DayWindow,
     checked_cron,
     checked_interval,
     day_of_week,
@@ -278,7 +278,7 @@ class Cadences:
         return self._calendar(cron=cron, every=0, at=None)
 
     def _window(self, begin: str, end: str, *, inside: bool) -> Self:
-        window = Window(second_of_day(begin), second_of_day(end), inside)
+        window = DayWindow(second_of_day(begin), second_of_day(end), inside)
         return self._calendar(windows=(*self.terms.calendar.windows, window))
 
 

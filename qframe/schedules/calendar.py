@@ -42,7 +42,7 @@ _NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DayWindow:
     """A part of the day, by seconds since midnight, both ends in it; it may go past midnight."""
 
     begin: int
@@ -73,7 +73,7 @@ class Calendar:
     at: float | None = None
     days: frozenset[int] | None = None
     """The days of the week, 0 is Sunday; None: all."""
-    windows: tuple[Window, ...] = ()
+    windows: tuple[DayWindow, ...] = ()
     zone: str = "UTC"
 
     @property

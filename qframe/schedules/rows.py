@@ -24,7 +24,7 @@ from qframe.exceptions import (
     QframeError,
     UnknownJob,
 )
-from qframe.features.refused import Refused, tell_refused
+from qframe.features.refused import RefusedText, tell_refused
 from qframe.jobs import project
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import foreign
@@ -306,7 +306,7 @@ class ScheduleRows:
             try:
                 made = self.schedule(name, self._opened(connection, name, text))
             except InvalidSignature as error:
-                self._refuse(connection, Refused(key, text, _SCHEDULE % one_line(name), error))
+                self._refuse(connection, RefusedText(key, text, _SCHEDULE % one_line(name), error))
                 continue
             except (QframeError, ValidationError) as error:
                 if text not in self._warned:
@@ -317,7 +317,7 @@ class ScheduleRows:
             found.append(made)
         return found
 
-    def _refuse(self, connection: Connection, refused: Refused) -> None:
+    def _refuse(self, connection: Connection, refused: RefusedText) -> None:
         """Log a row that is not signed and tell the listeners, once; it stays as it is."""
         if refused.text not in self._warned:
             self._warned.add(refused.text)

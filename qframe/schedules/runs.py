@@ -18,7 +18,7 @@ from qframe.contracts.step import Expect, Operation, Push, Result, Set, Step, Un
 from qframe.exceptions import InvalidPayload, InvalidSignature, QframeError
 from qframe.features.base import Plan, Pushing
 from qframe.features.context import Prepared, push_of
-from qframe.features.refused import Refused, refuse
+from qframe.features.refused import RefusedText, refuse
 from qframe.payload import envelope, timing
 from qframe.payload.scheduled import SCHEDULE, NamedRun
 from qframe.payload.text import one_line
@@ -173,7 +173,7 @@ class RunMaker:
         """Go on without a message that is not as it was signed, and record it as failed."""
         text = opened.kept or opened.text()
         what = f"a run of the schedule {one_line(schedule.title, 150)}"
-        refused = Refused(self.keys.track(schedule.title), text, what, error)
+        refused = RefusedText(self.keys.track(schedule.title), text, what, error)
         closed = track.passed(track.at, "refused: its message is not signed").opened(None)
         step, plan = self.passing(schedule, track.text(), closed, ()), Plan()
         plan.operations += step.operations

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from qframe.connection import Connection
 from qframe.contracts.step import Expect, Set, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature
-from qframe.features.refused import Refused, tell_refused
+from qframe.features.refused import RefusedText, tell_refused
 from qframe.payload.text import one_line
 from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.definition import Schedule
@@ -92,7 +92,7 @@ class Timetable:
         except (InvalidSignature, ValueError) as error:
             refusal = error if isinstance(error, InvalidSignature) else InvalidPayload(str(error))
             what = f"a wish to run the schedule {one_line(key.removeprefix(self._keys.asked()))}"
-            tell_refused(self._connection.name, Refused(key, text, what, refusal))
+            tell_refused(self._connection.name, RefusedText(key, text, what, refusal))
             return False
         return True
 

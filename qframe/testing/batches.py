@@ -10,7 +10,7 @@ from qframe.contracts.step import Step
 from qframe.dispatch.batch import Batch
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.features.batch import BatchMember, BatchPlan
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
 from qframe.payload.encryption import Keyring
@@ -29,7 +29,7 @@ def fake_batch(
         raise ValueError("total is at least done and failed together, and none is negative")
     backend, settings = MemoryBackend(), ConnectionSettings(driver="null")
     context = Context("null", backend, (), Keyring(), None, settings.retry_after, 1_000_000)
-    batches, identity = Batches(context), str(uuid.uuid4())
+    batches, identity = BatchStore(context), str(uuid.uuid4())
     members = [lambda _: ChainPlan("", [None], [_NOBODY])] * total
     batches.start(BatchPlan(identity, name, {"follow": {}}, True, 0, _NOBODY, members))
     if cancelled:

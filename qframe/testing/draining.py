@@ -16,7 +16,7 @@ from qframe.manager import QueueManager
 from qframe.worker import Worker, WorkerOptions
 from qframe.worker.attempt import Attempt
 from qframe.worker.loop import Loop
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.signals import Signals
 
 _MOST = 10_000
@@ -40,7 +40,7 @@ class Drained:
     errors: list[BaseException] = field(default_factory=list, compare=False)
     """What jobs raised or failed with, in order."""
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: JobOutcome) -> None:
         """Count the end of an attempt."""
         name = outcome.value if hasattr(self, outcome.value) else "other"
         setattr(self, name, getattr(self, name) + 1)
@@ -73,7 +73,7 @@ def drain(
         lists = Capability.LIST in queue.capabilities
         queues = (queue.default_queue, "*") if lists else (queue.default_queue,)
     names = tuple(each.strip() for each in queues.split(",")) if isinstance(queues, str) else queues
-    worker = _Worker(
+    worker = _DrainWorker(
         queues_of,
         dataclasses.replace(
             options or WorkerOptions(),
@@ -104,10 +104,10 @@ def drain(
     return drained
 
 
-class _Loop(Loop):
+class _DrainLoop(Loop):
     """A loop that waits for nothing, nor for a listener's consent."""
 
-    drain: _Worker
+    drain: _DrainWorker
 
     def _run(self, job: ReservedJob) -> Attempt:
         self.runner.unknown_delays = ()  # nobody deploys the class meanwhile
@@ -122,12 +122,12 @@ class _Loop(Loop):
         raise error
 
 
-class _Worker(Worker):
+class _DrainWorker(Worker):
     """A worker that hears no signals."""
 
     heeds_signals = False
     is_guest = True  # on any thread
-    loop = _Loop
+    loop = _DrainLoop
 
     def __init__(self, queues: QueueManager, options: WorkerOptions, *, raises: bool) -> None:
         super().__init__(queues, options)
@@ -137,7 +137,7 @@ class _Worker(Worker):
     def ran(self, attempt: Attempt) -> None:
         """Count an attempt, and stop where what it raised is to be raised."""
         self.drained.count(attempt.outcome)
-        if attempt.error is not None and attempt.outcome in {Outcome.RETRIED, Outcome.FAILED}:
+        if attempt.error is not None and attempt.outcome in {JobOutcome.RETRIED, JobOutcome.FAILED}:
             self.drained.errors.append(attempt.error)
             if self._raises or isinstance(attempt.error, KeyboardInterrupt):
                 self.stop()
@@ -151,6 +151,6 @@ class _Worker(Worker):
 
     def _made(self, signals: Signals) -> Loop:
         loop = super()._made(signals)
-        assert isinstance(loop, _Loop)  # noqa: S101 (said above)
+        assert isinstance(loop, _DrainLoop)  # noqa: S101 (said above)
         loop.drain = self
         return loop

@@ -24,10 +24,10 @@ from qframe.testing.recording import (
 from qframe.testing.wanted import (
     ChainTarget,
     J,
-    Kind,
+    JobTarget,
     Members,
     Target,
-    Wanted,
+    WantedJobs,
     Which,
     checked_jobs,
     fit_all,
@@ -68,8 +68,8 @@ class Fake:
     def __init__(
         self, *, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()
     ) -> None:
-        self._only = None if only is None else [Kind(each) for each in _several(only)]
-        self._besides = [Kind(each) for each in _several(besides)]
+        self._only = None if only is None else [JobTarget(each) for each in _several(only)]
+        self._besides = [JobTarget(each) for each in _several(besides)]
         self._notes = Notes()
         self.chains = self._notes.chains
         """The chains that were dispatched, in order."""
@@ -106,8 +106,8 @@ class Fake:
 
     def dispatched(self, target: Target | None = None, **which: Unpack[Which]) -> list[Dispatched]:
         """Give what was dispatched, in order, with connection, queue, delay and payload."""
-        kind = None if target is None else Kind(target)
-        wanted = Wanted.jobs(kind, **which)
+        kind = None if target is None else JobTarget(target)
+        wanted = WantedJobs.jobs(kind, **which)
         return [each for each in self._notes.jobs.copy() if wanted.fits(each)]
 
     @overload
@@ -135,11 +135,11 @@ class Fake:
         on the wire. `where` is given the job. `delay` is seconds, a timedelta or the moment.
         The first link of a chain counts, its other links and the members of batches do not.
         """
-        self._assert_found(Wanted.jobs(Kind(target), **which), times, self._notes.jobs)
+        self._assert_found(WantedJobs.jobs(JobTarget(target), **which), times, self._notes.jobs)
 
     def assert_not_dispatched(self, target: Target, **which: Unpack[Which]) -> None:
         """Assert that there is no such dispatch."""
-        wanted = Wanted.jobs(Kind(target), **which)
+        wanted = WantedJobs.jobs(JobTarget(target), **which)
         self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:
@@ -166,7 +166,9 @@ class Fake:
         if not links:
             raise ValueError("name the links of the chain; whether there was one: `chains`")
         name = f"the chain {shown_targets(links)}"
-        wanted = Wanted(name, lambda it: fit_all(it.jobs, links), None, queue, connection, delay)
+        wanted = WantedJobs(
+            name, lambda it: fit_all(it.jobs, links), None, queue, connection, delay
+        )
         self._assert_found(wanted, times, self.chains)
 
     def assert_batched(
@@ -192,11 +194,11 @@ class Fake:
         def is_it(batch: DispatchedBatch) -> bool:
             return name in {None, batch.name} and (members is None or fit_all(batch.jobs, members))
 
-        self._assert_found(Wanted(shown, is_it, where, queue, connection), times, self.batches)
+        self._assert_found(WantedJobs(shown, is_it, where, queue, connection), times, self.batches)
 
     def _assert_found(
         self,
-        wanted: Wanted,
+        wanted: WantedJobs,
         times: int | None,
         there: Sequence[Dispatched] | Sequence[DispatchedChain] | Sequence[DispatchedBatch],
         expected: str = "",

@@ -13,7 +13,7 @@ from qframe.connection import Connection
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import CannotDecrypt, InvalidArguments, InvalidJob, InvalidPayload
 from qframe.features import batch_jobs
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
 from qframe.jobs.definition import index
@@ -197,7 +197,7 @@ class RecordingConnection(Connection):
         if self._apart is None:
             super().extend_batch(identity, heard, running, word)
         elif isinstance(self._apart.backend, MemoryBackend):
-            Batches(self._apart).add(identity, heard)
+            BatchStore(self._apart).add(identity, heard)
         else:
             for number, make in enumerate(heard):
                 make(number)
@@ -207,9 +207,9 @@ class RecordingConnection(Connection):
             if batch.id == identity:
                 batch.jobs.extend(jobs)
 
-    def batches(self) -> Batches:
+    def batches(self) -> BatchStore:
         """Give where batches are meanwhile."""
-        return Batches(self._apart or self.context)
+        return BatchStore(self._apart or self.context)
 
     def _batch(
         self,

@@ -27,10 +27,10 @@ from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line
 from qframe.testing import fakes
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
-from qframe.testing.wanted import Kind, Target, fit_all, is_delay, shown_job, shown_member
+from qframe.testing.wanted import JobTarget, Target, fit_all, is_delay, shown_job, shown_member
 from qframe.worker.attempt import Attempt
 from qframe.worker.options import WorkerOptions
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
@@ -133,7 +133,7 @@ class Ran:
 
     def assert_done(self) -> None:
         """Assert that the job ended well; one that deleted itself did."""
-        self._check(self.outcome == Outcome.DONE, "to be done")
+        self._check(self.outcome == JobOutcome.DONE, "to be done")
 
     def assert_deleted(self) -> None:
         """Assert that the job deleted itself."""
@@ -141,29 +141,29 @@ class Ran:
 
     def assert_skipped(self) -> None:
         """Assert that the job was skipped: it raised `DontHandle`, or a middleware stopped it."""
-        self._check(self.outcome == Outcome.SKIPPED, "to be skipped")
+        self._check(self.outcome == JobOutcome.SKIPPED, "to be skipped")
 
     def assert_released(self, delay: When | None = None) -> None:
         """Assert that the job, or a middleware, released it; after `delay` where one is given."""
         expected = "to be released" if delay is None else f"to be released {_after(delay)}"
-        self._check(self.outcome == Outcome.RELEASED and self._is_after(delay), expected)
+        self._check(self.outcome == JobOutcome.RELEASED and self._is_after(delay), expected)
 
     def assert_not_released(self) -> None:
         """Assert that neither the job nor a middleware released it."""
-        self._check(self.outcome != Outcome.RELEASED, "not to be released")
+        self._check(self.outcome != JobOutcome.RELEASED, "not to be released")
 
     def assert_retried(self, delay: When | None = None) -> None:
         """Assert that the job raised and is tried again; after `delay` where one is given."""
         expected = "to be tried again" if delay is None else f"to be tried again {_after(delay)}"
-        self._check(self.outcome == Outcome.RETRIED and self._is_after(delay), expected)
+        self._check(self.outcome == JobOutcome.RETRIED and self._is_after(delay), expected)
 
     def assert_failed(self) -> None:
         """Assert that the job failed for good."""
-        self._check(self.outcome == Outcome.FAILED, "to fail")
+        self._check(self.outcome == JobOutcome.FAILED, "to fail")
 
     def assert_not_failed(self) -> None:
         """Assert that the job did not fail for good."""
-        self._check(self.outcome != Outcome.FAILED, "not to fail")
+        self._check(self.outcome != JobOutcome.FAILED, "not to fail")
 
     def assert_failed_with(
         self,
@@ -181,7 +181,7 @@ class Ran:
         fits = isinstance(self.error, kinds)
         if match is not None:
             fits = fits and re.search(match, str(self.error)) is not None
-        self._check(self.outcome == Outcome.FAILED and fits, expected)
+        self._check(self.outcome == JobOutcome.FAILED and fits, expected)
 
     def assert_appended(self, target: Target) -> None:
         """Assert that the job put such a job at the end of its chain."""
@@ -198,7 +198,7 @@ class Ran:
     def _check_among(
         self, jobs: Sequence[MemberJob | LinkJob], target: Target, what: str, where: str, did: str
     ) -> None:
-        kind = Kind(target)
+        kind = JobTarget(target)
         there = ", ".join(map(shown_member, jobs)) or "nothing"
         fits = any(fit_all([each], [kind]) for each in jobs)
         self._expect(fits, f"{what} {kind} {where}", f"{did} {there}, and {self._became()}")

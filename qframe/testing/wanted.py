@@ -41,7 +41,7 @@ _MOST = 20
 _SAME_MOMENT = 1.0
 
 
-class Kind:
+class JobTarget:
     """Which jobs a target names."""
 
     def __init__(self, target: Target) -> None:
@@ -76,7 +76,7 @@ class Kind:
         return type(job) is type(target) and bool(job == target)
 
 
-Checked = Union[Kind, Callable[[DispatchedBatch], object], list["Checked"]]  # noqa: UP007 (it names itself)
+Checked = Union[JobTarget, Callable[[DispatchedBatch], object], list["Checked"]]  # noqa: UP007 (it names itself)
 """What was read from a target: jobs, batches, or a chain."""
 
 
@@ -95,7 +95,7 @@ def _checked(target: Any) -> Checked:  # noqa: ANN401 (looked at here)
     if callable(target) and not isinstance(target, type | QueueableFunction | Queueable):
         accepts: Callable[[DispatchedBatch], object] = target
         return accepts
-    return Kind(target)
+    return JobTarget(target)
 
 
 def fit_all(jobs: Sequence[MemberJob | LinkJob], wanted: Sequence[Checked]) -> bool:
@@ -108,7 +108,7 @@ def _fits(job: MemberJob | LinkJob, wanted: Checked) -> bool:
         return isinstance(wanted, list) and fit_all(job, wanted)
     if isinstance(job, DispatchedBatch):
         return callable(wanted) and bool(wanted(job))
-    return isinstance(wanted, Kind) and wanted.fits(job)
+    return isinstance(wanted, JobTarget) and wanted.fits(job)
 
 
 class Which(TypedDict, total=False):
@@ -121,7 +121,7 @@ class Which(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedJobs:
     """Which of what was dispatched an assertion is about."""
 
     name: str
@@ -137,7 +137,7 @@ class Wanted:
             timing.seconds_until(self.delay)
 
     @classmethod
-    def jobs(cls, kind: Kind | None, **which: Unpack[Which]) -> Wanted:
+    def jobs(cls, kind: JobTarget | None, **which: Unpack[Which]) -> WantedJobs:
         """Look for jobs of a kind, or of any."""
         return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), **which)
 
@@ -184,7 +184,7 @@ def shown_targets(jobs: Iterable[Checked], between: str = " -> ") -> str:
 def _shown_target(target: Checked) -> str:
     if isinstance(target, list):
         return f"[{shown_targets(target)}]"
-    return str(target) if isinstance(target, Kind) else "a batch"
+    return str(target) if isinstance(target, JobTarget) else "a batch"
 
 
 def listed(fits: Iterable[bool], lines: Iterable[str]) -> str:

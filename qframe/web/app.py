@@ -37,7 +37,7 @@ from qframe.payload.text import one_line
 from qframe.web import api, pages, prometheus
 from qframe.web.access import Authorize
 from qframe.web.guard import Guard, grant_of
-from qframe.web.pages import NotThere, Query, View, own_path, route_of
+from qframe.web.pages import NotThere, PageView, Query, own_path, route_of
 
 _THREADS = 4
 """So many requests read from backends at once: each thread has connections of its own."""
@@ -154,8 +154,8 @@ class _Web:
         kept = {"Cache-Control": "private, max-age=3600"}
         return Response(self._static[name], headers=kept, media_type=_STATIC[name])
 
-    def _view(self, request: Request, query: Query, path: str) -> View:
-        return View(
+    def _view(self, request: Request, query: Query, path: str) -> PageView:
+        return PageView(
             self._see(),
             grant_of(request),
             query,
@@ -166,7 +166,7 @@ class _Web:
             live=self._live,
         )
 
-    async def _page(self, page: pages.Page, request: Request) -> Response:
+    async def _page(self, page: pages.WebPage, request: Request) -> Response:
         query = Query(request.query_params.multi_items())
         # As a link has it: in a name there may be what divides an address.
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))

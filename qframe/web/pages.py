@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from qframe.contracts.backend import Place
 from qframe.contracts.failed import FailedJob
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
-from qframe.failed.filters import ENDED, FAILED, NAMES, RUNNING, WAITING, Filter, Listed, quoted
+from qframe.failed.filters import ENDED, FAILED, NAMES, RUNNING, WAITING, Filter, JobList, quoted
 from qframe.operations import failures, finished, jobs, lists, one_job, running, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
 from qframe.operations.batches import BatchState
@@ -76,7 +76,7 @@ class Query:
         return min(value, most) if value > 0 else default
 
 
-class View:
+class PageView:
     """One look at a page: what there is to see, by whom, and how it is shown."""
 
     def __init__(
@@ -130,16 +130,16 @@ class View:
         return self.render("message.html", title=title, text=text)
 
 
-Make = Callable[[View, Mapping[str, str]], dict[str, Any]]
+Make = Callable[[PageView, Mapping[str, str]], dict[str, Any]]
 
 
-class Page(NamedTuple):
+class WebPage(NamedTuple):
     """One page: its template, and what gives what it shows."""
 
     template: str
     make: Make
 
-    def rendered(self, view: View, params: Mapping[str, str]) -> tuple[int, str]:
+    def rendered(self, view: PageView, params: Mapping[str, str]) -> tuple[int, str]:
         """Give its status and its text."""
         try:
             return 200, view.render(self.template, **self.make(view, params))
@@ -150,7 +150,7 @@ class Page(NamedTuple):
         except QframeError as error:
             return 422, view.message("That cannot be shown", str(error))
 
-    def live(self, view: View, params: Mapping[str, str]) -> str:
+    def live(self, view: PageView, params: Mapping[str, str]) -> str:
         """Give the part of it that changes; "" where that cannot be read now."""
         try:
             context = {**self.make(view, params), "view": view}
@@ -163,7 +163,7 @@ class Page(NamedTuple):
 # -- the pages ------------------------------------------------------------------------------------
 
 
-def _overview(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     seen = view.board.overview(_PATIENCE)
     whole = seen.trend.step_seconds * len(seen.trend.started) if seen.trend else 1
     return {
@@ -179,7 +179,7 @@ def _waits(states: Sequence[QueueState]) -> list[QueueState]:
     return sorted(busy, key=lambda each: -(each.oldest_seconds or 0.0))[:10]
 
 
-def _queues(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     there, is_counted = _counted(view.board)
     return {
         **_listed(view, lists.QUEUES, there, "queues"),
@@ -196,7 +196,7 @@ def _counted(board: Board) -> tuple[list[QueueState], bool]:
         return board.named_queues(), False
 
 
-def _listed(view: View, kind: lists.Kind[T], rows: Sequence[T], name: str) -> dict[str, Any]:
+def _listed(view: PageView, kind: lists.RowKind[T], rows: Sequence[T], name: str) -> dict[str, Any]:
     """Give the rows of a list that the page's filter chooses; none where it cannot be read."""
     text = view.query.get("filter")[:2000]
     found: dict[str, Any] = {"filter": text, "trouble": "", name: []}
@@ -207,7 +207,7 @@ def _listed(view: View, kind: lists.Kind[T], rows: Sequence[T], name: str) -> di
     return found
 
 
-def _jobs(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     began, query = time.monotonic(), view.query
     there, is_counted = _counted(view.board)
     text = query.get("filter")
@@ -263,7 +263,7 @@ def _allowed(there: Sequence[QueueState], chosen: Filter) -> list[QueueState]:
 
 
 def _within(
-    view: View, there: Sequence[QueueState], chosen: Filter, place: str
+    view: PageView, there: Sequence[QueueState], chosen: Filter, place: str
 ) -> waiting.Scope | None:
     """Give the queues to be shown: all that a filter allows, or one; None where there is none.
 
@@ -285,7 +285,7 @@ def _within(
     return waiting.Scope.one(view.board.connection(shown.connection), shown.queue)
 
 
-def _job(view: View, params: Mapping[str, str]) -> dict[str, Any]:
+def _job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     uuid, query = params["uuid"], view.query
     job, is_sure = one_job.find(view.board, uuid, query.get("connection"), query.get("queue"))
     if job is None:
@@ -316,7 +316,7 @@ def _facts(status: dict[str, Any]) -> dict[str, str]:
     return told
 
 
-def _failed(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     text = view.query.get("filter")
     chosen, trouble = _filter(text)
     found: dict[str, Any] = {
@@ -363,18 +363,18 @@ def _listing(board: Board, chosen: Filter, after: str) -> Listing:
     return Listing(found, f"{at}." if at < len(indexes) else "", looked_at)
 
 
-def _workers(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _workers(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     listed = _listed(view, lists.WORKERS, view.board.workers(), "workers")
     return {**listed, "supervisors": view.board.supervisors()}
 
 
-def _batches(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _batches(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     text = view.query.get("filter")
     known = [BatchState.of(each) for each in view.board.batches(_MOST_BATCHES if text else 200)]
     return _listed(view, lists.BATCHES, known, "batches")
 
 
-def _batch(view: View, params: Mapping[str, str]) -> dict[str, Any]:
+def _batch(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     found = view.board.find_batch(params["id"])
     if found is None:
         raise NotThere(f"no batch {one_line(params['id'], 80)}")
@@ -382,14 +382,14 @@ def _batch(view: View, params: Mapping[str, str]) -> dict[str, Any]:
     return {"batch": BatchState.of(found.record), "failed": [each for each in failed if each]}
 
 
-def _schedules(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _schedules(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     connections = [each.name for each in view.board.connections()]
     known = view.board.schedules()
     found = _listed(view, lists.SCHEDULES, known, "schedules")
     return {**found, "is_capped": len(known) >= MOST, "most": MOST, "connections": connections}
 
 
-def _classes(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
+def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     hours = view.query.number("hours", 1.0, 14 * 24.0)
     errors: dict[str, str] = {}
     for cause in sorted(view.board.failed().causes, key=lambda each: each.last_at):
@@ -404,30 +404,30 @@ def _classes(view: View, _params: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _bulk(view: View, params: Mapping[str, str]) -> dict[str, Any]:
+def _bulk(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     bulk = view.board.bulks.find(params["id"])
     if bulk is None:
         raise NotThere("nothing of that id is under way, or it was too long ago")
     return {"bulk": bulk.state()}
 
 
-PAGES: dict[str, Page] = {
-    "/": Page("overview.html", _overview),
-    "/queues": Page("queues.html", _queues),
-    "/jobs": Page("jobs.html", _jobs),
-    "/jobs/{uuid}": Page("job.html", _job),
-    "/failed": Page("failed.html", _failed),
-    "/failed/{uuid}": Page("job.html", _job),
-    "/workers": Page("workers.html", _workers),
-    "/batches": Page("batches.html", _batches),
-    "/batches/{id}": Page("batch.html", _batch),
-    "/schedules": Page("schedules.html", _schedules),
-    "/classes": Page("classes.html", _classes),
-    "/bulk/{id}": Page("bulk.html", _bulk),
+PAGES: dict[str, WebPage] = {
+    "/": WebPage("overview.html", _overview),
+    "/queues": WebPage("queues.html", _queues),
+    "/jobs": WebPage("jobs.html", _jobs),
+    "/jobs/{uuid}": WebPage("job.html", _job),
+    "/failed": WebPage("failed.html", _failed),
+    "/failed/{uuid}": WebPage("job.html", _job),
+    "/workers": WebPage("workers.html", _workers),
+    "/batches": WebPage("batches.html", _batches),
+    "/batches/{id}": WebPage("batch.html", _batch),
+    "/schedules": WebPage("schedules.html", _schedules),
+    "/classes": WebPage("classes.html", _classes),
+    "/bulk/{id}": WebPage("bulk.html", _bulk),
 }
 
 
-def find(path: str) -> tuple[Page, dict[str, str]] | None:
+def find(path: str) -> tuple[WebPage, dict[str, str]] | None:
     """Find the page of a path as a link has it, and what stands in it for names."""
     for pattern, page in PAGES.items():
         # What others name a job may have a slash in it.
@@ -442,7 +442,7 @@ def route_of(path: str) -> str:
     return re.sub(r"\{(\w+)\}", r"{\1:path}", path)
 
 
-def _filter(text: str, listed: Listed = FAILED) -> tuple[Filter, str]:
+def _filter(text: str, listed: JobList = FAILED) -> tuple[Filter, str]:
     """Read a filter; one that cannot be read chooses all, and is said to be wrong."""
     try:
         return Filter(text[:2000], listed), ""
@@ -463,7 +463,7 @@ def own_path(back: str) -> str:
 # -- asking ---------------------------------------------------------------------------------------
 
 
-def question(view: View, name: str, wanted: Wanted) -> str:
+def question(view: PageView, name: str, wanted: Wanted) -> str:
     """Give the page that asks whether an action is meant."""
     try:
         count = _count(view.board, name, wanted)

@@ -33,9 +33,9 @@ from qframe.jobs.tracing import active
 from qframe.payload import envelope
 from qframe.worker import needs
 from qframe.worker import outcome as outcomes
-from qframe.worker.limits import Facts, Limits
+from qframe.worker.limits import JobFacts, Limits
 from qframe.worker.needs import NOTHING, Life, Report
-from qframe.worker.outcome import Exhausted, Expired, Full, Outcome, Unrunnable, Verdict
+from qframe.worker.outcome import Exhausted, Expired, Full, JobOutcome, Unrunnable, Verdict
 from qframe.worker.shared import Interrupts, Shared
 
 log = logging.getLogger("qframe")
@@ -60,7 +60,7 @@ class Attempt:
     """What the job raised, or the error it was failed with."""
     ended_by: Interruption | None = None
     """What ended the job from outside; its process is not to be trusted any more."""
-    outcome = Outcome.LOST
+    outcome = JobOutcome.LOST
     ran: float | None = None
     is_handled = False
     """Whether the handler returned before anything was to end it."""
@@ -82,7 +82,7 @@ class Attempt:
         self.scoreboard = shared.scores[0] if shared.scores else None
         self.began = time.monotonic()
 
-    def life(self) -> Life[Outcome]:
+    def life(self) -> Life[JobOutcome]:
         """Brings the job to its outcome.
 
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
@@ -93,7 +93,7 @@ class Attempt:
             if job.reservation.worker_died and self.scoreboard is not None:
                 yield from self._learn_more()
                 if job.is_lost:
-                    return Outcome.LOST
+                    return JobOutcome.LOST
             verdict = self._refused()
         if verdict is not None:
             return (yield from self._brought_about(verdict))
@@ -101,7 +101,7 @@ class Attempt:
             # It was only held, and so not counted: another worker has it now, or will.
             if job.is_lost:
                 log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
-            return Outcome.LOST
+            return JobOutcome.LOST
         shared.running[job] = self
         try:
             self._tell_processing()
@@ -144,7 +144,7 @@ class Attempt:
             return outcomes.skipped(reason)
         if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):
             return None
-        return outcomes.refuse(Facts.of(job), self.limits)
+        return outcomes.refuse(JobFacts.of(job), self.limits)
 
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:
         """Returns the limits of the job if this is its class."""
@@ -231,7 +231,7 @@ class Attempt:
     def now_known(self, job_class: type[JobDefinition]) -> None:
         """Applies the limits of a class that had to be imported first."""
         self.limits = self.limits_of(job_class)
-        before = Facts.of(self.job).before()
+        before = JobFacts.of(self.job).before()
         if self.limits.forbids(before):
             raise Exhausted
         if self.limits.expired(before):
@@ -285,7 +285,7 @@ class Attempt:
         if job.is_settled:
             return self._chosen()
         if isinstance(error, JobTimedOut):
-            events.fire(events.JobTimedOut, job, self.limits.timeout)
+            events.fire(events.AttemptTimedOut, job, self.limits.timeout)
         if report.verdict is not None:
             return report.verdict
         if error is None:
@@ -307,7 +307,7 @@ class Attempt:
     def decide(self, error: BaseException) -> Verdict:
         """Decides on an attempt that raised, by the job's class if it is imported here."""
         delays = self.shared.unknown_delays
-        return outcomes.decide(error, Facts.of(self.job), self.limits, self._backoff, delays)
+        return outcomes.decide(error, JobFacts.of(self.job), self.limits, self._backoff, delays)
 
     def _backoff(self, failures: int, error: BaseException) -> Sequence[float] | None:
         if self.instance is None:
@@ -318,11 +318,11 @@ class Attempt:
             log.exception("%s.backoff raised; the worker's backoff is used", self.job.name)
             return None
 
-    def _brought_about(self, verdict: Verdict) -> Life[Outcome]:
+    def _brought_about(self, verdict: Verdict) -> Life[JobOutcome]:
         """Applies a verdict and fires its events."""
         outcome, end = verdict
         job = self.job
-        if outcome is Outcome.LOST:
+        if outcome is JobOutcome.LOST:
             self.shared.lost(job, self.name)
             return outcome
         if not job.is_settled:  # by itself, or by a listener
@@ -330,15 +330,15 @@ class Attempt:
                 yield needs.Settle(end)
             except Exception as error:  # noqa: BLE001 (sorted there)
                 if not (yield from self._settled(end, error)):
-                    return Outcome.LOST
-        if outcome is Outcome.FAILED:
+                    return JobOutcome.LOST
+        if outcome is JobOutcome.FAILED:
             self.error = end.error if isinstance(end.error, BaseException) else self.error
-        if self.report.waits or (outcome is Outcome.FAILED and job.refusal is None):
+        if self.report.waits or (outcome is JobOutcome.FAILED and job.refusal is None):
             yield needs.Tell(verdict)
         if end.refused:
             again = "%s; tried again in %g s, it may be newer than this worker"
             log.warning(again, end.remark, end.delay)
-        elif self.error is not None and outcome in {Outcome.DONE, Outcome.RELEASED}:
+        elif self.error is not None and outcome in {JobOutcome.DONE, JobOutcome.RELEASED}:
             log.error("%s had settled itself and then raised", job.name, exc_info=self.error)
         self.fire_outcome(verdict, self.ran or 0.0)
         return outcome
@@ -379,19 +379,19 @@ class Attempt:
         job, (outcome, end) = self.job, verdict
         error = end.error
         match outcome:
-            case Outcome.DONE:
+            case JobOutcome.DONE:
                 events.fire(events.JobProcessed, job, seconds)
-            case Outcome.SKIPPED:
+            case JobOutcome.SKIPPED:
                 events.fire(events.JobSkipped, job, end.remark)
-            case Outcome.GIVEN_BACK:
-                events.fire(events.JobGivenBack, job, end.remark)
-            case Outcome.CANCELLED:
-                events.fire(events.JobCancelled, job, end.remark)
-            case Outcome.FAILED if isinstance(error, BaseException):
+            case JobOutcome.GIVEN_BACK:
+                events.fire(events.AttemptGivenBack, job, end.remark)
+            case JobOutcome.CANCELLED:
+                events.fire(events.AttemptCancelled, job, end.remark)
+            case JobOutcome.FAILED if isinstance(error, BaseException):
                 events.fire(events.JobFailed, job, error, seconds if end.ran else 0.0)
-            case Outcome.RELEASED:
+            case JobOutcome.RELEASED:
                 events.fire(events.JobReleased, job, seconds)
-            case Outcome.RETRIED:
+            case JobOutcome.RETRIED:
                 events.fire(events.JobReleasedAfterException, job, error, end.delay, seconds)
 
     def for_hooks(self) -> JobDefinition | None:

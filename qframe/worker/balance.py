@@ -23,7 +23,7 @@ _SLOWLY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BalancePlan:
     """The options of a supervisor.
 
     `least` is per queue, `most` for all queues. A queue grows and shrinks by `shift` processes at a
@@ -61,7 +61,7 @@ class Mean(NamedTuple):
         return (self.seconds * self.weight + sum(longer)) / weight if weight else UNKNOWN_RUN
 
 
-class Seen(NamedTuple):
+class QueueReading(NamedTuple):
     """A queue at one look. `begun`, `ended` and `seconds` are since the last look.
 
     `running` are the ages of running jobs in seconds; `processes` excludes those told to end.
@@ -85,7 +85,7 @@ class Known:
     need: int = 0
     """The processes it needed at the last look."""
 
-    def after(self, seen: Seen, elapsed: float) -> Known:
+    def after(self, seen: QueueReading, elapsed: float) -> Known:
         """Adds a look. Arrivals are the growth of what is ready, and what was begun."""
         arrivals = self.arrivals
         if self.ready is not None and elapsed > 0:
@@ -104,7 +104,7 @@ class Decision(NamedTuple):
     known: dict[str, Known]
 
 
-def begin(plan: Plan) -> dict[str, int]:
+def begin(plan: BalancePlan) -> dict[str, int]:
     """Returns the processes each queue starts with."""
     if plan.balance == "simple":
         each, rest = divmod(plan.most, len(plan.queues))
@@ -113,7 +113,7 @@ def begin(plan: Plan) -> dict[str, int]:
 
 
 def decide(
-    plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known], elapsed: float
+    plan: BalancePlan, seen: Mapping[str, QueueReading], known: Mapping[str, Known], elapsed: float
 ) -> Decision:
     """Decides, `elapsed` seconds after the last decision, the processes of each queue."""
     now = {queue: known[queue].after(seen[queue], elapsed) for queue in plan.queues}
@@ -133,7 +133,9 @@ def decide(
     return Decision(_moved(plan, seen, wanted), needs, why, now)
 
 
-def _runs(plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known]) -> dict[str, float]:
+def _runs(
+    plan: BalancePlan, seen: Mapping[str, QueueReading], known: Mapping[str, Known]
+) -> dict[str, float]:
     """Returns the run time of a job by queue; with `size`, the same for all queues."""
     if plan.strategy == "time":
         return {q: known[q].run.with_running(seen[q].running) for q in plan.queues}
@@ -144,7 +146,7 @@ def _runs(plan: Plan, seen: Mapping[str, Seen], known: Mapping[str, Known]) -> d
     return dict.fromkeys(plan.queues, mean)
 
 
-def _need(plan: Plan, seen: Seen, known: Known, run: float) -> int:
+def _need(plan: BalancePlan, seen: QueueReading, known: Known, run: float) -> int:
     """Returns the processes a queue needs; while something waits, no less than before."""
     clear = plan.clear_within
     in_hand = sum(min(clear, _left(run, age)) for age in seen.running) / clear
@@ -162,7 +164,7 @@ def _left(run: float, age: float) -> float:
     return age if age > run else max(run - age, run / 2)
 
 
-def share(plan: Plan, needs: Mapping[str, int]) -> dict[str, int]:
+def share(plan: BalancePlan, needs: Mapping[str, int]) -> dict[str, int]:
     """Gives each queue its least, and as much of its further need as the limit allows.
 
     `strict` serves the queues in order; `weighted` serves the queue with the fewest processes for
@@ -177,14 +179,16 @@ def share(plan: Plan, needs: Mapping[str, int]) -> dict[str, int]:
     return given
 
 
-def _first(plan: Plan, queues: Sequence[str], given: Mapping[str, int]) -> str:
+def _first(plan: BalancePlan, queues: Sequence[str], given: Mapping[str, int]) -> str:
     """Returns the queue that gets the next process."""
     if plan.order == "strict":
         return queues[0]
     return min(queues, key=lambda queue: given[queue] / plan.weights.get(queue, 1.0))
 
 
-def _moved(plan: Plan, seen: Mapping[str, Seen], wanted: Mapping[str, int]) -> dict[str, int]:
+def _moved(
+    plan: BalancePlan, seen: Mapping[str, QueueReading], wanted: Mapping[str, int]
+) -> dict[str, int]:
     """Moves from the present numbers towards the wanted ones, never above the limit.
 
     A queue grows by the whole shift. It shrinks slowly, since load may come back, but by the whole

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from qframe.contracts.history import KEPT, Attempt, History
+from qframe.contracts.history import KEPT, History, PastAttempt
 from qframe.contracts.job import Job
 from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
 from qframe.jobs.definition import JobDefinition
@@ -19,7 +19,7 @@ DIED = "worker died"
 """How an attempt ended whose worker died, in the history."""
 
 
-class Facts(NamedTuple):
+class JobFacts(NamedTuple):
     """What decides a job's fate."""
 
     name: str
@@ -27,12 +27,12 @@ class Facts(NamedTuple):
     history: History
 
     @classmethod
-    def of(cls, job: Job) -> Facts:
+    def of(cls, job: Job) -> JobFacts:
         return cls(job.name, job.attempts(), job.history)
 
-    def before(self) -> Facts:
+    def before(self) -> JobFacts:
         """Returns the facts without the last start."""
-        return Facts(self.name, self.attempts - 1, self.history.without_last())
+        return JobFacts(self.name, self.attempts - 1, self.history.without_last())
 
 
 class Limits:
@@ -113,17 +113,17 @@ class Limits:
         ran = history.attempts
         return bool(ran) and ran[-1].ended == TIMED_OUT and self.fails_on_timeout
 
-    def forbids(self, job: Facts) -> bool:
+    def forbids(self, job: JobFacts) -> bool:
         """Whether a job after these attempts may not start."""
         return self.exhausted(job.attempts, job.history) or (
             job.attempts > 0 and self.timed_out_for_good(job.history)
         )
 
-    def expired(self, job: Facts) -> bool:
+    def expired(self, job: JobFacts) -> bool:
         """Whether a job that never started is too old for it."""
         return self.expires_at is not None and not job.attempts and time.time() > self.expires_at
 
-    def end_with(self, error: BaseException, job: Facts) -> bool:
+    def end_with(self, error: BaseException, job: JobFacts) -> bool:
         """Whether this failed attempt was the last."""
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
             return True
@@ -137,7 +137,7 @@ class Limits:
         return envelope.backoffs(self._message) or list(self._options.backoff)
 
 
-def exceeded(job: Facts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut:
+def exceeded(job: JobFacts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut:
     """Returns the error for a job without attempts left, with how each attempt ended."""
     ran = job.history.attempts
     if limits.timed_out_for_good(job.history):
@@ -156,7 +156,7 @@ def exceeded(job: Facts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut:
 _VANISHED = "its worker died, was killed, lost the backend, or was ended at the hard timeout"
 
 
-def _untold(job: Facts) -> list[str]:
+def _untold(job: JobFacts) -> list[str]:
     """Returns how attempts must have ended that a backend could not record."""
     known = {attempt.number for attempt in job.history.attempts}
     missing = [number for number in range(1, job.attempts + 1) if number not in known]
@@ -166,7 +166,7 @@ def _untold(job: Facts) -> list[str]:
     return [f"attempt {which}: nothing on record, so {_VANISHED}"]
 
 
-def _told(attempt: Attempt) -> str:
+def _told(attempt: PastAttempt) -> str:
     where = (
         f"attempt {attempt.number} on {attempt.host}, pid {attempt.pid}, "
         f"started {iso(attempt.started_at)} UTC"

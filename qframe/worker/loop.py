@@ -34,11 +34,11 @@ from qframe.worker.attempt import Attempt
 from qframe.worker.control import EVERY, Control
 from qframe.worker.measuring import Measuring
 from qframe.worker.options import StopReason, WorkerOptions
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.prefetch import Prefetch
 from qframe.worker.presence import Doing, Presence, Sight
-from qframe.worker.queues import Queues
+from qframe.worker.queues import WorkedQueues
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
@@ -58,7 +58,7 @@ class Loop:
     def __init__(
         self,
         connection: Connection,
-        queues: Queues,
+        queues: WorkedQueues,
         options: WorkerOptions,
         signals: Signals,
         runner: Runner,
@@ -276,7 +276,7 @@ class Loop:
                 self._held.appendleft(job)  # its lease may last longer than the backend is away
             raise
         self._ended_by = attempt.ended_by
-        if attempt.outcome is not Outcome.LOST:
+        if attempt.outcome is not JobOutcome.LOST:
             self._prefetch.ran(time.monotonic() - attempt.began)
             self.jobs += 1
         if self.options.rest and not self.signals.quit:

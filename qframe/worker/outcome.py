@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from qframe.contracts.status import State
 from qframe.exceptions import CannotDecrypt, DontHandle, JobCancelled, JobGivenBack
 from qframe.features.base import End
-from qframe.worker.limits import Facts, Limits, ending, exceeded
+from qframe.worker.limits import JobFacts, Limits, ending, exceeded
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 """Seconds, doubled each time, before a retry of a job without backoff and without a limit of tries:
 without a pause, it would be retried a thousand times a second."""
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     """How one reservation ended."""
 
     DONE = "done"
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 class Verdict(NamedTuple):
     """The outcome of a job, and the end that brings it about."""
 
-    outcome: Outcome
+    outcome: JobOutcome
     end: End
 
 
@@ -65,7 +65,7 @@ def unasked(_failures: int, _error: BaseException) -> None:
     """The backoff of a job whose class is not here."""
 
 
-def refuse(job: Facts, limits: Limits) -> Verdict | None:
+def refuse(job: JobFacts, limits: Limits) -> Verdict | None:
     """Decides on a job before its start: None if it may start."""
     if limits.forbids(job):
         return failed(exceeded(job, limits))
@@ -81,17 +81,17 @@ def is_early(error: BaseException | None) -> bool:
 
 
 def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)
-    return DONE if result is None else Verdict(Outcome.DONE, End(State.COMPLETE, result=result))
+    return DONE if result is None else Verdict(JobOutcome.DONE, End(State.COMPLETE, result=result))
 
 
-DONE = Verdict(Outcome.DONE, End(State.COMPLETE))
-LOST = Verdict(Outcome.LOST, End(State.WAITING))
-RELEASED = Verdict(Outcome.RELEASED, End(State.RELEASED))
+DONE = Verdict(JobOutcome.DONE, End(State.COMPLETE))
+LOST = Verdict(JobOutcome.LOST, End(State.WAITING))
+RELEASED = Verdict(JobOutcome.RELEASED, End(State.RELEASED))
 
 
 def decide(
     error: BaseException,
-    job: Facts,
+    job: JobFacts,
     limits: Limits,
     backoff: Backoff = unasked,
     unknown_delays: Sequence[float] = (),
@@ -110,15 +110,15 @@ def decide(
     delay = seconds[min(failures, len(seconds)) - 1]
     if not delay and limits.are_open:
         delay = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
-    return Verdict(Outcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))
+    return Verdict(JobOutcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))
 
 
-def _early(error: BaseException, job: Facts, limits: Limits, delays: Sequence[float]) -> Verdict:
+def _early(error: BaseException, job: JobFacts, limits: Limits, delays: Sequence[float]) -> Verdict:
     match error:
         case JobGivenBack():
             return given_back(str(error))
         case JobCancelled():
-            return Verdict(Outcome.CANCELLED, End(State.CANCELLED, remark=str(error)))
+            return Verdict(JobOutcome.CANCELLED, End(State.CANCELLED, remark=str(error)))
         case Unrunnable():
             return _unrunnable(error.__cause__ or error, job, delays)
         case Full():
@@ -128,7 +128,7 @@ def _early(error: BaseException, job: Facts, limits: Limits, delays: Sequence[fl
     return skipped(str(error) or "DontHandle")
 
 
-def _unrunnable(cause: BaseException, job: Facts, delays: Sequence[float]) -> Verdict:
+def _unrunnable(cause: BaseException, job: JobFacts, delays: Sequence[float]) -> Verdict:
     refusals = job.history.refusals
     if refusals >= len(delays) or isinstance(cause, CannotDecrypt):
         return failed(cause, ran=False)
@@ -136,14 +136,14 @@ def _unrunnable(cause: BaseException, job: Facts, delays: Sequence[float]) -> Ve
 
 
 def failed(error: BaseException, *, ran: bool = True) -> Verdict:
-    return Verdict(Outcome.FAILED, End(State.FAILED, error=error, ran=ran))
+    return Verdict(JobOutcome.FAILED, End(State.FAILED, error=error, ran=ran))
 
 
 def skipped(reason: str) -> Verdict:
     """Ends a job neither done nor failed."""
-    return Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark=reason))
+    return Verdict(JobOutcome.SKIPPED, End(State.SKIPPED, remark=reason))
 
 
 def given_back(reason: str, delay: float = 0.0, *, refused: bool = False) -> Verdict:
     """Gives a job back to its queue, uncounted."""
-    return Verdict(Outcome.GIVEN_BACK, End(State.WAITING, delay, remark=reason, refused=refused))
+    return Verdict(JobOutcome.GIVEN_BACK, End(State.WAITING, delay, remark=reason, refused=refused))

@@ -20,7 +20,7 @@ from qframe.metrics.series import OUTCOMES
 from qframe.payload import tags, tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import memory
-from qframe.worker.roster import BEAT, KEPT, REGISTER, TTL, Entry, Running
+from qframe.worker.roster import BEAT, KEPT, REGISTER, TTL, Entry, RunningJob
 
 log = logging.getLogger("qframe")
 
@@ -100,7 +100,7 @@ class Presence:
         """The metrics by tag, and their recorder."""
         self._look = look
         self._told = told
-        self._told_of: dict[Job, Running] = {}
+        self._told_of: dict[Job, RunningJob] = {}
         """The entries of the running jobs."""
         self._written = 0.0
         self._registers_at = 0.0
@@ -173,9 +173,9 @@ class Presence:
             metrics.write(recorder)
 
 
-def _running(doing: Doing) -> Running:
+def _running(doing: Doing) -> RunningJob:
     job = doing.job
-    return Running(
+    return RunningJob(
         uuid=one_line(job.uuid, 80),
         name=one_line(job.name, 200),
         queue=job.queue,

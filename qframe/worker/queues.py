@@ -71,7 +71,7 @@ def check_bound(entry: str, most: object) -> None:
         )
 
 
-class Queues:
+class WorkedQueues:
     """The queues to work now.
 
     In the order given; the matches of a pattern come at its place, sorted by name; a queue comes

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from qframe import rules
-from qframe.alerts.life import Found, Seen
+from qframe.alerts.life import Evaluation, RuleFinding
 from qframe.drivers import process
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.manager import QueueManager
@@ -22,7 +22,7 @@ from qframe.payload.timing import lasting
 from qframe.rules import Rule
 from qframe.worker import roster
 from qframe.worker.roster import Entry
-from qframe.worker.view import View
+from qframe.worker.view import ConnectionView
 
 _SILENT = 2 * roster.BEAT
 """Seconds after which a worker whose entry does not change counts as gone."""
@@ -60,14 +60,14 @@ class Readings:
         self._gone: dict[str, dict[str, float]] = {}
         """By connection, its workers whose entries are gone, and when that was first seen."""
 
-    def look(self, wanted: Sequence[Rule]) -> Seen:
+    def look(self, wanted: Sequence[Rule]) -> Evaluation:
         """Evaluates once. Never raises `BackendUnavailable`."""
-        views = {each.name: View(each) for each in self._manager.holding_jobs(self._only)}
+        views = {each.name: ConnectionView(each) for each in self._manager.holding_jobs(self._only)}
         for rule in wanted:
             if rule.connection and rule.connection not in views and self._only is None:
-                views[rule.connection] = View(self._manager.connection(rule.connection))
+                views[rule.connection] = ConnectionView(self._manager.connection(rule.connection))
         self._hear(list(views.values()))
-        seen = Seen()
+        seen = Evaluation()
         for rule in wanted:
             mine = [each for name, each in views.items() if rule.connection in {"", name}]
             if rule.subject in rules.OF_OUTBOX:
@@ -85,7 +85,9 @@ class Readings:
         return seen
 
     @staticmethod
-    def _try(rule: Rule, name: str, seen: Seen, find: Callable[[], Iterator[Found]]) -> None:
+    def _try(
+        rule: Rule, name: str, seen: Evaluation, find: Callable[[], Iterator[RuleFinding]]
+    ) -> None:
         try:
             seen.found += find()
         except QframeError as error:
@@ -93,14 +95,14 @@ class Readings:
 
     # -- of queues --------------------------------------------------------------------------------
 
-    def _wait(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _wait(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         for queue in view.queues(rule):
             waits = view.oldest(queue)
             if waits is not None and rule.is_broken_by(waits):
                 text = f"the next job of {view.name}:{queue} has waited {lasting(waits)}"
-                yield Found(rule, view.name, queue, waits, text)
+                yield RuleFinding(rule, view.name, queue, waits, text)
 
-    def _size(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _size(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         for queue in view.queues(rule):
             sizes = view.sizes(queue)
             kinds = ("ready", "delayed", "reserved") if rule.subject == "size" else (rule.subject,)
@@ -109,17 +111,17 @@ class Readings:
                 kind = "" if rule.subject == "size" else f"{rule.subject} "
                 has = count_of(size, f"{kind}job", f"{kind}jobs")
                 text = f"{view.name}:{queue} has {has}"
-                yield Found(rule, view.name, queue, size, text)
+                yield RuleFinding(rule, view.name, queue, size, text)
 
-    def _paused(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _paused(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         for queue, since in view.pauses().items():
             seconds = time.time() - since
             if (not queue or rule.is_about(queue)) and rule.is_broken_by(seconds):
                 name = f"{view.name}:{queue}" if queue else f"all of {view.name}"
                 text = f"{name} has been paused for {lasting(seconds)}"
-                yield Found(rule, view.name, queue, seconds, text)
+                yield RuleFinding(rule, view.name, queue, seconds, text)
 
-    def _counted(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _counted(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         by_class = is_queue_pattern(rule.job)
         groups: dict[Pair, list[float]] = {}
         if not by_class:
@@ -143,13 +145,13 @@ class Readings:
                     continue
                 value = 100 * count / base
             if rule.is_broken_by(value):
-                yield Found(
+                yield RuleFinding(
                     rule, view.name, _about(key), value, _said(rule, view, key, count, base)
                 )
 
     # -- of workers -------------------------------------------------------------------------------
 
-    def _hear(self, views: Sequence[View]) -> None:
+    def _hear(self, views: Sequence[ConnectionView]) -> None:
         """Notes the signs of life of all workers, and when they changed.
 
         Time is not counted as silence if a connection did not answer, or this process was stopped
@@ -173,7 +175,7 @@ class Readings:
         _, since = self._beats.get(entry.id, (0.0, time.monotonic()))
         return (entry.host, entry.place, entry.pid) == mine or time.monotonic() - since < _SILENT
 
-    def _dead(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _dead(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         for entry in view.entries():
             if not self._is_there(entry):
                 yield from self._died(rule, view, entry, _SILENT)
@@ -182,7 +184,7 @@ class Readings:
             for found in self._died(rule, view, entry, roster.TTL):
                 yield found._replace(settle=forget)
 
-    def _expired(self, view: View) -> Iterator[Entry]:
+    def _expired(self, view: ConnectionView) -> Iterator[Entry]:
         """Yields the workers that died, of those whose entries are gone.
 
         A worker on another machine may only have been cut off, and write again in a moment.
@@ -198,16 +200,18 @@ class Readings:
             if is_dead:
                 yield entry
 
-    def _died(self, rule: Rule, view: View, entry: Entry, silent: float) -> Iterator[Found]:
+    def _died(
+        self, rule: Rule, view: ConnectionView, entry: Entry, silent: float
+    ) -> Iterator[RuleFinding]:
         queues = entry.queues or (view.connection.default_queue,)
         if any(map(rule.is_about, queues)):
             what = f"{entry.host}:{entry.pid}"
             how = "has died" if entry.is_gone else f"was not heard of for {silent:g} s"
             text = f"the worker {what} of {view.name} {how}"
-            yield Found(rule, view.name, what, max(0.0, time.time() - entry.beat_at), text)
+            yield RuleFinding(rule, view.name, what, max(0.0, time.time() - entry.beat_at), text)
 
-    def _run(self, rule: Rule, view: View) -> Iterator[Found]:
-        longest: dict[str, Found] = {}
+    def _run(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
+        longest: dict[str, RuleFinding] = {}
         for entry in view.entries():
             for job in entry.jobs if self._is_there(entry) else ():
                 seconds = time.time() - job.since
@@ -220,33 +224,35 @@ class Readings:
                 ):
                     where = f"{view.name}:{job.queue} on {entry.host}:{entry.pid}"
                     text = f"{job.name} of {where} has run for {lasting(seconds)}"
-                    longest[job.name] = Found(rule, view.name, job.name, seconds, text)
+                    longest[job.name] = RuleFinding(rule, view.name, job.name, seconds, text)
         yield from longest.values()
 
-    def _no_worker(self, rule: Rule, views: Sequence[View]) -> Iterator[Found]:
+    def _no_worker(self, rule: Rule, views: Sequence[ConnectionView]) -> Iterator[RuleFinding]:
         """Checks all connections: a named queue may be worked on any of them."""
         there = [each for view in views for each in view.entries() if self._is_there(each)]
         for queue in rule.names or ("",):
             if not any(works(each, queue) if queue else True for each in there):
                 text = f"no worker works on {queue}" if queue else "no worker runs"
                 at = f" of {rule.connection}" if rule.connection else ""
-                yield Found(rule, rule.connection, queue, 0.0, text + at)
+                yield RuleFinding(rule, rule.connection, queue, 0.0, text + at)
 
-    def _no_worker_of(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _no_worker_of(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         there = [each for each in view.entries() if self._is_there(each)]
         for queue in view.queues(rule):
             if not any(works(each, queue) for each in there):
-                yield Found(rule, view.name, queue, 0.0, f"no worker works on {view.name}:{queue}")
+                yield RuleFinding(
+                    rule, view.name, queue, 0.0, f"no worker works on {view.name}:{queue}"
+                )
 
     # -- of connections ---------------------------------------------------------------------------
 
-    def _down(self, rule: Rule, view: View) -> Iterator[Found]:
+    def _down(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         try:
             view.answers()
         except BackendUnavailable as error:
-            yield Found(rule, view.name, "", 0.0, f"{view.name} does not answer: {error}")
+            yield RuleFinding(rule, view.name, "", 0.0, f"{view.name} does not answer: {error}")
 
-    def _of_outbox(self, rule: Rule) -> Iterator[Found]:
+    def _of_outbox(self, rule: Rule) -> Iterator[RuleFinding]:
         outbox = self._manager.outbox()
         for lag in () if outbox is None else outbox.lags():
             if rule.connection not in {"", lag.connection} or self._only not in {
@@ -264,10 +270,10 @@ class Readings:
                     f"the outbox holds {has} for {lag.connection}, the oldest for {lasting(value)}"
                 )
             if rule.is_broken_by(value):
-                yield Found(rule, lag.connection, "", value, text)
+                yield RuleFinding(rule, lag.connection, "", value, text)
 
 
-_FINDERS: dict[str, Callable[[Readings, Rule, View], Iterator[Found]]] = {
+_FINDERS: dict[str, Callable[[Readings, Rule, ConnectionView], Iterator[RuleFinding]]] = {
     "wait": Readings._wait,  # noqa: SLF001 (its own)
     **dict.fromkeys(rules.SIZES, Readings._size),  # noqa: SLF001 (its own)
     **dict.fromkeys(rules.COUNTED, Readings._counted),  # noqa: SLF001 (its own)
@@ -283,7 +289,7 @@ def _about(key: Pair) -> str:
     return f"{key.job} on {key.queue}" if key.job and key.queue else key.job or key.queue
 
 
-def _said(rule: Rule, view: View, key: Pair, count: float, base: float) -> str:
+def _said(rule: Rule, view: ConnectionView, key: Pair, count: float, base: float) -> str:
     where = f"{view.name}:{key.queue}" if key.queue else view.name
     what = count_of(base if rule.percent else count, "job", "jobs")
     what = f"{count:,.0f} of {what}" if rule.percent else what

@@ -31,7 +31,7 @@ REGISTER = 60.0
 _REGISTERED = "registered:"
 
 
-class Running(BaseModel):
+class RunningJob(BaseModel):
     """A running job of a worker."""
 
     model_config = ConfigDict(frozen=True)
@@ -99,7 +99,7 @@ class Entry(Listed):
     """`idle`, `running` or `paused`."""
     pool: int | None = None
     """The pid of its pool."""
-    jobs: tuple[Running, ...] = ()
+    jobs: tuple[RunningJob, ...] = ()
     """The running jobs, the oldest first; none also between two jobs in quick succession."""
     counts: dict[str, int] = {}
     """How many of its jobs had which outcome since it began."""

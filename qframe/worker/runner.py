@@ -28,7 +28,7 @@ from qframe.jobs import completing, current, execution
 from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import NOTHING, Answers, Report, lived
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.permits import Bound
 from qframe.worker.shared import Shared
 
@@ -69,7 +69,7 @@ class Runner(Shared):
             self.leases.drop(job)
             self.let_go(job)
             self.signals.look_after(job)
-        if attempt.outcome is not Outcome.LOST:
+        if attempt.outcome is not JobOutcome.LOST:
             self.count(attempt)
         return attempt
 

@@ -120,7 +120,7 @@ class Shared:
         if job not in self._reported:
             self._reported.add(job)
             self.recorder.lost(name, job.queue, was_done=was_done)
-            events.fire(events.LeaseLost, job)
+            events.fire(events.JobLeaseLost, job)
 
     def _ran_twice(self, job: ReservedJob) -> None:
         """Called by the exchange when a done job could not be deleted."""

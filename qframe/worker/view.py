@@ -60,7 +60,7 @@ def _epoch(text: str) -> float:
         return 0.0
 
 
-class View:
+class ConnectionView:
     """One connection during one look."""
 
     def __init__(self, connection: Connection) -> None:

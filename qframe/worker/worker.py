@@ -22,7 +22,7 @@ from qframe.worker.bounds import Bounds
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
-from qframe.worker.queues import Queues
+from qframe.worker.queues import WorkedQueues
 from qframe.worker.relaying import relaying
 from qframe.worker.runner import Runner
 from qframe.worker.scheduling import rows_of, scheduling
@@ -91,8 +91,8 @@ class Worker:
                 f"{or_else}"
             )
 
-    def _selected(self) -> Queues:
-        return Queues(self.queues, self.connection.queues)
+    def _selected(self) -> WorkedQueues:
+        return WorkedQueues(self.queues, self.connection.queues)
 
     @property
     def is_guest(self) -> bool:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from qframe.alerts.channel import NotTold
-from qframe.alerts.channels import Command, Webhook
+from qframe.alerts.channels import CommandChannel, Webhook
 from qframe.alerts.life import Telling
 from qframe.config import CommandSettings, WebhookSettings
 from tests.alerts.conftest import SECRET, Hook
@@ -120,8 +120,8 @@ def test_a_server_that_is_not_there() -> None:
     assert str(raised.value) == "127.0.0.1: ConnectionRefusedError"
 
 
-def command(*words: object, timeout: float = 20) -> Command:
-    return Command(CommandSettings(run=[str(each) for each in words], timeout=timeout))
+def command(*words: object, timeout: float = 20) -> CommandChannel:
+    return CommandChannel(CommandSettings(run=[str(each) for each in words], timeout=timeout))
 
 
 def told(given: Telling | None = None) -> Telling:

@@ -13,7 +13,7 @@ import pytest
 from qframe.alerts import checker, life
 from qframe.alerts.channel import Channel, NotTold
 from qframe.alerts.checker import Checker, alerts_on
-from qframe.alerts.life import Found, Seen, State, Telling, Terms
+from qframe.alerts.life import AlertRecords, AlertTerms, Evaluation, RuleFinding, Telling
 from qframe.config import AlertSettings
 from qframe.contracts.step import Result, Set, Step
 from qframe.drivers.memory.backend import MemoryBackend
@@ -103,14 +103,15 @@ class Scene:
         self.settled = 0
         self.unknown = False
 
-    def look(self, rules: Sequence[Rule]) -> Seen:
-        seen = Seen()
+    def look(self, rules: Sequence[Rule]) -> Evaluation:
+        seen = Evaluation()
         for rule in rules:
             if self.unknown:
                 seen.unknown[rule.text, "c"] = "away"
             else:
                 seen.found += [
-                    Found(rule, "c", each, 61, f"{each} waits", self.settle) for each in self.wrong
+                    RuleFinding(rule, "c", each, 61, f"{each} waits", self.settle)
+                    for each in self.wrong
                 ]
         return seen
 
@@ -232,7 +233,7 @@ def test_one_that_was_stopped_and_goes_on_tells_nothing(scene: Scene) -> None:
     scene.wrong = ["mail"]
     look = first._look
 
-    def stopped(rules: Sequence[Rule]) -> Seen:
+    def stopped(rules: Sequence[Rule]) -> Evaluation:
         seen = look(rules)
         scene.store.delete(checker._TURN)  # its turn ran out
         scene.let(second)
@@ -324,7 +325,7 @@ def test_what_nobody_takes_is_given_up_and_said(
     scene.wrong, scene.told.fails = ["mail"], 10**6
     scene.let(one, 100, times=40)
     assert "was never told (told): mail waits" in caplog.text
-    state = State.read(scene.store.get(checker._STATE)[0])
+    state = AlertRecords.read(scene.store.get(checker._STATE)[0])
     assert state.tellings == []
 
 
@@ -384,12 +385,12 @@ def test_a_rule_that_is_gone_is_forgotten_after_a_while(scene: Scene) -> None:
 def test_however_much_is_wrong_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "_MOST", 10)
     monkeypatch.setattr(life, "_MOST_TELLINGS", 30)
-    state, rule = State(), parse(WAITS)
-    terms = Terms({WAITS}, {"a": 30, "b": 30}, calm=0)
+    state, rule = AlertRecords(), parse(WAITS)
+    terms = AlertTerms({WAITS}, {"a": 30, "b": 30}, calm=0)
     for number in range(12):
-        found = [Found(rule, "c", f"q{number}.{each}", 61, "x" * 5000) for each in range(15)]
+        found = [RuleFinding(rule, "c", f"q{number}.{each}", 61, "x" * 5000) for each in range(15)]
         for wrong in (found, []):  # each is raised, and over
-            state.look(Seen(wrong), terms, START)
+            state.look(Evaluation(wrong), terms, START)
             state.begin(terms, START)
             assert len(state.alerts) == min(life._MOST, len(wrong))
             assert len(state.tellings) <= life._MOST_TELLINGS
@@ -397,5 +398,5 @@ def test_however_much_is_wrong_it_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_state_that_another_version_wrote_is_as_nothing() -> None:
-    assert State.read('{"alerts": 7}') == State()
-    assert State.read("{") == State()
+    assert AlertRecords.read('{"alerts": 7}') == AlertRecords()
+    assert AlertRecords.read("{") == AlertRecords()

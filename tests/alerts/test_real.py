@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qframe.alerts.checker import _STATE, _TURN
-from qframe.alerts.life import State
+from qframe.alerts.life import AlertRecords
 from qframe.worker import roster
 from tests.alerts.conftest import SECRET, Hook
 from tests.conftest import settings_of
@@ -76,7 +76,7 @@ def two(project: Project) -> tuple[Process, Process]:
 
 def untold(project: Project) -> int:
     """Count what is still to be told, or is not known to have been."""
-    return len(State.read(project.queue.store.get(_STATE)[0]).tellings)
+    return len(AlertRecords.read(project.queue.store.get(_STATE)[0]).tellings)
 
 
 def beat_of(project: Project, worker: Process) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.history import Attempt, History
+from qframe.contracts.history import History, PastAttempt
 from qframe.contracts.step import Operation, Push, Reservation, Result, Start, Step
 from tests.conformance.backends import Bench
 
@@ -76,5 +76,5 @@ def drained(backend: Backend, *queues: str) -> list[bytes]:
 
 def failed(uuid: str, queue: str = QUEUE, at: float = 1.5) -> FailedJob:
     """Give the record of a failed job."""
-    history = History((Attempt(1, "host", 7, 12.5, "error", "\u00e9"),), 1)
+    history = History((PastAttempt(1, "host", 7, 12.5, "error", "\u00e9"),), 1)
     return FailedJob(uuid, "here", queue, b"\x00\xff", "E: \u00e9", "app.Job", 2, history, at)

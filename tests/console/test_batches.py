@@ -18,7 +18,7 @@ from qframe.contracts.step import Step
 from qframe.exceptions import QframeError
 from qframe.failed.retry import retry
 from qframe.features.batch import BatchMember
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.testing import drain
 from tests.console.conftest import Shop
 from tests.support.process import Project
@@ -270,7 +270,7 @@ def test_one_that_is_removed_meanwhile_is_one_line(
     shop: Shop, parts: Parts, between: Callable[..., None]
 ) -> None:
     found = parts.dispatch(2)
-    between(lambda: Batches(shop.queue.context).prune(0, unfinished=2**33))
+    between(lambda: BatchStore(shop.queue.context).prune(0, unfinished=2**33))
     said = shop.run("batch", found.id, "--follow", "--json")
     assert (said.code, said.out) == (1, "")
     assert "is not kept any more" in said.only()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager
-from qframe.console.connections import Connections, find_failed
+from qframe.console.connections import JobConnections, find_failed
 from qframe.contracts import FailedJob, History
 from qframe.drivers.failed_store import FailedStore
 
@@ -29,11 +29,11 @@ def test_a_store_shared_by_connections_is_taken_once() -> None:
     queues = QueueManager(
         {"connections": {"database": {}, **OTHER, "same": same}, "failed": {"driver": "database"}}
     )
-    (store,) = Connections(queues, None).failed_stores()
+    (store,) = JobConnections(queues, None).failed_stores()
     assert store.place is queues.failed_store("other").place
     apart = QueueManager({"connections": {"database": {}, **OTHER}})
-    assert len(Connections(apart, None).failed_stores()) == 2
-    assert len(Connections(apart, "other").failed_stores()) == 1
+    assert len(JobConnections(apart, None).failed_stores()) == 2
+    assert len(JobConnections(apart, "other").failed_stores()) == 1
 
 
 def test_everything_is_given_latest_first_over_all_pages(stores: list[FailedStore]) -> None:

@@ -22,9 +22,9 @@ def register(shop: Shop, connection: str = "database", **over: Any) -> roster.En
     return entry
 
 
-def running(name: str, seconds: float = 5) -> roster.Running:
+def running(name: str, seconds: float = 5) -> roster.RunningJob:
     since = time.time() - seconds
-    return roster.Running(uuid="u", name=name, queue="emails", attempt=2, since=since)
+    return roster.RunningJob(uuid="u", name=name, queue="emails", attempt=2, since=since)
 
 
 def test_workers_are_listed_with_what_they_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from qframe.contracts import FailedJob, History
 from qframe.exceptions import ConfigurationError
 from qframe.failed.causes import cause_of
-from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter, Listed, quoted
+from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter, JobList, quoted
 
 
 def record(**over: Any) -> FailedJob:
@@ -145,7 +145,7 @@ def test_what_is_no_payload_has_no_data(payload: bytes) -> None:
     ],
 )
 def test_what_a_list_does_not_know_of_its_jobs_is_said(
-    listed: Listed, text: str, said: str
+    listed: JobList, text: str, said: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Filter(text, listed)

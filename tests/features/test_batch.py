@@ -22,7 +22,7 @@ from qframe.features.all import FEATURES
 from qframe.features.base import End, Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember, about
 from qframe.features.batch_jobs import RunBatchCallbacks, StartBatch
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.features.chain import CAUSE, ChainPlan
 from qframe.features.context import Prepared
 from qframe.features.reserved import ReservedJob
@@ -37,7 +37,7 @@ class Benches(Bench):
 
     def __init__(self, backend: MemoryBackend | OrderedBackend | None = None) -> None:
         super().__init__(FEATURES, backend)
-        self.batches = Batches(self.context)
+        self.batches = BatchStore(self.context)
         self.ran: list[str] = []
         """The uuids of the jobs that ran, but for those of qframe's own."""
 
@@ -356,16 +356,16 @@ def test_what_is_said_again_with_the_same_word_has_the_same_numbers(bench: Bench
 
 def test_two_who_add_at_once_get_other_numbers(bench: Benches, monkeypatch: Any) -> None:
     bench.begin("a")
-    plan = Batches._plan
+    plan = BatchStore._plan
     made: list[list[bytes]] = []
 
-    def planned(self: Batches, members: Sequence[ChainPlan]) -> tuple[Plan, list[int]]:
+    def planned(self: BatchStore, members: Sequence[ChainPlan]) -> tuple[Plan, list[int]]:
         made.append([member.links[0].raw for member in members])
         if len(made) == 1:
             bench.batches.add("b", [bench.maker("first")])
         return plan(self, members)
 
-    monkeypatch.setattr(Batches, "_plan", planned)
+    monkeypatch.setattr(BatchStore, "_plan", planned)
     bench.batches.add("b", [bench.maker("second")])
     numbers = [json.loads(raw[0])["batch"]["n"] for raw in made]
     assert numbers == [1, 1, 2]
@@ -484,18 +484,18 @@ def test_two_callback_jobs_at_once_dispatch_each_callback_once(
     bench.begin("a", follow=["then", "finally"])
     bench.drain("q")
     asked: list[str] = []
-    one, find = bench.started("run"), Batches.find
+    one, find = bench.started("run"), BatchStore.find
     bench.backend.apply(Step(None, Push("run", bench.callback_job("b").raw)))
     other = bench.started("run")
 
-    def finds(self: Batches, identity: str) -> Any:
+    def finds(self: BatchStore, identity: str) -> Any:
         found = find(self, identity)
         if not asked:
             asked.append(identity)
             bench.handle(other)
         return found
 
-    monkeypatch.setattr(Batches, "find", finds)
+    monkeypatch.setattr(BatchStore, "find", finds)
     bench.handle(one)
     assert bench.drain("told") == ["then", "finally"]
 

@@ -25,7 +25,7 @@ from qframe import (
     foreign,
 )
 from qframe.failed.retry import retry
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.middleware import SkipIfBatchCancelled
 from qframe.testing import drain
 from tests.following.jobs import (
@@ -50,7 +50,7 @@ from tests.following.jobs import (
 pytestmark = pytest.mark.usefixtures("queues")
 
 
-def batches_of(queues: QueueManager, connection: str | None = None) -> Batches:
+def batches_of(queues: QueueManager, connection: str | None = None) -> BatchStore:
     found = queues.connection(connection).batches()
     assert found is not None
     return found
@@ -252,14 +252,14 @@ def test_the_last_member_may_end_before_its_dispatch(
 
     queue = queues.connection()
     told: list[bool] = []
-    close = Batches.close
+    close = BatchStore.close
 
-    def closing(self: Batches, identity: str) -> None:
+    def closing(self: BatchStore, identity: str) -> None:
         before = queue.size()
         close(self, identity)
         told.append(queue.size() == before + 1)
 
-    monkeypatch.setattr(Batches, "close", closing)
+    monkeypatch.setattr(BatchStore, "close", closing)
     batch(words()).then(Follows(what="then")).dispatch()
     assert told == [True]
     drain()

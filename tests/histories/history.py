@@ -14,7 +14,7 @@ from random import Random
 from typing import TypeVar
 
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.history import Attempt, History
+from qframe.contracts.history import History, PastAttempt
 from qframe.contracts.step import (
     Add,
     Arrive,
@@ -302,7 +302,7 @@ class Author:
 
     def _failed(self) -> Operation:
         uuid, attempts = self._one(*_UUIDS), self._one(1, 2)
-        history = History((Attempt(1, "host", 7, 12.5, "error", "\u00e9"),), 1, 0, attempts)
+        history = History((PastAttempt(1, "host", 7, 12.5, "error", "\u00e9"),), 1, 0, attempts)
         payload = b"\x00\xffnot text" if attempts == 2 else b'{"uuid": "%s"}' % uuid.encode()
         job = FailedJob(
             uuid,

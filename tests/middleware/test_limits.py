@@ -20,7 +20,7 @@ from qframe.middleware import (
     WithoutOverlapping,
     limits,
 )
-from qframe.middleware.limits import Window, value_of
+from qframe.middleware.limits import LimitWindow, value_of
 
 DAY = 86400
 
@@ -130,7 +130,7 @@ def passed(limit: Limit, moments: list[int]) -> list[int]:
     text = None
     through = []
     for moment in moments:
-        window = Window(limit, text, moment)
+        window = LimitWindow(limit, text, moment)
         if window.wait() == 0:
             window.add()
             text = window.text()
@@ -171,48 +171,48 @@ def test_of_many_no_more_pass_and_nearly_as_many() -> None:
 
 def test_the_wait_is_exact() -> None:
     limit, now = Limit(2, 10), 1_700_000_000_000
-    window = Window(limit, None, now)
+    window = LimitWindow(limit, None, now)
     window.add()
-    later = Window(limit, window.text(), now + 3000)
+    later = LimitWindow(limit, window.text(), now + 3000)
     later.add()
     text = later.text()
-    assert Window(limit, text, now + 4000).wait() == 6
-    assert Window(limit, text, now + 9999).wait() == 0.001
-    assert Window(limit, text, now + 10_000).wait() == 0
+    assert LimitWindow(limit, text, now + 4000).wait() == 6
+    assert LimitWindow(limit, text, now + 9999).wait() == 0.001
+    assert LimitWindow(limit, text, now + 10_000).wait() == 0
 
 
 @pytest.mark.parametrize("most", [3, 500])
 def test_a_clock_that_goes_back_blocks_no_longer_than_the_limit(most: int) -> None:
     limit, now = Limit(most, 60), 1_700_000_000_000
-    window = Window(limit, None, now)
+    window = LimitWindow(limit, None, now)
     for _ in range(most):
         window.add()
     back = now - 3_600_000
-    seen = Window(limit, window.text(), back)
+    seen = LimitWindow(limit, window.text(), back)
     assert seen.ahead
     assert 0 < seen.wait() <= 60.6
-    again = Window(limit, seen.text(), back + 60_600)
+    again = LimitWindow(limit, seen.text(), back + 60_600)
     assert not again.ahead
     assert again.wait() == 0
 
 
 def test_clocks_a_little_apart_are_no_matter() -> None:
-    window = Window(Limit(1, 60), None, 1_700_000_000_500)
+    window = LimitWindow(Limit(1, 60), None, 1_700_000_000_500)
     window.add()
-    assert not Window(Limit(1, 60), window.text(), 1_700_000_000_000).ahead
+    assert not LimitWindow(Limit(1, 60), window.text(), 1_700_000_000_000).ahead
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1 2", "1 2 3 4 x", "1.5 0 1"])
 def test_what_is_not_ours_in_the_store_counts_as_nothing(text: str) -> None:
-    assert Window(Limit(1, 60), text, 1_700_000_000_000).wait() == 0
+    assert LimitWindow(Limit(1, 60), text, 1_700_000_000_000).wait() == 0
 
 
 def test_more_than_the_limit_is_trimmed_to_what_decides() -> None:
-    window = Window(Limit(3, 60), None, 1_700_000_000_000)
+    window = LimitWindow(Limit(3, 60), None, 1_700_000_000_000)
     for _ in range(3):
         window.add()
     for second in range(1, 5):
-        window = Window(Limit(3, 60), window.text(), 1_700_000_000_000 + second * 1000)
+        window = LimitWindow(Limit(3, 60), window.text(), 1_700_000_000_000 + second * 1000)
         window.add()
     assert window.count == 3
     assert window.wait() == 58

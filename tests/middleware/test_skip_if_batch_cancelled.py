@@ -11,7 +11,7 @@ import pytest
 from qframe import Batch, Queueable, QueueManager, batch, find_batch, manager
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.retry import retry
-from qframe.features.batches import Batches
+from qframe.features.batches import BatchStore
 from qframe.middleware import SkipIfBatchCancelled
 from qframe.testing import Drained, drain
 
@@ -58,7 +58,7 @@ def work() -> tuple[Drained, list[str]]:
     return drain(), [*ran]
 
 
-def batches(queues: QueueManager) -> Batches:
+def batches(queues: QueueManager) -> BatchStore:
     found = queues.connection().batches()
     assert found is not None
     return found

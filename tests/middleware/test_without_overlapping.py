@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qframe import JobDefinitionError, Queueable, QueueManager, Secret, manager
-from qframe.contracts.history import Attempt, History
+from qframe.contracts.history import History, PastAttempt
 from qframe.drivers import heartbeat
 from qframe.drivers.store import Store
 from qframe.exceptions import InvalidJob, LimitReached
@@ -63,7 +63,7 @@ class Reserved:
         self.connection_name = "here"
         self.released: list[float] = []
         self._attempts = attempts
-        past = tuple(Attempt(n, "host", 1, 0.0, how) for n, how in enumerate(ended, 1))
+        past = tuple(PastAttempt(n, "host", 1, 0.0, how) for n, how in enumerate(ended, 1))
         self.history = History(past, releases=releases)
 
     def attempts(self) -> int:

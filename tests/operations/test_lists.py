@@ -89,7 +89,7 @@ def test_batches_with_failures_are_failed_whatever_else_they_are() -> None:
     ],
 )
 def test_what_is_no_filter_of_it_is_said_in_a_line(
-    kind: lists.Kind[Any], text: str, said: str
+    kind: lists.RowKind[Any], text: str, said: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
         kind.chosen([], text)

@@ -34,7 +34,7 @@ class Runs:
         self.site.queue.backend.apply(job.start_plan())
         self.jobs.append(job)
         running = [
-            roster.Running(
+            roster.RunningJob(
                 uuid=each.uuid, name=each.name, queue="default", attempt=1, since=time.time(),
                 tags=tuple(tags.of_reserved(each)),
             )

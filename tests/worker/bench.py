@@ -20,7 +20,7 @@ from qframe.jobs.registry import Registry
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import Signer
-from qframe.worker.limits import Facts
+from qframe.worker.limits import JobFacts
 from qframe.worker.options import WorkerOptions
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
@@ -207,8 +207,8 @@ def heard() -> Iterator[list[str]]:
         events.forget(hear)
 
 
-def facts(attempts: int = 1, history: Any = None) -> Facts:
+def facts(attempts: int = 1, history: Any = None) -> JobFacts:
     """Give what is known of a job."""
     from qframe.contracts.history import History
 
-    return Facts("a job", attempts, history or History())
+    return JobFacts("a job", attempts, history or History())

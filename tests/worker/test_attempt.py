@@ -37,7 +37,7 @@ from qframe.worker.needs import (
     lived_in_steps,
 )
 from qframe.worker.options import WorkerOptions
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.pool.scoreboard import WorkerScore
 from qframe.worker.slots.runner import LocalSlot, SlotRunner
 from qframe.worker.slots.signals import SlotSignals
@@ -53,11 +53,11 @@ class Job(Queueable):
         """Is never called: its end is reported."""
 
 
-def in_line(attempt: Attempt, answers: dict[type, Answer]) -> Outcome:
+def in_line(attempt: Attempt, answers: dict[type, Answer]) -> JobOutcome:
     return lived(attempt, attempt.life(), answers)
 
 
-def in_steps(attempt: Attempt, answers: dict[type, Answer]) -> Outcome:
+def in_steps(attempt: Attempt, answers: dict[type, Answer]) -> JobOutcome:
     """Answer each need after some steps, as who has other jobs meanwhile does."""
 
     def slowly(answer: Answer) -> Answer:
@@ -73,19 +73,19 @@ def in_steps(attempt: Attempt, answers: dict[type, Answer]) -> Outcome:
         try:
             next(steps)
         except StopIteration as ended:
-            outcome: Outcome = ended.value
+            outcome: JobOutcome = ended.value
             return outcome
 
 
 class Hand:
     """Answers what a life needs, and writes down what that was."""
 
-    def __init__(self, live: Callable[[Attempt, dict[type, Answer]], Outcome]) -> None:
+    def __init__(self, live: Callable[[Attempt, dict[type, Answer]], JobOutcome]) -> None:
         self.live = live
         self.bench = Bench(Job)
         self.needs: list[str] = []
         self.pauses: list[float] = []
-        self.told: list[Outcome] = []
+        self.told: list[JobOutcome] = []
         self.answers: dict[type, Answer] = {}
         for kind, answer in self.bench.runner.answers.items():
             self.answer(kind, answer)
@@ -124,7 +124,7 @@ def hand(request: pytest.FixtureRequest) -> Hand:
 def test_a_plain_job_needs_three_things(hand: Hand) -> None:
     with heard() as names:
         attempt = hand.run()
-    assert attempt.outcome is Outcome.DONE
+    assert attempt.outcome is JobOutcome.DONE
     assert hand.needs == ["Begin", "Run", "Settle"]
     assert names == ["JobProcessing", "JobProcessed", "JobAttempted"]
     assert hand.bench.left == 0
@@ -157,24 +157,24 @@ def test_the_last_try_fails_and_is_told(hand: Hand) -> None:
     hand.bench.backend.timing.skew += 1000
     hand.needs.clear()
     attempt = Attempt(hand.bench.runner, hand.bench.held())
-    assert hand.live(attempt, hand.answers) is Outcome.FAILED
+    assert hand.live(attempt, hand.answers) is JobOutcome.FAILED
     assert hand.needs == ["Begin", "Run", "Decide", "Settle", "Tell"]
-    assert hand.told == [Outcome.FAILED]
+    assert hand.told == [JobOutcome.FAILED]
     assert isinstance(attempt.error, ValueError)
 
 
 def test_one_that_is_not_run_is_not_started(hand: Hand) -> None:
-    assert hand.run(retryUntil=1).outcome is Outcome.FAILED
+    assert hand.run(retryUntil=1).outcome is JobOutcome.FAILED
     assert hand.needs == ["Settle", "Tell"]
     hand.needs.clear()
-    assert hand.run(expiresAt=1).outcome is Outcome.SKIPPED
+    assert hand.run(expiresAt=1).outcome is JobOutcome.SKIPPED
     assert hand.needs == ["Settle"]
 
 
 def test_one_that_cannot_be_started_is_let_be(hand: Hand) -> None:
     hand.answer(Begin, lambda *_: False)
     with heard() as names:
-        assert hand.run().outcome is Outcome.LOST
+        assert hand.run().outcome is JobOutcome.LOST
     assert (hand.needs, names) == (["Begin"], [])
 
 
@@ -185,8 +185,8 @@ def test_what_has_settled_itself_is_not_settled(hand: Hand, word: str) -> None:
         return NOTHING
 
     outcome = hand.run(handler).outcome
-    expected = {"release": Outcome.RELEASED, "fail": Outcome.FAILED}
-    assert outcome is expected.get(word, Outcome.DONE)
+    expected = {"release": JobOutcome.RELEASED, "fail": JobOutcome.FAILED}
+    assert outcome is expected.get(word, JobOutcome.DONE)
     assert "Settle" not in hand.needs
 
 
@@ -207,7 +207,7 @@ def fail(hand: Hand, error: Exception, times: int) -> None:
 
 def test_an_end_is_tried_again_ever_more_seldom(hand: Hand) -> None:
     fail(hand, BackendUnavailable("away"), 7)
-    assert hand.run().outcome is Outcome.DONE
+    assert hand.run().outcome is JobOutcome.DONE
     assert hand.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert hand.bench.left == 0
 
@@ -224,21 +224,21 @@ def test_it_is_given_up_when_the_lease_is_over(hand: Hand, monkeypatch: pytest.M
     assert hand.bench.runner.running == {}
 
 
-@pytest.mark.parametrize(("error", "events"), [(LeaseLost, ["LeaseLost"]), (KeyError, [])])
+@pytest.mark.parametrize(("error", "events"), [(LeaseLost, ["JobLeaseLost"]), (KeyError, [])])
 def test_what_cannot_be_settled_is_lost(
     hand: Hand, error: type[Exception], events: list[str]
 ) -> None:
     fail(hand, error("so it is"), 1)
     with heard() as names:
-        assert hand.run(Report(ValueError("boom"))).outcome is Outcome.LOST
+        assert hand.run(Report(ValueError("boom"))).outcome is JobOutcome.LOST
     assert names == ["JobProcessing", "JobExceptionOccurred", *events, "JobAttempted"]
 
 
 def test_an_intent_that_comes_too_late_is_lost_once(hand: Hand) -> None:
     fail(hand, LeaseLost("gone"), 1)
     with heard() as names:
-        assert hand.run(Report(intent=End(State.RELEASED))).outcome is Outcome.LOST
-    assert names.count("LeaseLost") == 1
+        assert hand.run(Report(intent=End(State.RELEASED))).outcome is JobOutcome.LOST
+    assert names.count("JobLeaseLost") == 1
     assert hand.needs == ["Begin", "Run", "Settle"]
 
 
@@ -252,7 +252,7 @@ def test_a_cancel_that_was_heard_is_taken_back(hand: Hand) -> None:
         return Report(JobCancelled("cancelled while it ran"))
 
     attempt = hand.run(handler)
-    assert attempt.outcome is Outcome.CANCELLED
+    assert attempt.outcome is JobOutcome.CANCELLED
     hand.bench.runner.cancellation.tidy()
     assert hand.bench.backend.read(cancel_key(attempt.job.uuid)) == [None]
 
@@ -269,7 +269,7 @@ def test_one_that_began_too_early_for_its_transaction_is_given_back(hand: Hand) 
         attempt.job.began_too_early = True
         return hand.bench.runner.reported(attempt, ValueError("undone"))
 
-    assert hand.run(handler).outcome is Outcome.GIVEN_BACK
+    assert hand.run(handler).outcome is JobOutcome.GIVEN_BACK
 
 
 def test_what_became_of_a_transaction_is_learned_before_the_end(
@@ -280,7 +280,7 @@ def test_what_became_of_a_transaction_is_learned_before_the_end(
         monkeypatch.setattr(hand.bench.backend, "standing", lambda _: Standing.GONE)
         return Report(ValueError("boom"))
 
-    assert hand.run(handler).outcome is Outcome.DONE
+    assert hand.run(handler).outcome is JobOutcome.DONE
     assert hand.needs == ["Begin", "Run", "Learn"]
 
 
@@ -305,7 +305,7 @@ def test_the_pool_reads_that_it_is_over_whatever_was_raised(hand: Hand) -> None:
 # -- a life that is not gone through at once ------------------------------------------------------
 
 
-def started() -> tuple[Bench, Attempt, Life[Outcome]]:
+def started() -> tuple[Bench, Attempt, Life[JobOutcome]]:
     """Give an attempt whose handler runs."""
     bench = Bench(Job)
     bench.push("Job")
@@ -336,7 +336,7 @@ def test_who_was_left_does_no_more_and_another_goes_on() -> None:
     assert not attempt.job.is_settled
     answers = {**bench.runner.answers, Run: lambda *_: Report(JobTimedOut("late"))}
     with heard() as names:
-        assert lived(attempt, life, answers, Run()) is Outcome.RETRIED
+        assert lived(attempt, life, answers, Run()) is JobOutcome.RETRIED
     assert names[-2:] == ["JobReleasedAfterException", "JobAttempted"]
 
 
@@ -402,7 +402,7 @@ def test_a_job_in_a_thread_has_one_end(ends: bool) -> None:
     with slot_of(bench) as slot, heard() as names:
         runner = slot.runner
         slot.run_in_thread()
-        assert slot.attempt.outcome is (Outcome.DONE if ends else Outcome.RETRIED)
+        assert slot.attempt.outcome is (JobOutcome.DONE if ends else JobOutcome.RETRIED)
         assert names.count("JobAttempted") == 1
         assert [*runner.ended] == [slot]
         assert slot.is_left is not ends
@@ -417,6 +417,6 @@ def test_a_job_whose_task_never_began_is_given_back() -> None:
     bench.push("Stuck")
     with slot_of(bench) as slot, heard() as names:
         slot.end_by(JobGivenBack("its task was cancelled"))
-        assert slot.attempt.outcome is Outcome.GIVEN_BACK
-    assert names == ["JobProcessing", "JobGivenBack", "JobAttempted"]
+        assert slot.attempt.outcome is JobOutcome.GIVEN_BACK
+    assert names == ["JobProcessing", "AttemptGivenBack", "JobAttempted"]
     assert bench.held().attempts() == 0

@@ -12,12 +12,12 @@ from qframe.config import Settings, SupervisorSettings
 from qframe.console.supervise import described
 from qframe.drivers.store import pause_key
 from qframe.worker import WorkerOptions, roster
-from qframe.worker.balance import Plan
+from qframe.worker.balance import BalancePlan
 from qframe.worker.pool import balancing
-from qframe.worker.pool.balancing import Balancing, Change
+from qframe.worker.pool.balancing import Balancing, ScaleChange
 from qframe.worker.pool.tally import GroupTally
 
-PLAN = Plan(queues=("a", "b"), most=9, shift=5)
+PLAN = BalancePlan(queues=("a", "b"), most=9, shift=5)
 
 
 class Nothing(Queueable):
@@ -51,8 +51,8 @@ class Pool:
 class Supervised(Balancing):
     """One that is told when to look, and has no thread."""
 
-    def __init__(self, queues: QueueManager, pool: Pool, plan: Plan = PLAN) -> None:
-        self.changes: list[Change] = []
+    def __init__(self, queues: QueueManager, pool: Pool, plan: BalancePlan = PLAN) -> None:
+        self.changes: list[ScaleChange] = []
         entry = roster.introduced_pool(WorkerOptions(name="mail"), "memory", 2, 2, 9)
         super().__init__(
             lambda: queues.connection("memory"), lambda: None, entry, plan, 0, self.changes.append
@@ -71,7 +71,7 @@ def test_it_has_done_what_is_needed_and_says_why(queues: QueueManager) -> None:
     supervised = Supervised(queues, pool)
     supervised.hear()
     assert pool.sizes == {"a": 4, "b": 1}
-    assert supervised.changes == [Change("a", 1, 4, "40 ready, 0/s arrive, 1 s each: needs 4")]
+    assert supervised.changes == [ScaleChange("a", 1, 4, "40 ready, 0/s arrive, 1 s each: needs 4")]
     assert supervised.entry.shares == {"a": 4, "b": 1}
     assert supervised.entry.size == 5
 

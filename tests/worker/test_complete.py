@@ -327,8 +327,8 @@ def test_the_start_is_there_before_a_handler_that_completes_begins(
     processed: list[events.JobProcessed],
     level: str,
 ) -> None:
-    given_back: list[events.JobGivenBack] = []
-    events.listen(events.JobGivenBack)(given_back.append)
+    given_back: list[events.AttemptGivenBack] = []
+    events.listen(events.AttemptGivenBack)(given_back.append)
     PLACE["engine"] = late_start.execution_options(isolation_level=_level(level))
     for _ in range(3):
         dispatch(SnapshotHere()).send()
@@ -342,8 +342,8 @@ def test_the_start_is_there_before_a_handler_that_completes_begins(
 def test_a_job_that_completes_elsewhere_is_given_back_once_and_uncounted(
     connection: Connection, late_start: Engine, level: str
 ) -> None:
-    given_back: list[events.JobGivenBack] = []
-    events.listen(events.JobGivenBack)(given_back.append)
+    given_back: list[events.AttemptGivenBack] = []
+    events.listen(events.AttemptGivenBack)(given_back.append)
     PLACE["engine"] = late_start.execution_options(isolation_level=_level(level))
     for _ in range(3):
         dispatch(Snapshot()).send()
@@ -382,8 +382,8 @@ class ByFunction(Queueable):
 def test_a_lease_that_was_lost(
     connection: Connection, processed: list[events.JobProcessed]
 ) -> None:
-    lost: list[events.LeaseLost] = []
-    events.listen(events.LeaseLost)(lost.append)
+    lost: list[events.JobLeaseLost] = []
+    events.listen(events.JobLeaseLost)(lost.append)
 
     def is_late(job: Acts) -> None:
         with engine().begin() as theirs:

@@ -21,12 +21,12 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.worker import WorkerOptions
-from qframe.worker.limits import Facts, Limits, exceeded
+from qframe.worker.limits import JobFacts, Limits, exceeded
 from qframe.worker.options import LONGEST
 from qframe.worker.outcome import (
     Exhausted,
     Expired,
-    Outcome,
+    JobOutcome,
     Unrunnable,
     Verdict,
     decide,
@@ -73,13 +73,13 @@ def limits(job_class: type[Queueable] | None = None, **message: Any) -> Limits:
     return Limits(job_class, message, OPTIONS)
 
 
-def ran(*ends: str) -> Facts:
+def ran(*ends: str) -> JobFacts:
     """Give a job whose attempts ended so; "" is one that runs, or whose end nobody saw."""
     history = History()
     for number, end in enumerate(ends, 1):
         history = history.started(number, "host", 11, 1_700_000_000)
         history = history.ended(end, "what it said") if end else history
-    return Facts("a job", len(ends), history)
+    return JobFacts("a job", len(ends), history)
 
 
 # -- after an attempt -----------------------------------------------------------------------------
@@ -90,18 +90,18 @@ def test_a_timeout_is_no_longer_than_a_timer_can_be() -> None:
 
 
 def test_one_that_raised_nothing_is_done() -> None:
-    assert done([1]) == Verdict(Outcome.DONE, End(State.COMPLETE, result=[1]))
-    assert done(None) == Verdict(Outcome.DONE, End(State.COMPLETE))
+    assert done([1]) == Verdict(JobOutcome.DONE, End(State.COMPLETE, result=[1]))
+    assert done(None) == Verdict(JobOutcome.DONE, End(State.COMPLETE))
 
 
 def test_one_that_raised_is_tried_again_by_its_tries_after_its_backoff() -> None:
     for number, delay in ((1, 2), (2, 4)):
         job = ran(*["error"] * (number - 1), "")
         assert decide(BOOM, job, limits()) == Verdict(
-            Outcome.RETRIED, End(State.RELEASED, delay, error=BOOM, how="error")
+            JobOutcome.RETRIED, End(State.RELEASED, delay, error=BOOM, how="error")
         )
     assert decide(BOOM, ran("error", "error", ""), limits()) == Verdict(
-        Outcome.FAILED, End(State.FAILED, error=BOOM)
+        JobOutcome.FAILED, End(State.FAILED, error=BOOM)
     )
 
 
@@ -118,15 +118,15 @@ def test_the_history_says_how_it_ended(error: BaseException, how: str) -> None:
     [
         (
             JobGivenBack("told twice"),
-            Verdict(Outcome.GIVEN_BACK, End(State.WAITING, remark="told twice")),
+            Verdict(JobOutcome.GIVEN_BACK, End(State.WAITING, remark="told twice")),
         ),
         (
             JobCancelled("cancelled"),
-            Verdict(Outcome.CANCELLED, End(State.CANCELLED, remark="cancelled")),
+            Verdict(JobOutcome.CANCELLED, End(State.CANCELLED, remark="cancelled")),
         ),
-        (DontHandle("not now"), Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark="not now"))),
-        (DontHandle(), Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark="DontHandle"))),
-        (Expired("too old"), Verdict(Outcome.SKIPPED, End(State.SKIPPED, remark="too old"))),
+        (DontHandle("not now"), Verdict(JobOutcome.SKIPPED, End(State.SKIPPED, remark="not now"))),
+        (DontHandle(), Verdict(JobOutcome.SKIPPED, End(State.SKIPPED, remark="DontHandle"))),
+        (Expired("too old"), Verdict(JobOutcome.SKIPPED, End(State.SKIPPED, remark="too old"))),
     ],
 )
 def test_what_is_no_failure_uses_up_no_try(error: BaseException, expected: Verdict) -> None:
@@ -144,24 +144,24 @@ def test_an_unknown_job_is_given_back_a_few_times_uncounted() -> None:
     cause, job = UnknownJob("no job x"), ran("")
     verdict = decide(unrunnable(cause), job, limits(), unknown_delays=[5, 9])
     end = End(State.WAITING, 5, remark="no job x", refused=True)
-    assert verdict == Verdict(Outcome.GIVEN_BACK, end)
+    assert verdict == Verdict(JobOutcome.GIVEN_BACK, end)
     once = job._replace(history=job.history.refused())
     assert decide(unrunnable(cause), once, limits(), unknown_delays=[5, 9]).end.delay == 9
     twice = once._replace(history=once.history.refused())
     assert decide(unrunnable(cause), twice, limits(), unknown_delays=[5, 9]) == Verdict(
-        Outcome.FAILED, End(State.FAILED, error=cause, ran=False)
+        JobOutcome.FAILED, End(State.FAILED, error=cause, ran=False)
     )
 
 
 def test_one_that_cannot_be_decrypted_is_failed_at_once() -> None:
     cause = CannotDecrypt("no key")
     verdict = decide(unrunnable(cause), ran(""), limits(), unknown_delays=[5])
-    assert verdict == Verdict(Outcome.FAILED, End(State.FAILED, error=cause, ran=False))
+    assert verdict == Verdict(JobOutcome.FAILED, End(State.FAILED, error=cause, ran=False))
 
 
 def test_a_start_too_many_is_told_without_itself() -> None:
     outcome, end = decide(Exhausted(), ran("error", ""), limits(maxTries=1))
-    assert (outcome, end.ran) == (Outcome.FAILED, False)
+    assert (outcome, end.ran) == (JobOutcome.FAILED, False)
     assert "may be started once and was started once: attempt 1" in str(end.error)
 
 
@@ -197,7 +197,7 @@ def test_a_job_with_tries_left_is_started() -> None:
 def test_one_without_is_failed_with_what_became_of_each() -> None:
     verdict = refuse(ran("error", "", "error"), limits())
     assert verdict is not None
-    assert (verdict.outcome, verdict.end.state) == (Outcome.FAILED, State.FAILED)
+    assert (verdict.outcome, verdict.end.state) == (JobOutcome.FAILED, State.FAILED)
     assert isinstance(verdict.end.error, MaxAttemptsExceeded)
 
 
@@ -212,7 +212,7 @@ def test_one_whose_only_timeout_was_seen_by_nobody_here_is_failed() -> None:
 def test_one_that_has_expired_is_skipped_before_its_first_start_only() -> None:
     past = limits(expiresAt=time.time() - 1)
     assert refuse(ran(), past) == Verdict(
-        Outcome.SKIPPED, End(State.SKIPPED, remark="it had expired")
+        JobOutcome.SKIPPED, End(State.SKIPPED, remark="it had expired")
     )
     assert refuse(ran("error"), past) is None
     assert refuse(ran(), limits(expiresAt=time.time() + 9)) is None
@@ -267,7 +267,7 @@ def test_the_reason_tells_every_attempt() -> None:
         .ended("error", "ValueError: one")
         .started(2, "beta", 22, 1_700_000_100)
     )
-    text = str(exceeded(Facts("a job", 3, history), limits(maxTries=3)))
+    text = str(exceeded(JobFacts("a job", 3, history), limits(maxTries=3)))
     assert "a job may be started 3 times and was started 3 times" in text
     assert (
         "attempt 1 on alpha, pid 11, started 2023-11-14 22:13:20 UTC, error (ValueError: one)"

@@ -518,6 +518,6 @@ def test_the_process_of_a_job_that_is_lost_when_it_has_ended_hears_that(project:
     assert project.notes("failed") == []
     assert [line[1:] for line in project.notes("own")] == [
         ["JobExceptionOccurred", "False"],
-        ["LeaseLost", "True"],
+        ["JobLeaseLost", "True"],
         ["JobAttempted", "True"],
     ]

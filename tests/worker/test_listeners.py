@@ -57,7 +57,7 @@ def test_listeners_that_raise_lose_no_job(project: Project, function: str) -> No
     assert failing in {record.uuid for record in project.failed()}
     assert len(project.failed()) == 3
     assert project.empty()
-    for kind in ("JobProcessing", "JobFailed", "JobSkipped", "JobGivenBack", "WorkerStopping"):
+    for kind in ("JobProcessing", "JobFailed", "JobSkipped", "AttemptGivenBack", "WorkerStopping"):
         assert ["heard", kind] in project.notes("heard")
     assert "a listener of JobProcessing raised" in finished.err
     assert "1 skipped" in finished.out

@@ -11,7 +11,7 @@ from qframe.drivers.store import Store, pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidQueueName
 from qframe.worker import WorkerOptions
 from qframe.worker.control import Control
-from qframe.worker.queues import KEPT, Queues, bounded, shown
+from qframe.worker.queues import KEPT, WorkedQueues, bounded, shown
 
 THERE = ["MAIL-x", "default", "high", "mail-a", "mail-b", "mail-slow", "x.1:2"]
 
@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def found(given: str, *there: str) -> list[str]:
     """Give what is worked, in its order."""
-    return list(Queues(given.split(","), lambda: there or THERE).find())
+    return list(WorkedQueues(given.split(","), lambda: there or THERE).find())
 
 
 # -- matching and order -------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_a_name_that_is_none_of_ours_is_not_matched() -> None:
 
 
 def test_names_alone_are_never_listed() -> None:
-    queues = Queues(["b", "a", "!c*"], Backend().queues)
+    queues = WorkedQueues(["b", "a", "!c*"], Backend().queues)
     assert queues.patterns == ()
     assert queues.names == ("b", "a")
 
@@ -189,7 +189,7 @@ def test_hyphens_and_stars_are_taken_as_written(given: str) -> None:
 
 def test_a_queue_that_appears_is_found(clock: list[float]) -> None:
     backend = Backend("b")
-    queues = Queues(["*"], backend.queues)
+    queues = WorkedQueues(["*"], backend.queues)
     assert queues.names == ()
     assert queues.find() == ("b",)
     backend.names = ["a", "b"]
@@ -198,7 +198,7 @@ def test_a_queue_that_appears_is_found(clock: list[float]) -> None:
 
 def test_a_queue_that_ran_empty_is_kept_for_a_while(clock: list[float]) -> None:
     backend = Backend("a", "b")
-    queues = Queues(["*"], backend.queues)
+    queues = WorkedQueues(["*"], backend.queues)
     queues.find()
     backend.names = ["b"]
     clock[0] += KEPT - 1
@@ -211,7 +211,7 @@ def test_the_last_known_queues_hold_while_they_cannot_be_listed(
     caplog: pytest.LogCaptureFixture, clock: list[float]
 ) -> None:
     backend = Backend("a")
-    queues = Queues(["*"], backend.queues)
+    queues = WorkedQueues(["*"], backend.queues)
     queues.find()
     backend.down = True
     for _ in range(3):
@@ -230,12 +230,12 @@ def test_the_last_known_queues_hold_while_they_cannot_be_listed(
 def test_names_given_hold_although_nothing_was_ever_listed() -> None:
     backend = Backend()
     backend.down = True
-    assert Queues(["high", "mail-*"], backend.queues).find() == ("high",)
+    assert WorkedQueues(["high", "mail-*"], backend.queues).find() == ("high",)
 
 
 def test_with_nothing_to_work_a_failed_listing_is_a_lost_backend() -> None:
     backend = Backend("high")
-    queues = Queues(["mail-*"], backend.queues)
+    queues = WorkedQueues(["mail-*"], backend.queues)
     for down in (True, False, True):
         backend.down = down
         if down:
@@ -249,7 +249,7 @@ def test_with_nothing_to_work_a_failed_listing_is_a_lost_backend() -> None:
 
 
 def controlled(backend: Backend, store: Store, *given: str, force: bool = False) -> Control:
-    queues = Queues(given, backend.queues)
+    queues = WorkedQueues(given, backend.queues)
     find = queues.find if queues.patterns else None
     return Control(store, "c", queues.names, force=force, find=find)
 

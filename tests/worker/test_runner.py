@@ -27,7 +27,7 @@ from qframe.payload.signature import Signer
 from qframe.worker import WorkerOptions
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Report, Run
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.runner import Runner
 from tests.worker.bench import Bench, heard
 
@@ -119,9 +119,9 @@ def test_what_was_done_is_deleted_before_the_failed_of_one_that_may_not_start() 
     bench.push("Note")
     bench.push("Note", retryUntil=1)
     done, refused = bench.runner.exchange.reserve(["q"], 2)
-    assert bench.runner.run(done).outcome is Outcome.DONE
+    assert bench.runner.run(done).outcome is JobOutcome.DONE
     bench.backend.said.clear()
-    assert bench.runner.run(refused).outcome is Outcome.FAILED
+    assert bench.runner.run(refused).outcome is JobOutcome.FAILED
     assert bench.backend.said == ["apply Delete", "apply Record Delete"]
     assert NOTES == ["ran 1", "failed: MaxAttemptsExceeded"]
 
@@ -147,8 +147,8 @@ def test_one_that_raises_is_tried_again_and_then_failed() -> None:
     ("word", "expected", "event", "left"),
     [
         ("DontHandle", "skipped", "JobSkipped", 0),
-        ("JobCancelled", "cancelled", "JobCancelled", 0),
-        ("JobGivenBack", "given back", "JobGivenBack", 1),
+        ("JobCancelled", "cancelled", "AttemptCancelled", 0),
+        ("JobGivenBack", "given back", "AttemptGivenBack", 1),
     ],
 )
 def test_ends_that_are_no_failures(word: str, expected: str, event: str, left: int) -> None:
@@ -163,7 +163,7 @@ def test_ends_that_are_no_failures(word: str, expected: str, event: str, left: i
 def test_a_timeout_is_told_of() -> None:
     _, outcome, names = run(Ends, data={"word": "JobTimedOut"})
     assert outcome == "failed"
-    assert names[1:4] == ["JobExceptionOccurred", "JobTimedOut", "JobFailed"]
+    assert names[1:4] == ["JobExceptionOccurred", "AttemptTimedOut", "JobFailed"]
 
 
 @pytest.mark.parametrize("then", ["", "late"])
@@ -232,7 +232,7 @@ def test_a_job_that_is_unknown_here_is_given_back_and_then_failed() -> None:
         assert bench.run("Nobody") == "given back"
         assert bench.again() == "failed"
     assert names == [
-        "JobProcessing", "JobGivenBack", "JobAttempted",
+        "JobProcessing", "AttemptGivenBack", "JobAttempted",
         "JobProcessing", "JobFailed", "JobAttempted",
     ]  # fmt: skip
     assert set(counted(bench)) == {("Nobody", "q", "given back"), ("Nobody", "q", "failed")}
@@ -272,7 +272,7 @@ def test_what_is_no_payload_is_failed_with_its_bytes(raw: bytes) -> None:
     bench.connection.push_raw(raw, "q")
     with heard() as names:
         attempt = bench.runner.run(bench.held())
-    assert attempt.outcome is Outcome.FAILED
+    assert attempt.outcome is JobOutcome.FAILED
     assert isinstance(attempt.error, InvalidPayload)
     assert names == ["JobFailed"]
     (record,) = bench.connection.failed.all()
@@ -292,7 +292,7 @@ def test_a_forged_payload_touches_nothing_it_names() -> None:
     (job,) = bench.runner.exchange.reserve(["other"], 1)
     with heard() as names:
         attempt = bench.runner.run(job)
-    assert (attempt.outcome, names, NOTES) == (Outcome.FAILED, ["JobFailed"], [])
+    assert (attempt.outcome, names, NOTES) == (JobOutcome.FAILED, ["JobFailed"], [])
     assert isinstance(attempt.error, InvalidSignature)
     assert status.read(backend, "note") == before
     assert store.get("unique:x") == ["note"]
@@ -319,7 +319,7 @@ def test_settling_is_tried_again_while_the_backend_is_away(
 
         events.listen(events.JobExceptionOccurred)(listen)
         try:
-            assert bench.runner.run(job).outcome is Outcome.RETRIED
+            assert bench.runner.run(job).outcome is JobOutcome.RETRIED
         finally:
             events.forget(listen)
         assert bench.left == 1
@@ -343,7 +343,7 @@ def test_a_job_held_too_long_is_dropped() -> None:
     bench.backend.lose(job)
     job.reservation.sure_until = 0
     with heard() as names:
-        assert bench.runner.run(job).outcome is Outcome.LOST
+        assert bench.runner.run(job).outcome is JobOutcome.LOST
     assert (names, NOTES, counted(bench)) == ([], [], {})
 
 
@@ -361,7 +361,7 @@ def test_an_outcome_that_comes_too_late_is_told_once(name: str) -> None:
             bench.runner.exchange.flush()
     finally:
         events.forget(lose)
-    assert names.count("LeaseLost") == 1
+    assert names.count("JobLeaseLost") == 1
     lost = {key: count for key, count in counted(bench).items() if count}
     assert lost == {(name, "q", "lost"): 1}
     assert bench.left == 1

@@ -19,7 +19,7 @@ from qframe.worker import Worker, WorkerOptions, process_tree
 from qframe.worker.limits import DIED, TIMED_OUT
 from qframe.worker.pool.child import VARIABLE, PoolMember
 from qframe.worker.pool.rescuer import Fate, Orphan, Rescue, Rescuer
-from qframe.worker.pool.scoreboard import SIZE, JobState, WorkerScore
+from qframe.worker.pool.scoreboard import SIZE, JobPhase, WorkerScore
 from tests.support.process import Project, wait_for
 
 
@@ -48,20 +48,20 @@ def started(project: Project, **envelope: Any) -> ReservedJob:
 class TestScoreboard:
     def test_another_process_reads_what_was_written(self, score: WorkerScore) -> None:
         (writer,), (job,) = WorkerScore(score.descriptor).jobs, score.jobs
-        assert job.last_job().state is JobState.IDLE
+        assert job.last_job().state is JobPhase.IDLE
         before = time.monotonic()
         writer.running(b"fence\0\xff", 5.0)
         last = job.last_job()
-        assert (last.state, last.number, last.fence) == (JobState.RUNNING, 1, b"fence\0\xff")
+        assert (last.state, last.number, last.fence) == (JobPhase.RUNNING, 1, b"fence\0\xff")
         assert before + 5 <= last.deadline <= time.monotonic() + 5
         assert score.deadline() == last.deadline
         writer.settling()
         assert score.deadline() == 0, "what has ended is not late"
         assert job.last_job().fence
         writer.settled(deferred=True)
-        assert job.last_job().state is JobState.DEFERRED
+        assert job.last_job().state is JobPhase.DEFERRED
         writer.settled(deferred=False)
-        assert job.last_job().state is JobState.IDLE
+        assert job.last_job().state is JobPhase.IDLE
         writer.running(b"next", 0)
         assert (job.last_job().number, score.deadline()) == (2, 0)
 
@@ -124,7 +124,7 @@ class TestScoreboard:
         (job,) = score.jobs
         job.running(b"x" * SIZE, 5.0)
         assert job.last_job().fence == b""
-        assert job.last_job().state is JobState.RUNNING
+        assert job.last_job().state is JobPhase.RUNNING
 
     def test_last_words(self, score: WorkerScore) -> None:
         assert score.last_words() == ("", {})
@@ -148,7 +148,7 @@ class TestScoreboard:
         worker.member = PoolMember(score, os.getppid())
         worker.run()
         (last,) = score.last_jobs()
-        assert (last.state, last.number) == (JobState.DEFERRED, 1)
+        assert (last.state, last.number) == (JobPhase.DEFERRED, 1)
         assert score.is_ready
 
 

@@ -24,7 +24,7 @@ _KEPT = 30 * 86400.0
 """Seconds that an unremoved entry is kept, in addition to the delay of its message."""
 
 
-class Entry(NamedTuple):
+class AttemptEntry(NamedTuple):
     """A message was started `attempts` times when its reservation number was `reserves`."""
 
     attempts: int
@@ -65,17 +65,19 @@ class AttemptLog:
         self._connection = connection
         self._facts = facts
 
-    def read(self, number: int, raw: bytes) -> Entry | None:
+    def read(self, number: int, raw: bytes) -> AttemptEntry | None:
         """Return the entry of a message."""
         key = self._key(number, raw)
         (text,) = self._do(lambda facts: facts.read(key)) or [None]
-        return Entry.from_text(text)
+        return AttemptEntry.from_text(text)
 
-    def write(self, number: int, raw: bytes, entry: Entry, delay: float = 0) -> None:
+    def write(self, number: int, raw: bytes, entry: AttemptEntry, delay: float = 0) -> None:
         """Write the entry of a message, replacing any other."""
         self._apply(Set(self._key(number, raw), entry.to_text(), _KEPT + delay))
 
-    def replace(self, number: int, raw: bytes, known: Entry | None, entry: Entry) -> bool:
+    def replace(
+        self, number: int, raw: bytes, known: AttemptEntry | None, entry: AttemptEntry
+    ) -> bool:
         """Write the entry of a message if it still is `known`."""
         key = self._key(number, raw)
         before = None if known is None else known.to_text()

@@ -30,7 +30,7 @@ from qframe.drivers.beanstalkd import checks, tubes
 from qframe.drivers.beanstalkd.attempt_log import AttemptLog
 from qframe.drivers.beanstalkd.connection import (
     BeanstalkdConnection,
-    Connections,
+    BeanstalkdConnections,
     Reply,
     where,
 )
@@ -76,7 +76,7 @@ class BeanstalkdBackend(Backend):
         self.settings = settings
         self.timing = timing or Timing()
         self._lease = math.ceil(settings.retry_after)
-        self._connections = Connections(settings, self.clock)
+        self._connections = BeanstalkdConnections(settings, self.clock)
         self._log = AttemptLog(name, facts)
         self._waits = Waits(self._connections, settings, self._jobs)
 

@@ -244,7 +244,7 @@ def _silence(sock: socket.socket) -> OSError:
     return TimeoutError()
 
 
-class Connections(threading.local):
+class BeanstalkdConnections(threading.local):
     """The connections of one thread; a forked child opens its own.
 
     Messages are reserved and settled on one, everything else goes over the other, because a job's

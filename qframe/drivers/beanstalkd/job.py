@@ -6,8 +6,8 @@ import zlib
 
 from qframe.contracts import step as op
 from qframe.contracts.step import APPLIED, LOST, Reservation, Result
-from qframe.drivers.beanstalkd.attempt_log import AttemptLog, Entry
-from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Connections, Reply
+from qframe.drivers.beanstalkd.attempt_log import AttemptEntry, AttemptLog
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, BeanstalkdConnections, Reply
 from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.protocol import JobStats, queue_of, whole_seconds, within
 from qframe.exceptions import BackendUnavailable
@@ -33,7 +33,7 @@ class BeanstalkdJob(Reservation):
         stats: JobStats,
         asked_at: float,
         connection: BeanstalkdConnection,
-        connections: Connections,
+        connections: BeanstalkdConnections,
         log: AttemptLog,
     ) -> None:
         _, words, raw = reply
@@ -154,7 +154,7 @@ class BeanstalkdJob(Reservation):
 
     def _note(self, attempts: int, delay: int = 0) -> None:
         self.logged = True
-        entry = Entry(attempts, self.reserves, self.notes)
+        entry = AttemptEntry(attempts, self.reserves, self.notes)
         self._log.write(self.number, self.raw_body, entry, delay)
 
     @property
@@ -238,6 +238,6 @@ class LeftJob(Reservation):
             return LOST
         uncounted = isinstance(operation, op.Release) and not operation.counted
         notes = self.notes if operation.notes is None else operation.notes
-        entry = Entry(self._attempts - uncounted, self._reserves, notes)
+        entry = AttemptEntry(self._attempts - uncounted, self._reserves, notes)
         done = self._log.replace(int(self.id), self.raw_body, self._known, entry)
         return APPLIED if done else LOST

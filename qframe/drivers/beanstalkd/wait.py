@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from qframe.config import BeanstalkdSettings
 from qframe.contracts.step import Release
 from qframe.drivers import process
-from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Connections, Reply
+from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, BeanstalkdConnections, Reply
 from qframe.drivers.beanstalkd.job import BeanstalkdJob
 from qframe.drivers.beanstalkd.protocol import tube_of
 from qframe.drivers.guard import guarded
@@ -30,7 +30,7 @@ class Waits:
 
     def __init__(
         self,
-        connections: Connections,
+        connections: BeanstalkdConnections,
         settings: BeanstalkdSettings,
         made: Callable[[BeanstalkdConnection, Reply], list[BeanstalkdJob]],
     ) -> None:

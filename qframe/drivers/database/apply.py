@@ -8,8 +8,8 @@ from typing import Any
 from qframe.contracts import step as op
 from qframe.contracts.step import APPLIED, LOST, OfReservation, Outcome, Push, Result, Step
 from qframe.drivers.database.connection import Database, Session
-from qframe.drivers.database.facts import Facts
-from qframe.drivers.database.failed import Failed
+from qframe.drivers.database.facts import DatabaseFacts
+from qframe.drivers.database.failed import FailedRows
 from qframe.drivers.database.latches import Latches
 from qframe.drivers.database.marks import Marks
 from qframe.drivers.database.messages import DatabaseJob, Messages
@@ -34,9 +34,9 @@ class Tables:
     def __init__(self, database: Database, retry_after: float) -> None:
         self.marks = Marks(database)
         self.messages = messages = Messages(database, retry_after, self.marks)
-        self.facts = facts = Facts(database)
+        self.facts = facts = DatabaseFacts(database)
         self.latches = latches = Latches(database)
-        self.failed = failed = Failed(database)
+        self.failed = failed = FailedRows(database)
         self.settles: Mapping[type, Callable[..., bool]] = {
             op.Start: messages.start,
             op.Renew: messages.renew,

@@ -39,7 +39,7 @@ from qframe.drivers.database.listen import Notifier
 from qframe.drivers.database.messages import DatabaseJob
 from qframe.drivers.database.outbox import DatabaseOutbox
 from qframe.drivers.database.request import Request, insisting
-from qframe.drivers.database.told import ToldStart, can_be_told
+from qframe.drivers.database.told import DatabaseSentStart, can_be_told
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 from qframe.exceptions import BackendUnavailable
@@ -114,7 +114,7 @@ class DatabaseBackend(Backend):
         if not (self._lazy and self.database.session().is_whole and can_be_told(steps)):
             return heard(self.apply(*steps))
         sent = self.clock()
-        told = ToldStart(steps, self.apply, heard)
+        told = DatabaseSentStart(steps, self.apply, heard)
         if sent >= told.job.sure_until:
             return heard(self.apply(*steps))
         try:

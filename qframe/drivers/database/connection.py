@@ -38,7 +38,7 @@ from qframe.drivers.database.errors import is_disconnect, translated
 from qframe.drivers.database.fork import sessions
 from qframe.drivers.database.link import Link, inherited
 from qframe.drivers.database.migrate import migrate
-from qframe.drivers.database.pool import Pool
+from qframe.drivers.database.pool import DatabasePool
 from qframe.drivers.database.schema import Schema
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
 from qframe.drivers.database.urls import parsed
@@ -66,7 +66,7 @@ _STEP_BACK = 1_000_000
 
 
 if TYPE_CHECKING:
-    from qframe.drivers.database.line import Told
+    from qframe.drivers.database.line import DatabaseSent
 
 
 class Database:
@@ -93,10 +93,12 @@ class Database:
         self.is_given = Path(parsed(settings.url).database or "").is_absolute()
         """Whether an SQLite file is named by its full path."""
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
-        self.pool = Pool(self._connect, settings.pool_size, settings.pool_timeout, shown(self.url))
+        self.pool = DatabasePool(
+            self._connect, settings.pool_size, settings.pool_timeout, shown(self.url)
+        )
         self.encoding = ""
         """PostgreSQL's encoding of the database; "" while it is unknown."""
-        self._thread = _Thread(self)
+        self._thread = _ThreadSession(self)
         self._own_opening = forks.lock()
         self._ready = False
         self._last = 0
@@ -329,7 +331,7 @@ class Session:
         self._database = database
         self._guard = guarded
         self._link: Link | None = None
-        self._told: Told | None = None
+        self._told: DatabaseSent | None = None
         self.mark = Mark()
         self.is_whole = False
         """`Link.is_whole` of the current or last connection."""
@@ -546,13 +548,13 @@ class Session:
 
     # -- what nobody waits for --------------------------------------------------------------------
 
-    def tell(self, told: Told, statement: Statement, values: Mapping[str, Any]) -> None:
+    def tell(self, told: DatabaseSent, statement: Statement, values: Mapping[str, Any]) -> None:
         """Send a statement whose answer is read before the next use; only on a whole connection."""
         assert self._link is not None  # noqa: S101 (in a call)
         self._link.line().send(statement, values)
         self._told = told
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: DatabaseSent) -> None:
         """Read the outstanding answer, or resend the statement on another connection."""
         self._told = None
         if self._link is not None:
@@ -608,6 +610,6 @@ class Session:
                 self._database.pool.drop(link, kept=self._keeps)
 
 
-class _Thread(threading.local):
+class _ThreadSession(threading.local):
     def __init__(self, database: Database) -> None:
         self.session = Session(database)

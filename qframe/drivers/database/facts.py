@@ -17,7 +17,7 @@ _AT_ONCE = 32
 """Keys that one statement reads."""
 
 
-class Facts:
+class DatabaseFacts:
     """Reads and writes facts. Expired facts do not exist; a sweep removes them now and then."""
 
     def __init__(self, database: Database) -> None:

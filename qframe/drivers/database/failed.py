@@ -21,7 +21,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class Failed:
+class FailedRows:
     """Rows of `failed_jobs`, which Laravel's own commands can read."""
 
     def __init__(self, database: Database) -> None:

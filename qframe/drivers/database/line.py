@@ -24,7 +24,7 @@ _WELL = {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
-class Told(Protocol):
+class DatabaseSent(Protocol):
     """A statement that was sent and waits for its answer."""
 
     def hear(self, first: bool, second: bool) -> None:

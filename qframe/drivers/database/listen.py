@@ -76,7 +76,7 @@ class Notifier:
                 session.change(self._statement, {"queue": queue})
 
 
-class _Thread(threading.local):
+class _ThreadListener(threading.local):
     connection: Any = None
     """The DBAPI connection of the last LISTEN."""
     listens = False
@@ -88,7 +88,7 @@ class _Thread(threading.local):
         """Queues it was notified of and has not handled."""
 
 
-class Listener:
+class NotifyListener:
     """Listens on the session's connection, in each waiting thread."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Listener:
         table = database.schema.jobs if table is None else table
         quoted = channel_of(table.fullname).replace('"', '""')
         self._channel = f'"{quoted}"'
-        self._thread = _Thread()
+        self._thread = _ThreadListener()
 
     @property
     def since(self) -> float | None:

@@ -14,7 +14,7 @@ from qframe.drivers.database.sql import Statement, param
 from qframe.drivers.database.statements import lease_end
 
 
-class Look:
+class NextDue:
     """When the next message is due. `retry_after` is the length of PHP's reservations.
 
     Each queue has its own subquery, answered by the first row of an index.

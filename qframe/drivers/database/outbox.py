@@ -14,7 +14,7 @@ from sqlalchemy import func, literal_column, select, text
 
 from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Timing
-from qframe.contracts.outbox import Claim, Lag, Outbox, Waiting
+from qframe.contracts.outbox import Lag, Outbox, OutboxClaim, OutboxRow
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.listen import Notifier
@@ -40,9 +40,9 @@ class DatabaseOutbox(Outbox):
     def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:
         database = self.database = Database(settings, timing)
         table = database.schema.outbox
-        self._sql = _Statements(database)
+        self._sql = _OutboxStatements(database)
         self._notifier = Notifier(database, settings, table)
-        self._look = _Look(self._sql)
+        self._look = _OutboxDue(self._sql)
         self._watch = watch_of(database, settings, self._look, table)
         self._lock = _FileLock(database) if database.is_sqlite else _ServerLock(database)
 
@@ -76,7 +76,7 @@ class DatabaseOutbox(Outbox):
             return [*self._sql.receivers(session)]
 
     @contextlib.contextmanager
-    def claim(self, connection: str) -> Iterator[Claim | None]:
+    def claim(self, connection: str) -> Iterator[OutboxClaim | None]:
         with self._lock.held(connection) as session:
             if session is None:
                 yield None
@@ -127,7 +127,7 @@ class DatabaseOutbox(Outbox):
         self.database.pool.close()
 
 
-class _Statements:
+class _OutboxStatements:
     def __init__(self, database: Database) -> None:
         make, table = database.statement, database.schema.outbox
         self.stored, self.text = database.stored_text, database.read_text
@@ -163,10 +163,10 @@ class _Statements:
             yield after
 
 
-class _Look:
+class _OutboxDue:
     """Whether rows wait, not counting the connections in `passed_over`."""
 
-    def __init__(self, sql: _Statements) -> None:
+    def __init__(self, sql: _OutboxStatements) -> None:
         self._sql = sql
         self.passed_over: Collection[str] = ()
 
@@ -177,13 +177,13 @@ class _Look:
         return 0.0 if found else inf
 
 
-class _DatabaseClaim(Claim):
+class _DatabaseClaim(OutboxClaim):
     """Rows, in a session that has their lock."""
 
-    def __init__(self, sql: _Statements, session: Session) -> None:
+    def __init__(self, sql: _OutboxStatements, session: Session) -> None:
         self._sql = sql
         self._session = session
-        self.rows: Sequence[Waiting] = ()
+        self.rows: Sequence[OutboxRow] = ()
 
     def take(self, connection: str) -> None:
         """Read the first rows of a connection, at least one."""
@@ -200,7 +200,7 @@ class _DatabaseClaim(Claim):
             values = {"connection": connection, "first": found[0][0], "last": last}
             now = session.now
             self.rows = [
-                Waiting(row, mark, self._sql.text(step), _seconds(now - since), tries)
+                OutboxRow(row, mark, self._sql.text(step), _seconds(now - since), tries)
                 for row, mark, step, since, tries in session.run(self._sql.rows, **values)
             ]
 

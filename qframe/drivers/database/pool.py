@@ -28,7 +28,7 @@ _REFUSED = 1.0
 """Seconds without an attempt to connect after the server had no connection left."""
 
 
-class _Waiter:
+class _TurnWaiter:
     """A thread that waits to get a connection, or to open one."""
 
     __slots__ = ("link", "may_open", "ready")
@@ -41,7 +41,7 @@ class _Waiter:
         self.ready.acquire()
 
 
-class Pool:
+class DatabasePool:
     """At most `size` connections; a thread waits at most `timeout` seconds for one.
 
     `connect` opens one; `shown` describes the database. The longest waiter is served first.
@@ -53,13 +53,13 @@ class Pool:
         self._timeout = timeout
         self._shown = shown
         self._begin()
-        forks.in_child_of(self, Pool.begin_in_child)
+        forks.in_child_of(self, DatabasePool.begin_in_child)
 
     def _begin(self) -> None:
         self._lock = forks.lock()
         self._idle: deque[Link] = deque()
         """Idle connections, the last one returned at the right."""
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[_TurnWaiter] = deque()
         self._open = 0
         """The number of open or opening connections, without those that threads keep."""
         self._refused_until = 0.0
@@ -117,7 +117,7 @@ class Pool:
                 return self._idle.pop()
         deadline = time.monotonic() + limited(self._timeout)
         while True:
-            waiter = _Waiter()
+            waiter = _TurnWaiter()
             try:
                 self._wait_in_turn(waiter, deadline)
             except BaseException:  # Ctrl-C, or no connection in time
@@ -135,7 +135,7 @@ class Pool:
                 self._left()
                 raise
 
-    def _wait_in_turn(self, waiter: _Waiter, deadline: float) -> None:
+    def _wait_in_turn(self, waiter: _TurnWaiter, deadline: float) -> None:
         """Wait in line for a connection, or for permission to open one."""
         with self._lock:
             if self._open < self._size and not (self._waiters or self._is_refused()):
@@ -155,7 +155,7 @@ class Pool:
             f"{limited(self._timeout):g} s, all {used} of this process are in use (pool_size)"
         )
 
-    def _give_up(self, waiter: _Waiter) -> None:
+    def _give_up(self, waiter: _TurnWaiter) -> None:
         """Leave the line; pass on what this waiter was given."""
         if self._waits_no_more(waiter):
             return
@@ -164,7 +164,7 @@ class Pool:
         elif waiter.may_open:
             self._left()
 
-    def _waits_no_more(self, waiter: _Waiter) -> bool:
+    def _waits_no_more(self, waiter: _TurnWaiter) -> bool:
         """Remove a waiter from the line. Returns False if it was already served."""
         with self._lock:
             if waiter not in self._waiters:

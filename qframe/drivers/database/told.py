@@ -11,7 +11,7 @@ from qframe.drivers.database.messages import DatabaseJob
 Heard = Callable[[list[Result]], None]
 
 
-class ToldStart:
+class DatabaseSentStart:
     """One start, maybe with the deletion of the job done before, until its answer.
 
     `again` applies steps and waits.

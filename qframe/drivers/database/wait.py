@@ -13,8 +13,8 @@ from sqlalchemy import Table
 
 from qframe.config import DatabaseSettings
 from qframe.drivers.database.connection import Database, Session
-from qframe.drivers.database.listen import SILENCE, Listener
-from qframe.drivers.database.look import Look
+from qframe.drivers.database.listen import SILENCE, NotifyListener
+from qframe.drivers.database.look import NextDue
 from qframe.exceptions import BackendUnavailable
 
 _EARLY = 0.001
@@ -46,10 +46,10 @@ def watch_of(
     table: Table | None = None,
 ) -> Watch:
     """Return the watch of a database: for messages, or for what `look` finds in a `table`."""
-    look = look or Look(database, int(settings.retry_after))
+    look = look or NextDue(database, int(settings.retry_after))
     if database.is_sqlite:
         return FileWatch(database, look)
-    return ServerWatch(database, look, Listener(database, settings, table))
+    return ServerWatch(database, look, NotifyListener(database, settings, table))
 
 
 class FileWatch:
@@ -108,7 +108,7 @@ class ServerWatch:
     _SHARE = 0.01
     """The pause as a share of the time since a look last found a message."""
 
-    def __init__(self, database: Database, look: Looks, listener: Listener) -> None:
+    def __init__(self, database: Database, look: Looks, listener: NotifyListener) -> None:
         self._database = database
         self._look = look
         self._listener = listener

@@ -62,7 +62,7 @@ class MemoryJob(op.Reservation):
         self.message, self.fence = of, of.fence
 
 
-class Kept(NamedTuple, Generic[T]):
+class StoredFact(NamedTuple, Generic[T]):
     """A fact or a latch, and when it expires."""
 
     value: T
@@ -131,8 +131,8 @@ class MemoryBackend(Backend):
         self._next = count(1).__next__
         self._queues: defaultdict[str, list[Message]] = defaultdict(list)
         """Each sorted by `Message.order`: ready messages first, buried ones last."""
-        self._facts: dict[str, Kept[str]] = {}
-        self._latches: dict[str, Kept[OpenLatch]] = {}
+        self._facts: dict[str, StoredFact[str]] = {}
+        self._latches: dict[str, StoredFact[OpenLatch]] = {}
         self._failed: dict[str, FailedJob] = {}
 
     def within(self, transaction: object) -> Backend:
@@ -167,22 +167,22 @@ class MemoryBackend(Backend):
             case op.Push(queue, raw, delay):
                 self._move(Message(self._next(), queue, raw), Place.DELAYED, self.clock() + delay)
             case op.Set(key, value, ttl):
-                self._facts[key] = Kept(value, self._until(ttl))
+                self._facts[key] = StoredFact(value, self._until(ttl))
             case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
                 self._facts.pop(key, None)
             case op.Raise(key, rank, value, ttl):
                 if self._live(self._facts, key) is None or self._facts[key].rank <= rank:
-                    self._facts[key] = Kept(value, self._until(ttl), rank)
+                    self._facts[key] = StoredFact(value, self._until(ttl), rank)
             case op.Add(key, number, ttl):
                 total = int(self._live(self._facts, key) or 0) + number
-                self._facts[key] = Kept(str(total), self._until(ttl))
+                self._facts[key] = StoredFact(str(total), self._until(ttl))
             case op.Open(key, ttl=ttl) if self._latch(key) is None:
-                self._latches[key] = Kept(OpenLatch(operation), self._until(ttl))
+                self._latches[key] = StoredFact(OpenLatch(operation), self._until(ttl))
             case op.Extend(key, size) if latch := self._latch(key):
                 latch.size = max(latch.size, size)
-                self._latches[key] = Kept(latch, self._until(latch.opened.ttl))
+                self._latches[key] = StoredFact(latch, self._until(latch.opened.ttl))
             case op.Arrive(key) | op.Close(key) if latch := self._latch(key):
-                self._latches[key] = Kept(latch, self._until(latch.opened.ttl))
+                self._latches[key] = StoredFact(latch, self._until(latch.opened.ttl))
                 if then := latch.change(operation, time.time() + self.timing.skew):
                     return self._do(then, None) if operation.push else [then]
             case op.Forget(uuid) | op.Record(FailedJob(uuid)):
@@ -341,7 +341,7 @@ class MemoryBackend(Backend):
 
     # -- facts ------------------------------------------------------------------------------------
 
-    def _live(self, kept: dict[str, Kept[T]], key: str) -> T | None:
+    def _live(self, kept: dict[str, StoredFact[T]], key: str) -> T | None:
         if key in kept and kept[key].until <= self.clock():
             del kept[key]
         return kept[key].value if key in kept else None

@@ -26,15 +26,15 @@ from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis import checks, message
-from qframe.drivers.redis.commands import Command, call, command
+from qframe.drivers.redis.commands import RedisCommand, call, command
 from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
 from qframe.drivers.redis.facts import RedisFacts
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import ANY_QUEUE, Keys, QueueKeys, prefix_and_queue
-from qframe.drivers.redis.pool import Pool
+from qframe.drivers.redis.pool import RedisPool
 from qframe.drivers.redis.steps import RedisSteps
-from qframe.drivers.redis.told import ToldApply, ToldStart, ToldSteps, start_of
+from qframe.drivers.redis.told import RedisSentStart, ToldApply, ToldSteps, start_of
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -92,7 +92,7 @@ class RedisBackend(RedisFacts, Backend):
         self.settings = settings
         self.timing = timing or Timing()
         self.keys = Keys(settings.prefix, braces=settings.cluster)
-        self.pool = Pool(settings, self.keys)
+        self.pool = RedisPool(settings, self.keys)
         if settings.cluster:
             self.capabilities = type(self).capabilities & ~Capability.JOINT
         self._remembered: dict[str, float] = {}
@@ -109,7 +109,7 @@ class RedisBackend(RedisFacts, Backend):
             return self._apply(steps)[0]
 
     def _apply(
-        self, steps: Sequence[Step], *behind: Command, key: str = ""
+        self, steps: Sequence[Step], *behind: RedisCommand, key: str = ""
     ) -> tuple[list[Result], list[Reply]]:
         """Apply steps; the commands in `behind` go with the last exchange."""
         work = self._begun_before(steps) if self._in_doubt else None
@@ -135,7 +135,7 @@ class RedisBackend(RedisFacts, Backend):
         return exchange
 
     def _exchange(
-        self, work: _Work, connection: RedisConnection, behind: Sequence[Command]
+        self, work: _Work, connection: RedisConnection, behind: Sequence[RedisCommand]
     ) -> list[Reply]:
         exchange = work.exchange
         assert exchange is not None  # noqa: S101 (whoever calls this has one)
@@ -176,11 +176,13 @@ class RedisBackend(RedisFacts, Backend):
                 return work
         return None
 
-    def _replicas(self) -> list[Command]:
+    def _replicas(self) -> list[RedisCommand]:
         ms = max(1, int(self.settings.replica_timeout * 1000))
         return [command("WAIT", self.settings.min_replicas, ms)]
 
-    def _check_replicas(self, connection: RedisConnection, said: list[Command], count: int) -> None:
+    def _check_replicas(
+        self, connection: RedisConnection, said: list[RedisCommand], count: int
+    ) -> None:
         if connection.mended:  # it waited for the exchange before it
             (count,) = connection.ask(*said)
             count *= not connection.repeated
@@ -227,7 +229,7 @@ class RedisBackend(RedisFacts, Backend):
         found = None if self.settings.cluster else start_of(steps, self.keys)
         if found is not None:
             connection = self.pool.of(found[1].keys.ready)
-            return ToldStart(*found, connection, self.timing.skew, now, heard)
+            return RedisSentStart(*found, connection, self.timing.skew, now, heard)
         exchange = RedisSteps(self.keys)
         if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
             return None
@@ -572,7 +574,7 @@ def _sure_until(steps: Sequence[Step]) -> float:
     return soonest
 
 
-def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[Command]:
+def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[RedisCommand]:
     """Return unanswered starts of other threads, to be sent again first: they may arrive later."""
     starts = []
     for job in jobs:

@@ -26,7 +26,7 @@ class Script:
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
-class Command:
+class RedisCommand:
     """A packed command; for a script also how to send its text, if the server has forgotten it."""
 
     __slots__ = ("_words", "packed", "script")
@@ -45,16 +45,16 @@ class Command:
         return _packed(("EVAL", self.script.text, *self._words[2:]))
 
 
-def command(*words: Word) -> Command:
+def command(*words: Word) -> RedisCommand:
     """Return a plain command. Raises `UnicodeEncodeError` for text that UTF-8 cannot encode."""
-    return Command(_packed(words))
+    return RedisCommand(_packed(words))
 
 
-def call(name: str, keys: Sequence[str | bytes], *arguments: Word) -> Command:
+def call(name: str, keys: Sequence[str | bytes], *arguments: Word) -> RedisCommand:
     """Return the command that runs a script on its keys."""
     found = script(name)
     words = ("EVALSHA", found.digest, len(keys), *keys, *arguments)
-    return Command(_packed(words), found, words)
+    return RedisCommand(_packed(words), found, words)
 
 
 def _packed(words: tuple[Word, ...]) -> bytes:

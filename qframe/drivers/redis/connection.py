@@ -17,7 +17,7 @@ from typing import Any
 from redis.exceptions import AskError, RedisError, ResponseError
 
 from qframe.drivers.guard import guarded
-from qframe.drivers.redis.commands import Command, Script, command
+from qframe.drivers.redis.commands import RedisCommand, Script, command
 from qframe.drivers.redis.endpoint import Server
 from qframe.drivers.redis.errors import is_elsewhere, is_no_script, is_refused, meaning
 from qframe.drivers.redis.wire import Wire
@@ -29,12 +29,12 @@ _BEHIND = 60
 """The most answers that may be outstanding."""
 
 
-class Told(ABC):
+class RedisSent(ABC):
     """A command that was sent without waiting for its answer."""
 
     __slots__ = ("command", "twice")
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: RedisCommand) -> None:
         self.command = command
         self.twice = False
         """Whether the command may have run more than once."""
@@ -62,7 +62,7 @@ class RedisConnection:
         self.new_marker()
         self._sent = False
         self._wire: Wire | None = None
-        self._told: deque[Told] = deque()
+        self._told: deque[RedisSent] = deque()
         self._known: set[Script] = set()
         """Scripts sent in full on this wire: the server knows them before it answers."""
 
@@ -78,7 +78,7 @@ class RedisConnection:
 
     # -- exchanges --------------------------------------------------------------------------------
 
-    def ask(self, *commands: Command) -> list[Reply]:
+    def ask(self, *commands: RedisCommand) -> list[Reply]:
         """Send commands in one go and return their replies.
 
         Sends them once more on a new connection if this one breaks. Raises `BackendUnavailable` or
@@ -90,7 +90,7 @@ class RedisConnection:
                 raise meaning(reply, self.server.shown()) from reply
         return replies
 
-    def ask_all(self, *commands: Command) -> list[Reply]:
+    def ask_all(self, *commands: RedisCommand) -> list[Reply]:
         """As `ask`, but server errors are among the replies."""
         self.repeated = self._sent = self.mended = False
         with guarded:
@@ -98,7 +98,7 @@ class RedisConnection:
                 return self._exchange(commands)
             except BackendUnavailable:
                 raise
-            except _ElsewhereError:
+            except _WrongServerError:
                 pass  # the server there did nothing
             except (RedisError, OSError):
                 self.repeated = self._sent
@@ -106,12 +106,12 @@ class RedisConnection:
                 return self._exchange(commands)
             except BackendUnavailable:
                 raise
-            except _ElsewhereError as error:
+            except _WrongServerError as error:
                 raise meaning(error.why, self.server.shown()) from error
             except (RedisError, OSError) as error:
                 raise meaning(error, self.server.shown()) from error
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: RedisSent) -> None:
         """Send a command without waiting. Call it only where no interruption can happen.
 
         Raises `BackendUnavailable` if it could not be sent; it is then dropped.
@@ -155,7 +155,7 @@ class RedisConnection:
 
     # -- one exchange -----------------------------------------------------------------------------
 
-    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def _exchange(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         """Send and read once; closes the wire unless all replies were read."""
         try:
             wire = self._wire or self._connect()
@@ -177,7 +177,7 @@ class RedisConnection:
         else:
             return replies
 
-    def _mended(self, wire: Wire, command: Command, reply: Reply) -> Reply:
+    def _mended(self, wire: Wire, command: RedisCommand, reply: Reply) -> Reply:
         """Send a script's text if the server does not know it; follow redirections."""
         if is_no_script(reply):
             self.mended = True
@@ -202,7 +202,7 @@ class RedisConnection:
         self._wire = wire
         return wire
 
-    def _known_to_all(self, command: Command) -> bytes:
+    def _known_to_all(self, command: RedisCommand) -> bytes:
         """Return the command in a form that works even if the server has forgotten its script.
 
         Nobody waits for the answer that would ask for the script: if the process is killed before
@@ -245,9 +245,9 @@ class RedisConnection:
     def _check_place(self, reply: Reply) -> None:
         if is_elsewhere(reply):
             self.server.moved()
-            raise _ElsewhereError(reply)
+            raise _WrongServerError(reply)
 
-    def _asking(self, error: AskError, said: Command) -> Reply:
+    def _asking(self, error: AskError, said: RedisCommand) -> Reply:
         """Ask the node that a slot is currently moving to."""
         wire = Wire(self.server.connect_to(error.host, error.port))
         try:
@@ -258,12 +258,12 @@ class RedisConnection:
             wire.disconnect()
 
 
-def _single(wire: Wire, command: Command) -> Reply:
+def _single(wire: Wire, command: RedisCommand) -> Reply:
     wire.send(command.whole())
     return wire.read()
 
 
-class _ElsewhereError(RedisError):
+class _WrongServerError(RedisError):
     """This server is not the right one (any more); it did nothing."""
 
     def __init__(self, why: Exception) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from qframe.contracts.backend import Latch, Timing, in_order
 from qframe.contracts.failed import FailedJob
-from qframe.drivers.redis.commands import Command, command
+from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.keys import Keys, escaped
-from qframe.drivers.redis.pool import Pool
+from qframe.drivers.redis.pool import RedisPool
 from qframe.drivers.redis.records import decoded
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ class RedisFacts:
     """The reading part of the backend; `lua/apply.lua` writes facts."""
 
     keys: Keys
-    pool: Pool
+    pool: RedisPool
     timing: Timing
 
-    def _ask(self, *commands: Command) -> list[Reply]:
+    def _ask(self, *commands: RedisCommand) -> list[Reply]:
         return self.pool.of(self.keys.facts).ask(*commands)
 
     def _is_over(self, left: int) -> bool:

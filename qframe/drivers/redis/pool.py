@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
-from qframe.drivers.redis.commands import Command, command
+from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.endpoint import server_of
 from qframe.drivers.redis.errors import is_elsewhere, meaning
@@ -29,21 +29,21 @@ T = TypeVar("T")
 _PAGE = 1000
 
 
-class _Thread(threading.local):
+class _ThreadConnections(threading.local):
     pid = 0
     """The process that the state belongs to; a forked child starts afresh."""
     connections: dict[str, RedisConnection]
     waiter: Waiter
 
 
-class Pool:
+class RedisPool:
     """Returns the connection for a key. Without a Cluster it is the same for all keys."""
 
     def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self.server = server_of(settings)
         self._keys = keys
         self._by_key = settings.cluster
-        self._thread = _Thread()
+        self._thread = _ThreadConnections()
 
     def of(self, key: str) -> RedisConnection:
         own = self._own()
@@ -57,7 +57,7 @@ class Pool:
     def waiter(self) -> Waiter:
         return self._own().waiter
 
-    def _own(self) -> _Thread:
+    def _own(self) -> _ThreadConnections:
         """Return this thread's state; silently drops a parent's sockets."""
         own = self._thread
         if own.pid != process.own.pid:
@@ -95,14 +95,14 @@ class Pool:
                 found |= _scanned(partial(_asked, wire), pattern, seconds)
         return found
 
-    def ask_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
+    def ask_each(self, said: Mapping[str, RedisCommand]) -> dict[str, Reply]:
         """Send script calls to a Cluster, those for one node in one exchange.
 
         Server errors are among the replies.
         """
         return self._with_nodes(partial(self._asked_each, said))
 
-    def _asked_each(self, said: Mapping[str, Command]) -> dict[str, Reply]:
+    def _asked_each(self, said: Mapping[str, RedisCommand]) -> dict[str, Reply]:
         on_nodes: dict[tuple[str, int], list[str]] = {}
         for key in said:
             on_nodes.setdefault(self.server.address_of(key), []).append(key)
@@ -139,7 +139,7 @@ class Pool:
                 raise meaning(error, self.server.shown()) from error
 
 
-def _asked(wire: Wire, said: Command) -> list[Reply]:
+def _asked(wire: Wire, said: RedisCommand) -> list[Reply]:
     wire.send(said.packed)
     reply = wire.read()
     if isinstance(reply, Exception):
@@ -148,7 +148,7 @@ def _asked(wire: Wire, said: Command) -> list[Reply]:
 
 
 def _scanned(
-    ask: Callable[[Command], list[Reply]], pattern: str, seconds: float = math.inf
+    ask: Callable[[RedisCommand], list[Reply]], pattern: str, seconds: float = math.inf
 ) -> set[str]:
     found: set[str] = set()
     cursor, until = b"0", time.monotonic() + seconds

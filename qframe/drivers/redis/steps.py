@@ -8,7 +8,7 @@ from typing import Any
 from qframe.contracts import step as op
 from qframe.contracts.step import APPLIED, LOST, Outcome, Reservation, Result, Step
 from qframe.drivers.redis import message
-from qframe.drivers.redis.commands import Command, Word, call
+from qframe.drivers.redis.commands import RedisCommand, Word, call
 from qframe.drivers.redis.connection import RedisConnection
 from qframe.drivers.redis.job import RedisJob, State
 from qframe.drivers.redis.keys import Keys, QueueKeys
@@ -40,7 +40,7 @@ class RedisSteps:
     """Whether equal messages may need to be told apart."""
     awaited = False
     """Whether the new state of reservations depends on the answer."""
-    command: Command | None = None
+    command: RedisCommand | None = None
     _touched = ""
     _bytes = _count = 0
     _kind: tuple[str, float] = ("", 0.0)
@@ -213,7 +213,7 @@ class RedisSteps:
 
     # -- to the server and back -------------------------------------------------------------------
 
-    def command_for(self, connection: RedisConnection, skew: float) -> Command:
+    def command_for(self, connection: RedisConnection, skew: float) -> RedisCommand:
         """Return the command that applies the steps; the same on each call."""
         if self.command is None:
             number = str(connection.next_number()) if self.marked else ""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from qframe.contracts.step import APPLIED, LOST, Delete, Operation, Result, Start, Step
 from qframe.drivers.redis import message
-from qframe.drivers.redis.commands import Command, Word, call
-from qframe.drivers.redis.connection import RedisConnection, Reply, Told
+from qframe.drivers.redis.commands import RedisCommand, Word, call
+from qframe.drivers.redis.connection import RedisConnection, RedisSent, Reply
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys
 from qframe.drivers.redis.steps import RedisSteps, besides
@@ -16,14 +16,14 @@ from qframe.drivers.redis.steps import RedisSteps, besides
 Heard = Callable[[list[Result]], None]
 
 
-class ToldSteps(Told):
+class ToldSteps(RedisSent):
     """Steps about jobs; each job refers to them until the answer is read."""
 
     __slots__ = ("_asked_at", "_heard", "connection", "jobs")
 
     def __init__(
         self,
-        command: Command,
+        command: RedisCommand,
         jobs: Sequence[RedisJob],
         connection: RedisConnection,
         asked_at: float,
@@ -86,7 +86,7 @@ class ToldApply(ToldSteps):
         return self._exchange.results(reply, self._asked_at, twice=self.twice)
 
 
-class ToldStart(ToldSteps):
+class RedisSentStart(ToldSteps):
     """The start of a held job, and the deletion of the job done before: what most jobs need.
 
     `more` has additional operations of their features. As an exchange of its own it would take 20
@@ -147,7 +147,7 @@ class ToldStart(ToldSteps):
 def start_of(
     steps: Sequence[Step], keys: Keys
 ) -> tuple[RedisJob | None, RedisJob, Start, Sequence[Word]] | None:
-    """Return the arguments of `ToldStart`; None if the steps are something else."""
+    """Return the arguments of `RedisSentStart`; None if the steps are something else."""
     job, operations = steps[-1].reservation, steps[-1].operations
     start = operations[-1] if operations else None
     if type(start) is not Start or not isinstance(job, RedisJob) or not job.score:

@@ -27,7 +27,7 @@ from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
 from qframe.worker.isolation.spawn import flush
 from qframe.worker.needs import RUN, Report, Tell, lived
-from qframe.worker.outcome import Full, Outcome, Verdict
+from qframe.worker.outcome import Full, JobOutcome, Verdict
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
 
@@ -91,7 +91,7 @@ class ChildAttempt(Attempt):
     def tell(self, verdict: Verdict, seconds: float) -> None:
         """Calls the job's hooks, and the listeners here, with the outcome."""
         self.job.was_settled(verdict.end)
-        if verdict.outcome is Outcome.FAILED:
+        if verdict.outcome is JobOutcome.FAILED:
             self._runner.tell(self, Tell(verdict))
         self.fire_outcome(verdict, seconds)
         if self.job.has_started():
@@ -101,7 +101,7 @@ class ChildAttempt(Attempt):
 
     def _agree(self, verdict: Verdict) -> None:
         """Reports, and waits for the outcome if somebody here needs it."""
-        waits = verdict.outcome in {Outcome.FAILED, Outcome.RETRIED} or self._is_added()
+        waits = verdict.outcome in {JobOutcome.FAILED, JobOutcome.RETRIED} or self._is_added()
         if not waits:
             self.instance = None  # drops and sends what only it held
         _leave_nothing_unsent()
@@ -119,11 +119,11 @@ class ChildAttempt(Attempt):
         told = self._channel.hear()
         if told is None:  # the worker cannot settle it
             self.job.mark_lost()
-            events.fire(events.LeaseLost, self.job)
+            events.fire(events.JobLeaseLost, self.job)
             events.fire(events.JobAttempted, self.job, self.report.error)
         else:
             end = unpacked_end(told["end"], (verdict.end.error, self.report.error))
-            self.tell(Verdict(Outcome(told["outcome"]), end), told["seconds"])
+            self.tell(Verdict(JobOutcome(told["outcome"]), end), told["seconds"])
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
         """Sends the limits to the worker, which applies them, too."""

@@ -33,7 +33,7 @@ from qframe.worker.isolation.child import ChildAttempt, Work
 from qframe.worker.isolation.messages import Message, packed_end, unpacked, unpacked_end
 from qframe.worker.isolation.supervision import STACKS, Steps, SupervisedChild
 from qframe.worker.needs import Answers, Report, lived_in_steps
-from qframe.worker.outcome import Outcome, Verdict
+from qframe.worker.outcome import JobOutcome, Verdict
 from qframe.worker.slots.base import Slot, SlottedRunner
 
 log = logging.getLogger("qframe")
@@ -181,7 +181,7 @@ class ProcessSlot(Slot):
             case "report":
                 self._error, self._waits = message["error"], message["waits"]
                 end = unpacked_end(message["end"])
-                self._verdict = Verdict(Outcome(message["outcome"]), end)
+                self._verdict = Verdict(JobOutcome(message["outcome"]), end)
                 return True
             case "intent":
                 self._intent = unpacked_end(message)
@@ -297,7 +297,7 @@ class ProcessSlot(Slot):
             told = {"outcome": outcome, "end": packed_end(end), "seconds": took}
             yield from self._child.telling(told)
             yield from self._dismissed(self._patience)
-        elif outcome is Outcome.FAILED and self.job.refusal is None:
+        elif outcome is JobOutcome.FAILED and self.job.refusal is None:
             yield from self._one_more(lambda there: there.tell(tell.verdict, took))
 
     def pause(self, pause: needs.Wait) -> Steps[None]:

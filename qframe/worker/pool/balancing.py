@@ -14,7 +14,7 @@ from typing import NamedTuple
 from qframe.connection import Connection
 from qframe.drivers.store import pause_key
 from qframe.worker import balance
-from qframe.worker.balance import Decision, Known, Mean, Plan, Seen
+from qframe.worker.balance import BalancePlan, Decision, Known, Mean, QueueReading
 from qframe.worker.pool.presence import PoolPresence, Scaled
 from qframe.worker.pool.tally import GroupTally
 from qframe.worker.roster import PoolEntry
@@ -25,7 +25,7 @@ _KEPT = 14 * 86400.0
 """Seconds they are kept."""
 
 
-class Change(NamedTuple):
+class ScaleChange(NamedTuple):
     """A queue gets another number of processes, and why."""
 
     queue: str
@@ -45,9 +45,9 @@ class Balancing(PoolPresence):
         connect: Callable[[], Connection],
         close: Callable[[], None],
         entry: PoolEntry,
-        plan: Plan,
+        plan: BalancePlan,
         cooldown: float,
-        tell: Callable[[Change], None],
+        tell: Callable[[ScaleChange], None],
     ) -> None:
         super().__init__(lambda: connect().store, close, entry)
         self._queues = connect
@@ -90,10 +90,10 @@ class Balancing(PoolPresence):
             self._save(self._queues())
         super().leave()
 
-    def _have(self, pool: Scaled, seen: Mapping[str, Seen], decision: Decision) -> None:
+    def _have(self, pool: Scaled, seen: Mapping[str, QueueReading], decision: Decision) -> None:
         targets = decision.targets
         changes = [
-            Change(group, seen[group].processes, targets[group], decision.why[group])
+            ScaleChange(group, seen[group].processes, targets[group], decision.why[group])
             for group in self._plan.queues
             if targets[group] != seen[group].processes
         ]
@@ -104,12 +104,12 @@ class Balancing(PoolPresence):
 
     def _seen(
         self, connection: Connection, counted: Mapping[str, GroupTally], group: str, *, paused: bool
-    ) -> Seen:
+    ) -> QueueReading:
         now = counted.get(group, GroupTally())
         before = self._counted.get(group, GroupTally())
         queues = group.split(",")
         ready = 0 if paused else sum(connection.sizes(queue).ready for queue in queues)
-        return Seen(
+        return QueueReading(
             ready=ready,
             processes=now.processes,
             begun=now.begun - before.begun,

@@ -25,15 +25,15 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.payload import tracebacks
 from qframe.worker import outcome
-from qframe.worker.limits import DIED, TIMED_OUT, Facts, Limits
+from qframe.worker.limits import DIED, TIMED_OUT, JobFacts, Limits
 from qframe.worker.options import WorkerOptions
-from qframe.worker.pool.scoreboard import JobState, LastJob
+from qframe.worker.pool.scoreboard import JobPhase, LastJob
 
 log = logging.getLogger("qframe")
 
 _LOOKS = (0, 0.02, 0.05, 0.1, 0.2)
 """Pauses before a job is looked for: its start may still be on its way."""
-_BEGUN = {JobState.STARTED, JobState.RUNNING}
+_BEGUN = {JobPhase.STARTED, JobPhase.RUNNING}
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _PARTING = 5.0
@@ -163,9 +163,9 @@ class Rescuer:
 
     def _end(self, connection: Connection, job: ReservedJob, orphan: Orphan) -> tuple[Fate, End]:
         """Returns how the job ends: the next worker decides whether it may be tried again."""
-        if orphan.job.state is JobState.DEFERRED:
+        if orphan.job.state is JobPhase.DEFERRED:
             return Fate.DELETED, End(State.COMPLETE)
-        uncounted = orphan.job.state is JobState.STARTED or (orphan.stopping and not orphan.late)
+        uncounted = orphan.job.state is JobPhase.STARTED or (orphan.stopping and not orphan.late)
         if uncounted and Capability.UNCOUNT in connection.capabilities:
             return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
         how = TIMED_OUT if orphan.late else DIED
@@ -179,7 +179,7 @@ class Rescuer:
         The next worker then fails it, with its class imported and listeners called.
         """
         limits = Limits(None, job.payload, self._options)
-        return outcome.decide(JobTimedOut(words), Facts.of(job), limits).end.delay
+        return outcome.decide(JobTimedOut(words), JobFacts.of(job), limits).end.delay
 
 
 def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:

@@ -40,7 +40,7 @@ Permits = Sequence[tuple[str, str]]
 """Keys of a job's permits, and the values they hold."""
 
 
-class JobState(IntEnum):
+class JobPhase(IntEnum):
     """The state of a slot.
 
     `STARTED`: nothing of the job has run so far. `DEFERRED`: it is done, its deletion may be
@@ -68,7 +68,7 @@ class LastJob:
     machine's monotonic clock; `fence` is empty if it was too long.
     """
 
-    state: JobState
+    state: JobPhase
     number: int
     began: float
     deadline: float
@@ -97,17 +97,17 @@ class JobScore:
 
     def started(self, fence: bytes, permits: Permits = ()) -> None:
         """Notes the reservation that was started, and is about to run."""
-        self._say(JobState.STARTED, fence, 0.0, permits)
+        self._say(JobPhase.STARTED, fence, 0.0, permits)
 
     def running(self, fence: bytes, limit: float, permits: Permits = ()) -> None:
         """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
-        self._say(JobState.RUNNING, fence, limit, permits)
+        self._say(JobPhase.RUNNING, fence, limit, permits)
 
-    def _say(self, state: JobState, fence: bytes, limit: float, permits: Permits) -> None:
-        if self._state not in {JobState.STARTED, JobState.RUNNING}:  # else its limits became known
+    def _say(self, state: JobPhase, fence: bytes, limit: float, permits: Permits) -> None:
+        if self._state not in {JobPhase.STARTED, JobPhase.RUNNING}:  # else its limits became known
             self._number += 1
         now = time.monotonic()
-        self._state = JobState.IDLE
+        self._state = JobPhase.IDLE
         told = json.dumps(permits).encode() if permits else b""
         fence = fence if len(fence) + len(told) <= SIZE - _BODY_AT else b""
         ends, at, body = now + limit if limit else 0.0, self._start, fence + told
@@ -127,25 +127,25 @@ class JobScore:
             count, seconds = _ENDED.unpack_from(self._memory, at)
             _, began, *_ = self._head()
             _ENDED.pack_into(self._memory, at, count + 1, seconds + time.monotonic() - began)
-        self._state = JobState.SETTLING
+        self._state = JobPhase.SETTLING
 
     def settled(self, *, deferred: bool) -> None:
         """The job is settled; `deferred`: it is done, and deleted with the next request."""
-        self._state = JobState.DEFERRED if deferred else JobState.IDLE
+        self._state = JobPhase.DEFERRED if deferred else JobPhase.IDLE
 
     # -- the pool reads ---------------------------------------------------------------------------
 
     def is_busy(self) -> bool:
         """Whether a job runs now, or is about to."""
-        return self._state in {JobState.STARTED, JobState.RUNNING}
+        return self._state in {JobPhase.STARTED, JobPhase.RUNNING}
 
     def deadline(self) -> float:
         """Returns the deadline of the running job; 0 if there is none."""
-        if self._state != JobState.RUNNING:
+        if self._state != JobPhase.RUNNING:
             return 0.0
         number, _, deadline, *_ = self._head()
         again, *_ = self._head()
-        return deadline if self._state == JobState.RUNNING and again == number else 0.0
+        return deadline if self._state == JobPhase.RUNNING and again == number else 0.0
 
     def tally(self) -> JobTally:
         begun, began, *_ = self._head()
@@ -153,7 +153,7 @@ class JobScore:
         return JobTally(begun, ended, seconds, began if self.is_busy() else 0.0)
 
     def last_job(self) -> LastJob:
-        state = JobState(self._state)
+        state = JobPhase(self._state)
         number, began, deadline, length, more = self._head()
         if not state:
             return LastJob(state, number, began, deadline, b"")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qframe.worker import process_tree
 from qframe.worker.pool.child import VARIABLE
-from qframe.worker.pool.scoreboard import JobState, LastJob, WorkerScore
+from qframe.worker.pool.scoreboard import JobPhase, LastJob, WorkerScore
 
 _AT_ONCE = 5.0
 """Seconds a worker must have lived, unless it has done a job, to be replaced without delay."""
@@ -155,9 +155,9 @@ class WorkerSlot:
         reason, totals = worker.score.last_words()
         worker.score.close()
         lived = time.monotonic() - worker.began
-        left = [job for job in jobs if not reason and job.state is not JobState.IDLE]
+        left = [job for job in jobs if not reason and job.state is not JobPhase.IDLE]
         started = sum(job.number for job in jobs)
-        done = started - sum(job.state is not JobState.DEFERRED for job in left)
+        done = started - sum(job.state is not JobPhase.DEFERRED for job in left)
         # Ended by the pool, or by its own watchdog.
         late = (worker.was_late or code == 1) and any(map(is_late, left))
         expected = worker.leaves or late or done or lived >= _AT_ONCE
@@ -181,6 +181,6 @@ class WorkerSlot:
 
 def is_late(left: LastJob) -> bool:
     """Whether the job of a dead worker has reached its hard timeout."""
-    if left.state is not JobState.RUNNING or not left.deadline:
+    if left.state is not JobPhase.RUNNING or not left.deadline:
         return False
     return time.monotonic() >= left.deadline - _ALMOST

@@ -23,7 +23,7 @@ from qframe.worker import presence
 from qframe.worker.control import EVERY
 from qframe.worker.loop import Loop
 from qframe.worker.options import MOST_AT_ONCE, StopReason
-from qframe.worker.outcome import Outcome
+from qframe.worker.outcome import JobOutcome
 from qframe.worker.presence import Sight
 from qframe.worker.slots.base import Slot, SlottedRunner
 from qframe.worker.slots.overseer import Overseer
@@ -184,7 +184,7 @@ class SlotLoop(Loop):
             slot = runner.ended.popleft()
             runner.leave(slot)
             self._prefetch.ran(slot.seconds)
-            if slot.attempt.outcome is not Outcome.LOST:
+            if slot.attempt.outcome is not JobOutcome.LOST:
                 runner.count(slot.attempt)
                 self.jobs += 1
 
