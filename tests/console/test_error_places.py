@@ -170,7 +170,7 @@ def test_what_no_frame_of_the_application_has_is_shown_whole() -> None:
         ("WEB__ACCESS", "read", "read"),
         ("WEB__ACCESS", "retry,cancel", ["retry", "cancel"]),
         ("SUPERVISORS__MAIL__BACKOFF", "1,5", [1, 5]),
-        ("SUPERVISORS__MAIL__BACKOFF", "2", 2),
+        ("SUPERVISORS__MAIL__BACKOFF", "2", [2]),
     ],
 )
 def test_lists_in_the_environment_are_written_with_commas_too(
