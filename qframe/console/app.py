@@ -44,7 +44,7 @@ from qframe.exceptions import (
 from qframe.worker.options import USAGE, StopReason
 
 _READER_GONE = 141
-"""What a shell makes of SIGPIPE."""
+"""The exit code of a shell after SIGPIPE."""
 _UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN}
 _WORKING = {"work", "supervise", "relay"}
 """The commands, and `schedule work`, whose exit code is about their work and not their output."""
@@ -67,11 +67,10 @@ _COMMANDS = {
     setup: ("init", "check", "key"),
     migrate: ("migrate",),
 }
-"""The commands of each module, in the order of `qframe --help`."""
 
 
 def _shown(command: Callable[..., object]) -> str:
-    """Give the help of a command, of which typer is not to fold the examples."""
+    """Returns the help of a command; typer must not fold its examples."""
     text = re.sub(r"\n *qframe ", "\n  qframe ", inspect.cleandoc(command.__doc__ or ""))
     return text.replace("\n\n  qframe", "\n\n\b\n  qframe")
 
@@ -98,7 +97,7 @@ app.add_typer(_schedule, name="schedule")
 
 
 def main() -> None:
-    """Run the command line; every expected error is one line on stderr.
+    """Runs the command line; an expected error is one line on stderr.
 
     Without any word it says how everything stands, on a terminal and in a project; else it is help.
 
@@ -116,7 +115,7 @@ def main() -> None:
     except QframeError as error:
         code = say_error(str(error), 1)
     except UnicodeEncodeError as error:
-        # An argument may be any bytes: no backend takes a text that is made of such.
+        # An argument may be any bytes: no backend accepts undecodable text.
         code = say_error(f"{error.object!r} is not UTF-8", USAGE)
     except (KeyboardInterrupt, typer.Abort):
         code = say_error("interrupted", 130)
@@ -128,7 +127,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         code = say_error(error.format_message(), USAGE)
-    sys.stdout, sys.stderr = streams  # a job's own may raise anything
+    sys.stdout, sys.stderr = streams  # a job's stream may raise anything
     sys.exit(_left(words, code))
 
 
@@ -141,7 +140,7 @@ def _called(words: Sequence[str]) -> int:
 
 
 def _left(words: Sequence[str], code: int) -> int:
-    """Give the exit code after the last is written; the output of jobs is nothing to a worker's."""
+    """Returns the exit code after the output is written; a worker ignores jobs' output."""
     error = leave_streams()
     if error is None or code or not _WORKING.isdisjoint(words[:2]):
         return code
@@ -149,21 +148,21 @@ def _left(words: Sequence[str], code: int) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    """Say why something could not be written, but where stdout's reader has gone."""
+    """Reports why something could not be written, unless stdout's reader has gone."""
     if isinstance(error, BrokenPipeError):
         return _READER_GONE
     return say_error(f"cannot write: {error.strerror}", 1)
 
 
 def _helped(words: Sequence[str]) -> int:
-    """Print help, beside which command is likely meant in a framework's project."""
+    """Prints help, and which command is likely meant in a framework's project."""
     say_hint(config.here(), " ".join(words))
     app([*words, "--help"], standalone_mode=False)
     return 0
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Refuse an empty word: a shell's variable that is not set would mean the default, or all."""
+    """Refuses an empty word: an unset shell variable would mean the default, or all."""
     before = ""
     for number, word in enumerate(words, 1):
         if not word or (word.startswith("--") and word.endswith("=")):

@@ -76,7 +76,7 @@ def batches(
     qframe batches --connection redis --limit 10 --json
     qframe batches --where 'name:import* state:running'
     """
-    lists.BATCHES.chosen((), where)  # which has to be right even where no store answers
+    lists.BATCHES.chosen((), where)  # fails even if no store answers
     known = (
         record
         for record in _everything(JobConnections(configured(config), connection))
@@ -175,7 +175,7 @@ def _kept(queue: Connection) -> BatchStore:
 
 
 def _found(connections: JobConnections, identity: str) -> tuple[Connection, Batch]:
-    """Give a batch and its connection: the one it was dispatched on where several know it."""
+    """Returns a batch and its connection: the one it was dispatched on if several know it."""
     found = _read(connections, identity)
     if not found and ids.may_be_part(identity):
         whole = ids.whole(identity, (record.id for record in _everything(connections)))
@@ -192,7 +192,7 @@ def _read(connections: JobConnections, identity: str) -> list[tuple[Connection, 
 
 
 def _everything(connections: JobConnections) -> Iterator[BatchRecord]:
-    """Give the batches in the stores that answer, latest first, each once."""
+    """Yields the batches in the stores that answer, latest first, each once."""
 
     def reach(queue: Connection) -> BatchStore:
         kept = _kept(queue)
@@ -208,10 +208,10 @@ def _everything(connections: JobConnections) -> Iterator[BatchRecord]:
 
 
 def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
-    """Queue the failed jobs of a batch again; gives the exit code."""
+    """Queues the failed jobs of a batch again; returns the exit code."""
     batches, record = _kept(queue), found.record
     uuids = batches.failures(found.id, record.failed) if record.failed else ()
-    # Without failures it may be that they were retried one by one, which leaves it cancelled.
+    # The jobs may have been retried one by one, which leaves the batch cancelled.
     if not uuids and (record.cancelled_at is None or "catch" not in record.notified):
         say(f"{found.id}: no member has failed")
         return 0
@@ -220,7 +220,7 @@ def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
     kept = [each for each in (find_failed(stores, uuid) for uuid in uuids) if each is not None]
     count, code = connections.queue_again(kept)
     if not uuids and record.is_finished:
-        batches.close(found.id)  # it is: this has what follows its end looked at again
+        batches.close(found.id)  # it has: this makes workers look again
     said = [f"{found.id}: queued {count} failed jobs again"]
     if len(kept) < len(uuids):
         said.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
@@ -251,7 +251,6 @@ def _show(found: Batch, *, as_json: bool) -> None:
 
 
 def _percent(found: Batch) -> str:
-    """Show the progress in whole percents, never more than there is."""
     return f"{math.floor(found.progress * 100)}%"
 
 

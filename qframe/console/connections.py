@@ -1,4 +1,4 @@
-"""Connections: the ones a command acts on, and the failed jobs they keep."""
+"""Connections: those a command acts on, and the failed jobs they keep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def configured(file: Path | None) -> QueueManager:
-    """Load the configuration and make it the process's own."""
+    """Loads the configuration and makes it the process's own."""
     queues = QueueManager(config.load(file))
     manager.use(queues)
     return queues
@@ -37,9 +37,9 @@ class JobConnections:
         return self.queues.holding_jobs(self.only)
 
     def each(self, act: Callable[[Connection], T]) -> list[tuple[Connection, T]]:
-        """Act on every connection, naming on stderr those that do not answer.
+        """Acts on every connection, naming on stderr those that do not answer.
 
-        Raises the last connection's `BackendUnavailable` when none answers.
+        Raises the last connection's `BackendUnavailable` if none answers.
         """
         answers = reach.ask(self.queues, act, self.only)
         silent = [error for _, error in answers.silent]
@@ -51,7 +51,7 @@ class JobConnections:
         return answers.given
 
     def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:
-        """Give the failed stores, each once: all, or those that are `answering`."""
+        """Returns the failed stores, each once: all, or those of `answering` connections."""
 
         def find(connection: Connection) -> FailedStore:
             store = self.queues.failed_store(connection.name)
@@ -62,7 +62,7 @@ class JobConnections:
         return reach.each_place(store for _, store in self.each(find))
 
     def queue_again(self, chosen: Iterable[tuple[FailedStore, FailedJob]]) -> tuple[int, int]:
-        """Queue failed jobs again; gives how many were, and exit code 1 where some could not be."""
+        """Queues failed jobs again; returns how many, and exit code 1 if some could not be."""
         count, code = 0, 0
         for store, record in chosen:
             try:
@@ -74,11 +74,11 @@ class JobConnections:
 
 
 def find_failed(stores: Iterable[FailedStore], uuid: str) -> tuple[FailedStore, FailedJob] | None:
-    """Find one failed job and the store it is in."""
+    """Finds one failed job and its store."""
     found = ((store, store.find(uuid)) for store in stores)
     return next(((store, record) for store, record in found if record is not None), None)
 
 
 def names(done: Iterable[tuple[Connection, object]]) -> str:
-    """Name the connections that answered."""
+    """Returns the names of the connections that answered."""
     return ", ".join(connection.name for connection, _ in done)

@@ -220,7 +220,7 @@ class _ChosenFailed:
         self._queue = queue or self._filter.queue
 
     def of(self, stores: Sequence[FailedStore]) -> Iterator[tuple[FailedStore, FailedJob]]:
-        """Give them, those of each store latest first."""
+        """Yields them, those of each store latest first."""
         found = False
         for store in stores:
             for record in store.all(self._queue):
@@ -233,7 +233,7 @@ class _ChosenFailed:
             )
 
     def kept_in(self, stores: Sequence[FailedStore]) -> Iterator[tuple[FailedStore, FailedJob]]:
-        """Give them although they are removed meanwhile: each is read again, if it is there."""
+        """Yields them even if some are removed meanwhile: each is read again."""
         return failures.read_again((store, record.uuid) for store, record in self.of(stores))
 
 
@@ -282,13 +282,13 @@ def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> N
 
 
 def _bar(counts: Sequence[int]) -> str:
-    """Draw numbers as bars, the highest in full."""
+    """Draws numbers as bars, the highest in full."""
     most = max(*counts, 1)
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
 
 
 def _without_secrets(raw: bytes) -> bytes:
-    """Give a payload with its secrets as stars, everything else as it is."""
+    """Returns a payload with its secrets as stars, everything else as it is."""
     try:
         hidden = secret.redacted(envelope.parse(raw))
     except InvalidPayload:

@@ -1,4 +1,4 @@
-"""Following a job or a batch to its end: a bar on a terminal, else a line for each change."""
+"""Follow: shows a job or a batch until its end: a bar on a terminal, else a line per change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class FollowState(NamedTuple):
-    """How something stands that is followed; `line` says it where there is no bar."""
+    """The progress of a job or batch; `line` describes it if there is no bar."""
 
     is_over: bool
     state: str
@@ -38,9 +38,9 @@ def followed(
     as_json: bool,
     counts: bool = False,
 ) -> Iterator[T]:
-    """Show how something stands until it is over, and give it at each look.
+    """Shows the progress until the end, and yields it at each look.
 
-    As JSON nothing is shown. `counts`: the bar also shows the numbers done and in total.
+    As JSON it shows nothing. `counts`: the bar also shows the numbers done and in total.
     """
     bar = _bar(counts=counts) if sys.stdout.isatty() and not as_json else None
     said = ""

@@ -1,4 +1,4 @@
-"""Log records that another handler has written to the terminal, and that are not written again."""
+"""Logs: filters out records that another handler has already written to the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 
 def unwritten(level: int) -> Callable[[logging.LogRecord], bool]:
-    """Make the filter of a handler of the root logger.
+    """Returns the filter of a handler of the root logger.
 
-    What a logger writes to the terminal by a handler of its own, as Django's do, is not written
-    again. Below `level` that handler decides: what it leaves out is left out.
+    It drops what a logger has written to the terminal by a handler of its own, as Django's do.
+    Below `level` that handler decides: what it drops is dropped here, too.
     """
 
     def is_to_be_written(record: logging.LogRecord) -> bool:
@@ -23,7 +23,7 @@ def unwritten(level: int) -> Callable[[logging.LogRecord], bool]:
 
 
 def _handlers_below_root(name: str) -> Iterator[logging.Handler]:
-    """Give those that have had a record of this logger before those of the root have it."""
+    """Yields the handlers that get a record of this logger before those of the root."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None and logger.parent is not None:
         yield from logger.handlers

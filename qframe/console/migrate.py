@@ -1,4 +1,4 @@
-"""`qframe migrate`: makes the tables of SQL connections, or prints the SQL that does."""
+"""`qframe migrate`: makes the tables of SQL connections, or prints the SQL for that."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _migrate(name: str, backend: Backend) -> None:
 
 
 def _print(name: str, backend: Backend) -> None:
-    """Print what is to be done, or all where the database cannot be asked."""
+    """Prints the statements that are due, or all if the database does not answer."""
     because = ""
     try:
         changes = backend.migration()

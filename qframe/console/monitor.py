@@ -1,4 +1,4 @@
-"""`qframe monitor`: whether a rule of alerts is broken, for a cron job or a probe."""
+"""`qframe monitor`: checks the alert rules, for a cron job or a probe."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _row(rule: str, connection: str, status: str, text: str) -> dict[str, Any]:
 
 
 def _watch(queues: QueueManager, given: bool) -> int:
-    """Look and tell as a worker does, until a signal comes."""
+    """Checks and notifies as a worker does, until a signal comes."""
     if given:
         raise ConfigurationError("--watch looks after the rules of [alerts]: give none")
     if not queues.settings.alerts.rules:

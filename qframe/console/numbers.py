@@ -1,4 +1,4 @@
-"""The numbers of the command line: each has a largest sensible value."""
+"""Numbers: the numeric options of the command line; each has a largest sensible value."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from qframe.worker import machine
 YEAR = 365 * 86400
 """Seconds; no worker waits longer."""
 CENTURY = 100 * YEAR
-"""Seconds; no job does."""
+"""Seconds; no job takes longer."""
 MOST_HOURS = CENTURY // 3600
 MANY = 10**9
-"""More jobs, or rows, than anything here holds."""
+"""More jobs, or rows, than any backend holds."""
 FOR_THIS_MACHINE = "the cores, memory and limits of this machine bear no more"
 
 
 class Number:
-    """Reads a whole number, or one of seconds, up to `most`: asked each time where it is called."""
+    """Reads a whole number, or one of seconds, up to `most`, which is asked at each call."""
 
     def __init__(self, most: int | Callable[[], int], *, is_whole: bool = True) -> None:
         self.__name__ = "integer" if is_whole else "float"
@@ -31,11 +31,10 @@ class Number:
 
     @property
     def most(self) -> int:
-        """The largest value."""
         return self._most() if callable(self._most) else self._most
 
     def __call__(self, given: str | float) -> float:
-        """Read it; raises `typer.BadParameter` for what is no number, or too large."""
+        """Reads it. Raises `typer.BadParameter` for no number, or a number too large."""
         try:
             number = int(given) if self._is_whole else float(given)
         except ValueError:
@@ -52,15 +51,15 @@ class Number:
 
 
 def whole(most: int | Callable[[], int], *names: str, **more: Any) -> Any:  # noqa: ANN401 (as typer's own)
-    """Give an option that is a whole number."""
+    """Returns an option that takes a whole number."""
     return typer.Option(*names, parser=Number(most), metavar="<int>", **more)
 
 
 def seconds(*names: str, most: int = YEAR, **more: Any) -> Any:  # noqa: ANN401 (as above)
-    """Give an option that is a number of seconds, or of what else is no whole one."""
+    """Returns an option that takes a number of seconds, or another number with decimals."""
     return typer.Option(*names, parser=Number(most, is_whole=False), metavar="<float>", **more)
 
 
 def workers(*names: str, **more: Any) -> Any:  # noqa: ANN401 (as above)
-    """Give an option that is a number of workers on this machine."""
+    """Returns an option that takes a number of workers on this machine."""
     return whole(machine.most_processes, *names, **more)

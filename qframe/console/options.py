@@ -1,4 +1,4 @@
-"""The options that several commands have, and the checks of their values."""
+"""Options: those that several commands have, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ T = TypeVar("T")
 
 
 def first(records: Iterable[T], limit: int) -> list[T]:
-    """Give so many of the records at most, all for 0; raises `ConfigurationError`."""
+    """Returns at most so many records, all for 0. Raises `ConfigurationError`."""
     not_negative("--limit", limit)
     return list(itertools.islice(records, min(limit, sys.maxsize) or None))
 
 
 def not_negative(option: str, value: int) -> None:
-    """Raise `ConfigurationError` for a number below 0."""
+    """Raises `ConfigurationError` for a number below 0."""
     if value < 0:
         raise ConfigurationError(f"{option} must not be negative, got {value}")
 
 
 def seconds_of(option: str, value: float) -> float:
-    """Give the seconds of an option; raises `ConfigurationError` for what is no time to wait."""
+    """Returns the seconds of an option. Raises `ConfigurationError` for a wrong value."""
     try:
         return seconds_until(value, option)
     except ValueError as error:
@@ -62,7 +62,7 @@ def seconds_of(option: str, value: float) -> float:
 
 
 def hours_ago(option: str, hours: float) -> float:
-    """Give the moment so many hours ago, an epoch time; raises `ConfigurationError`."""
+    """Returns the epoch time so many hours ago. Raises `ConfigurationError`."""
     if hours < 0 or not math.isfinite(hours):
         raise ConfigurationError(f"{option} must not be negative or infinite, got {hours:g}")
     return max(0.0, time.time() - hours * 3600)

@@ -1,4 +1,4 @@
-"""How far the outbox is behind: the rows of `qframe size` and `qframe monitor`."""
+"""Outbox: how far it is behind: its rows in `qframe size` and `qframe monitor`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from qframe.exceptions import BackendUnavailable
 from qframe.manager import QueueManager
 
 QUEUE = "(outbox)"
-"""What listeners hear as the queue of what waits there."""
+"""The queue name of the outbox in events."""
 
 
 def rows(queues: QueueManager, only: str | None) -> list[dict[str, Any]]:
-    """Give a row for each connection for which something waits, or was set aside.
+    """Returns a row for each connection with jobs in the outbox, waiting or set aside.
 
     An outbox that does not answer is named on stderr.
     """
@@ -40,7 +40,7 @@ def rows(queues: QueueManager, only: str | None) -> list[dict[str, Any]]:
 
 
 def status(row: dict[str, Any], most: int, lag: float) -> str:
-    """Say whether a row is as it should be."""
+    """Returns whether a row is within its limits, in words."""
     if row["set_aside"]:
         return "SET ASIDE"
     return "BUSY" if row["waiting"] > most or row["oldest"] > lag else "OK"

@@ -1,4 +1,4 @@
-"""What a worker prints: Laravel's two columns, or JSON lines."""
+"""Output: what a worker prints: Laravel's two columns, or JSON lines."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _JOBS: dict[type[events.JobEvent], tuple[str, str]] = {
     events.AttemptCancelled: ("CANCELLED", "cyan"),
     events.JobLeaseLost: ("LOST", "red"),
 }
-"""How the line of each event is marked."""
+"""The mark and colour of each event's line."""
 _ORDINARY = {events.JobProcessing, events.JobProcessed, events.JobSkipped, events.JobReleased}
-"""Not said with --quiet."""
+"""Not printed with --quiet."""
 
 
 class Output:
@@ -54,10 +54,10 @@ class Output:
         self._stream = Stream(sys.stdout, self._left_out)
         self.coloured = self._stream.isatty()
         self.began = time.monotonic()
-        # Where jobs overlap, a line that says which one starts is of use, and only that.
+        # With overlapping jobs, only a line at the start shows which runs.
         starts = as_json or (verbose if overlapping else self.coloured)
         silent = _ORDINARY if quiet else set() if starts else {events.JobProcessing}
-        for kind in _JOBS.keys() - silent:  # what is not said costs no job the event
+        for kind in _JOBS.keys() - silent:  # an event without listeners costs a job nothing
             events.listen(kind)(self._job)
         events.listen(events.BackendLost)(self._gone)
         events.listen(events.BackendRestored)(self._back)
@@ -70,7 +70,7 @@ class Output:
     def header(
         self, where: JobsPlace, options: WorkerOptions, queues: Sequence[str], **more: object
     ) -> None:
-        """Say what is worked, and how, and by which configuration."""
+        """Prints what the worker works, how, and by which configuration."""
         if self.quiet:
             return
         facts = {
@@ -91,7 +91,7 @@ class Output:
         project.announce()
 
     def closing(self, reason: str, outcomes: Mapping[str, int]) -> None:
-        """Say why the worker ended, and how often each outcome came."""
+        """Prints why the worker ended, and how often each outcome came."""
         seconds = time.monotonic() - self.began
         if self.quiet:
             return
@@ -163,14 +163,14 @@ class Output:
         self._write(f"  {stamp} {name} {dots} {took}{status}{tail}{told}")
 
     def _traceback(self, event: events.JobEvent) -> dict[str, list[str]]:
-        """Give the lines of what the job raised, where more is to be said."""
+        """Returns the lines of the job's traceback if they are to be printed."""
         error: BaseException | None = getattr(event, "error", None)
         if error is None or not self.verbose:
             return {}
         return {"traceback": tracebacks.lines(error)}
 
     def notice(self, status: str, text: str, colour: str, **fields: object) -> None:
-        """Say in a line what is out of the ordinary; `fields` go into a JSON line only."""
+        """Prints an extraordinary event in a line; `fields` go into a JSON line only."""
         if self.as_json:
             self._write_json(status, message=text, **fields)
         else:
@@ -178,11 +178,11 @@ class Output:
             self._write(f"  {stamp} {typer.style(text, fg=colour) if self.coloured else text}")
 
     def finish(self) -> None:
-        """Write what could not be written yet, as far as that is possible now."""
+        """Writes pending lines, as far as possible now."""
         self._stream.finish()
 
     def _left_out(self, count: int, why: str) -> str:
-        """Give the line for those that could not be written."""
+        """Returns the line about those that could not be written."""
         lines = count_of(count, "line", "lines")
         if self.as_json:
             return f"{self._json('left out', message=f'{lines} left out: {why}', lines=count)}\n"
@@ -200,12 +200,12 @@ class Output:
 
 
 def short(uuid: str) -> str:
-    """Give the end of a uuid: those of jobs dispatched in one minute begin alike."""
+    """Returns the end of a uuid: uuids of jobs dispatched in one minute begin alike."""
     return one_line(uuid[-_SHORT:], _SHORT)
 
 
 def _words(event: events.JobEvent) -> str:
-    """Give what there is to be said of what became of a job."""
+    """Returns the details of a job's outcome."""
     if isinstance(event, events.JobLeaseLost):
         return LOST_LEASE
     error: BaseException | None = getattr(event, "error", None)
@@ -213,12 +213,12 @@ def _words(event: events.JobEvent) -> str:
 
 
 def _tagged(job: Job) -> str:
-    """Give the tags of a job, each in brackets."""
+    """Returns the tags of a job, each in brackets."""
     return "".join(f" [{one_line(each, 60)}]" for each in tags.of_reserved(job))
 
 
 def waited(job: Job) -> str:
-    """Say how long a job waited for its first start, to the second, where that is known."""
+    """Returns how long a job waited for its first start, to the second, if known."""
     ran = job.history.attempts
     try:
         message = job.payload
@@ -232,7 +232,7 @@ def waited(job: Job) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Show a duration as Laravel does: `12.34ms`, `1.20s`, `3m 5s`."""
+    """Formats a duration as Laravel does: `12.34ms`, `1.20s`, `3m 5s`."""
     if seconds < 1:
         return f"{seconds * 1000:.2f}ms"
     if seconds < 60:  # noqa: PLR2004 (seconds in a minute)

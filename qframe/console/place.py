@@ -1,4 +1,4 @@
-"""Where a command works: the database, the configuration, and whose project this is."""
+"""Place: where a command works: the database, the configuration, and whose project this is."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _FLASK = "FLASK_APP"
 _FLASK_FILES = ("app.py", "wsgi.py")
 _IMPORTS_FLASK = re.compile(r"^\s*(?:from|import)\s+(?:qframe\.)?flask\b", re.MULTILINE)
 _READ = 100_000
-"""Characters of a file that are looked through."""
+"""So many characters of a file are searched."""
 
 
 class JobsPlace(NamedTuple):
-    """Where jobs are, and what says so."""
+    """Where jobs are, and which setting decides that."""
 
     connection: str
     described: str
     file: Path | None
-    """The file that jobs are in, where it is one."""
+    """The file of the jobs, if they are in one."""
     is_new: bool
-    """Whether that file is not there yet: it is made now."""
+    """Whether that file is missing, and made now."""
     origin: config.Origin
     hint: str
-    """What is likely not meant."""
+    """A likely mistake."""
 
     def title(self) -> str:
-        """Name the connection, and where its jobs are."""
+        """Returns the connection's name, and where its jobs are."""
         return f"{self.connection} ({self.described})"
 
     def first_line(self) -> str:
-        """Say it for people, who are told as well whether the file is new."""
+        """Returns the same for people, with whether the file is new."""
         return f"{self.title()[:-1]}, just created)" if self.is_new else self.title()
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Give what was read, and what is likely not meant."""
+        """Yields which configuration was read, and a likely mistake."""
         yield "config", one_line(self.origin.described(), 500)
         if self.hint:
             yield "note", self.hint
 
     def fields(self) -> dict[str, Any]:
-        """Give the same for JSON."""
+        """Returns the same for JSON."""
         return {
             "database": self.described if self.file is None else str(self.file),
             "created": self.is_new,
@@ -60,7 +60,7 @@ class JobsPlace(NamedTuple):
 
 
 def of(queues: QueueManager, command: str, connection: str | None = None) -> JobsPlace:
-    """Say where the jobs of a connection are; asked before anything of it is opened."""
+    """Returns where the jobs of a connection are, before anything of it is opened."""
     found = queues.connection(connection)
     file = found.backend.path()
     return JobsPlace(
@@ -74,7 +74,7 @@ def of(queues: QueueManager, command: str, connection: str | None = None) -> Job
 
 
 def origin_fields(origin: config.Origin) -> dict[str, Any]:
-    """Say for JSON which configuration was read; `config` is None where none was."""
+    """Returns for JSON which configuration was read; `config` is None if none was."""
     return {
         "config": str(origin.file or origin.framework) or None if not origin.is_nothing else None,
         "looked_in": str(origin.looked_in) if origin.is_nothing else None,
@@ -83,7 +83,7 @@ def origin_fields(origin: config.Origin) -> dict[str, Any]:
 
 
 def hint(root: Path, command: str) -> str:
-    """Say which command is likely meant, where a framework's project has not joined qframe."""
+    """Returns the command that is likely meant if a framework's project has not joined qframe."""
     if config.source is not None:
         return ""
     words = f"qframe {command}".strip()
@@ -101,26 +101,25 @@ def hint(root: Path, command: str) -> str:
 
 
 def configuration_lines(queues: QueueManager, command: str) -> Iterator[str]:
-    """Say which configuration was read, and what is likely not meant."""
+    """Yields which configuration was read, and a likely mistake."""
     yield f"config  {queues.settings.origin.described()}"
     if found := hint(queues.settings.root, command):
         yield f"note    {found}"
 
 
 def say_configuration(queues: QueueManager, command: str) -> None:
-    """Write the same."""
     for line in configuration_lines(queues, command):
         say(line)
 
 
 def say_hint(root: Path, command: str) -> None:
-    """Write the hint to stderr, if there is one."""
+    """Writes the hint to stderr, if there is one."""
     if found := hint(root, command):
         say_error(found, 0)
 
 
 def _other_file(file: Path | None, origin: config.Origin) -> str:
-    """Tell of a database above, where one is made here since nothing is configured."""
+    """Names a database in a folder above if one is made here for want of configuration."""
     if file is None or file.exists() or not origin.is_nothing:
         return ""
     above = (folder / file.name for folder in file.parent.parents)
@@ -129,7 +128,7 @@ def _other_file(file: Path | None, origin: config.Origin) -> str:
 
 
 def _django() -> str:
-    """Say by what a Django project is known."""
+    """Returns what shows that this is a Django project."""
     if os.environ.get(_DJANGO):
         return f"{_DJANGO}={one_line(os.environ[_DJANGO], 80)}"
     here = Path.cwd()
@@ -138,7 +137,7 @@ def _django() -> str:
 
 
 def _flask(root: Path) -> str:
-    """Say by what a Flask application is known."""
+    """Returns what shows that this is a Flask application."""
     if os.environ.get(_FLASK):
         return f"{_FLASK}={one_line(os.environ[_FLASK], 80)}"
     folders = dict.fromkeys((Path.cwd(), root))

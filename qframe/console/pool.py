@@ -1,4 +1,4 @@
-"""`qframe work --workers N`: runs a pool of the workers this very command describes."""
+"""`qframe work --workers N`: runs a pool of workers with the options of this command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qframe.worker.pool.supervisor import Supervisor
 
 
 class Size(NamedTuple):
-    """How many workers: None where that is not said. Between the others `qframe scale` may go."""
+    """How many workers, None if not given; `qframe scale` stays between the other two."""
 
     workers: int | None
     least: int | None
@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 
 def check(size: Size, stop_timeout: float, isolated: int, *, watch: bool) -> None:
-    """Raise `ConfigurationError` where its options are wrong; `isolated`: processes of jobs."""
+    """Raises `ConfigurationError` for wrong options; `isolated`: processes of jobs."""
     workers, least, most = size
     if workers is None and (least is not None or most is not None):
         raise ConfigurationError("--min and --max are for a pool: give --workers as well")
@@ -61,8 +61,8 @@ def run(
     *,
     watch: bool,
 ) -> int:
-    """Run the pool and give its exit code."""
-    queues.settings.listeners = {}  # they are the workers': nothing of the application is imported
+    """Runs the pool and returns its exit code."""
+    queues.settings.listeners = {}  # the workers call them: nothing of the application is imported
     connection = options.connection or queues.settings.default
     where = place.of(queues, "work", connection)
     queues.settings.connection(connection)
@@ -83,7 +83,7 @@ def run(
     )
     output.header(where, options, options.queues, workers=workers)
     code = made.run()
-    if code != USAGE:  # else a worker has said it, and that is enough
+    if code != USAGE:  # otherwise a worker has printed it, and that is enough
         reason = StopReason.INTERRUPTED if made.was_stopped else "all have ended"
         output.closing(reason, made.totals)
     output.finish()
@@ -91,7 +91,7 @@ def run(
 
 
 def _command() -> list[str]:
-    """Give the command this process was started by: in a member of a pool it starts none."""
+    """Returns the command of this process; in a member of a pool it starts no pool."""
     if not sys.executable:
         raise ConfigurationError("--workers needs to know the Python interpreter, and does not")
     return [sys.executable, *sys.orig_argv[1:]]
@@ -105,12 +105,12 @@ class PoolReport:
         self._each = each
 
     def started(self, number: int, pid: int) -> None:
-        """Say that a worker was started; its own lines tell as much where people read."""
+        """Reports a start in JSON; people see the worker's own lines."""
         if self.output.as_json:
             self._say("started", f"{self._each} {number}", "", worker=number, pid=pid)
 
     def ended(self, exit_: WorkerExit, delay: float | None) -> None:
-        """Say why a worker ended, and what follows; not where it has itself, and that is all."""
+        """Reports why a worker ended, and what follows, unless its own line says all."""
         if exit_.code == USAGE and delay is None:
             return
         words = exit_.words if exit_.signal or exit_.code else "exited without a word"
@@ -142,23 +142,21 @@ class PoolReport:
         )
 
     def not_started(self, number: int, error: OSError, delay: float) -> None:
-        """Say that a worker could not be started."""
         what = f"{self._each} {number} could not be started: {error.strerror}; again in {delay:g} s"
         self._say("not started", what, "red", worker=number, delay=delay)
 
     def told(self, what: str) -> None:
-        """Say what is done to all workers."""
         self._say("told", what, "yellow")
 
     def scaled(self, change: ScaleChange) -> None:
-        """Say that a queue has more processes, or fewer, and why."""
+        """Reports that a queue has more processes, or fewer, and why."""
         queue, before, processes, why = change
         text = f"{queue}: {before} -> {processes} processes ({why})"
         fields = {"before": before, "processes": processes, "why": why}
         self._say("scaled", one_line(text, 300), "cyan", queue=queue, **fields)
 
     def rescued(self, rescue: Rescue) -> None:
-        """Say what became of a dead worker's job; nothing where it was settled before."""
+        """Reports the outcome of a dead worker's job; nothing if it was settled before."""
         if rescue.fate is Fate.GONE:
             return
         worker = rescue.orphan.worker

@@ -87,7 +87,7 @@ def size(
       qframe size --queue emails --json
       qframe size --where 'queue:mail* state:paused'
     """
-    lists.QUEUES.chosen((), where)  # which has to be right even where no backend answers
+    lists.QUEUES.chosen((), where)  # fails even if no backend answers
     queues = configured(config)
     connections = JobConnections(queues, connection)
     rows = sizes_of(connections, queue, where)
@@ -136,7 +136,7 @@ def kick(
 
 
 def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: bool) -> None:
-    """Add how many permits of each queue are taken; where it has no bound, nothing."""
+    """Adds how many permits of each queue are taken, if it has a bound."""
     for row in rows:
         connection, queue = row["connection"], row["queue"]
         most = over_all(queues.settings.queues, queue)
@@ -153,7 +153,7 @@ def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: boo
 def sizes_of(
     connections: JobConnections, only: str | None, where: str = ""
 ) -> list[dict[str, Any]]:
-    """Count the jobs of each queue, or of one."""
+    """Counts the jobs of each queue, or of one."""
 
     def count(queue: Connection) -> list[dict[str, Any]]:
         there = {only or queue.default_queue}

@@ -99,14 +99,14 @@ def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool)
 
 
 class _Said:
-    """Writes what happens: a line, or one of JSON."""
+    """Prints what happens: a line, or one of JSON."""
 
     def __init__(self, *, as_lines: bool) -> None:
         self.stream = Stream(sys.stdout)
         self._as_lines = as_lines
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Write lines that are for people only."""
+        """Writes lines that are for people only."""
         for line in lines if not self._as_lines else ():
             self.stream.write(f"{one_line(line, 1000)}\n")
 

@@ -1,4 +1,4 @@
-"""`qframe restart`: tell workers to exit, and wait until they did."""
+"""`qframe restart`: tells workers to exit, and waits until they did."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def restart(
 
 
 class _Asked:
-    """A worker that was asked to exit."""
+    """A worker that was told to exit."""
 
     def __init__(self, store: Store, entry: Entry) -> None:
         self.store = store
@@ -79,7 +79,7 @@ class _Asked:
         self._heard = time.monotonic() - max(0.0, time.time() - entry.beat_at)
 
     def look(self) -> str:
-        """Say what became of it; "" while it is there, and where the store does not answer."""
+        """Returns how it ended; "" while it runs, and if the store does not answer."""
         try:
             found = roster.read(self.store, [self.entry.key])
         except BackendUnavailable:
@@ -91,12 +91,12 @@ class _Asked:
             self.entry = found[0]
         elif now - self._heard < roster.TTL - 1:
             return "exited"
-        # Without an entry it has not taken itself off: that ran out, as it is stuck, or was killed.
+        # Its entry expired without being removed: it is stuck, or was killed.
         return "was killed" if self.entry.is_gone else ""
 
 
 def _await(asked: list[_Asked], limit: float) -> int:
-    """Name each worker once it has gone; gives 1 where one has not in time."""
+    """Names each worker once it has gone; returns 1 if one has not in time."""
     began = time.monotonic()
     if not asked:
         say("no worker is registered")

@@ -27,9 +27,9 @@ from qframe.worker.roster import Entry, PoolEntry
 
 _LOOK = 0.2
 _PATIENCE = 15.0
-"""Seconds workers have to take it up before the command ends; they do so later, too."""
+"""Seconds the command waits for workers to apply it; they do so later, too."""
 _KEPT = 3600.0
-"""Seconds for which it is there to be read."""
+"""Seconds for which the order stays in the store."""
 
 
 def scale(
@@ -87,7 +87,7 @@ def scale(
 def _found(
     connections: JobConnections, name: str
 ) -> tuple[list[tuple[Store, Entry | PoolEntry]], Entry | None]:
-    """Give the pools and workers that are meant; and one that is, but is a pool's."""
+    """Returns the pools and workers of that name; and a worker that is a pool's, if any."""
 
     def act(queue: Connection) -> tuple[Store, list[Entry | PoolEntry]]:
         store = queue.store
@@ -112,7 +112,7 @@ def _found(
 
 @dataclass
 class _Target:
-    """A worker or a pool, and what it is to be told."""
+    """A worker or a pool, and its order."""
 
     store: Store
     entry: Entry | PoolEntry
@@ -124,16 +124,15 @@ class _Target:
 
     @property
     def is_meant(self) -> bool:
-        """Whether there is something to tell it."""
         return self.slots is not None or isinstance(self.entry, PoolEntry)
 
     @property
     def is_able(self) -> bool:
-        """Whether it has slots, where it is about them."""
+        """Whether it has slots, if the order is about them."""
         return self.slots is None or self.entry.scales
 
     def check(self) -> None:
-        """Raise `ConfigurationError` where a pool may not keep so many workers."""
+        """Raises `ConfigurationError` if a pool may not keep so many workers."""
         entry, size = self.entry, self.size
         if isinstance(entry, PoolEntry) and entry.shares:
             raise ConfigurationError(
@@ -146,16 +145,16 @@ class _Target:
             )
 
     def tell(self) -> None:
-        """Leave word in the store."""
+        """Writes the order to the store."""
         if self.slots is not None:
             self.store.set(slots_key(self.entry.id), str(self.slots), _KEPT)
         if self.size is not None and isinstance(self.entry, PoolEntry):
             self.store.set(size_key(self.entry.id), str(self.size), _KEPT)
 
     def look(self) -> str:
-        """Say what has become of it; "" as long as that is nothing.
+        """Returns what it has applied; "" as long as that is nothing.
 
-        A pool has told its workers then; they take it up when they come to look.
+        A pool has then told its workers, which apply it at their next look.
         """
         listed: Sequence[Entry | PoolEntry]
         if isinstance(self.entry, PoolEntry):
@@ -167,7 +166,7 @@ class _Target:
         return self._change(listed[0])
 
     def _change(self, now: Entry | PoolEntry) -> str:
-        """Say what it has taken up; "" where that is not all."""
+        """Returns what it has applied; "" if that is not all."""
         before, told, done = self.entry, [], True
         if isinstance(before, PoolEntry) and isinstance(now, PoolEntry) and self.size is not None:
             told.append(f"workers {now.size} ({before.size} before)")
@@ -179,7 +178,7 @@ class _Target:
 
 
 def _await(asked: list[_Target]) -> int:
-    """Say of each that it has taken it up; gives 1 where one has not in time."""
+    """Prints each target that has applied it; returns 1 if one has not in time."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         for each in asked[:]:

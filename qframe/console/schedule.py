@@ -33,7 +33,7 @@ from qframe.schedules.schedulers import able
 from qframe.schedules.terms import DAY
 
 _MOST = 10_000
-"""So many planned times are shown at most."""
+"""At most so many planned times are shown."""
 Name = Annotated[str, typer.Argument(help="The schedule's name, or how it begins; or its job.")]
 Optional = Annotated[str, typer.Argument(help="The schedule's name; without it, all.")]
 
@@ -159,7 +159,7 @@ def resume(
 def _each(
     act: Callable[..., None], done: str, name: str, only: str | None, queues: QueueManager
 ) -> None:
-    """Do something to a schedule, or to all of each connection, or of the `only` one."""
+    """Acts on a schedule, or on all of each connection, or of the `only` one."""
     if name:
         connection, schedule = PlannedSchedules(queues).find(name)
         act(queues, connection, schedule.title)
@@ -232,7 +232,7 @@ def add(  # noqa: PLR0913 (one for each option of the command)
 
 
 def _overlap_of(expires: int | None, *, wanted: bool) -> float:
-    """Give the `overlap` of a row, as two options say; raises `ConfigurationError`."""
+    """Returns the `overlap` of a row from two options. Raises `ConfigurationError`."""
     if not wanted and expires is not None:
         raise ConfigurationError("--overlap-expires says for how long: add --without-overlapping")
     if expires is not None and expires < 1:
@@ -241,7 +241,7 @@ def _overlap_of(expires: int | None, *, wanted: bool) -> float:
 
 
 def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
-    """Give the connection a row's job names, or else the default one."""
+    """Returns the connection of a row's job, or else the default one."""
     job = planned.rows.schedule("x", row).job
     return planned.queues.connection(job.connection)
 

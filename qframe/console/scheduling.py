@@ -58,7 +58,7 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
 
 
 def _line(event: events.ScheduleEvent, encoding: str, *, as_json: bool) -> str:
-    """Say in a line what was dispatched, or why not."""
+    """Returns a line about what was dispatched, or why not."""
     status, more = {
         events.ScheduledJobDispatched: ("DISPATCHED", getattr(event, "id", "")),
         events.ScheduleSkipped: ("SKIPPED", getattr(event, "reason", "")),

@@ -30,13 +30,13 @@ from qframe.payload.timing import iso
 
 _BAD = {State.FAILED, State.CANCELLED}
 _SEARCH = 60.0
-"""Seconds for which the data of jobs that run is read, where a filter asks for it."""
+"""Seconds for reading the data of running jobs, if a filter asks for it."""
 _EVERY = 0.2
-"""Seconds between two looks whether a running job was ended."""
+"""Seconds between two checks whether a running job was ended."""
 _LOOK = 1.0
-"""Seconds between two looks whether a running job without status is still there."""
+"""Seconds between two checks whether a running job without status is still there."""
 _PATIENCE = 10.0
-"""Seconds the worker of a running job is given to end it; it looks about once a second."""
+"""Seconds the worker of a running job has to end it; it looks about once a second."""
 
 _WHICH = "uuid of the job, as `send()` gave it, or its beginning or end."
 Id = Annotated[
@@ -127,7 +127,7 @@ def cancel(
 def _cancelled(
     connections: JobConnections, given: str, *, running: bool
 ) -> tuple[str, list[tuple[Connection, Cancelling]]]:
-    """Cancel a job, and give its whole id, and what came of it where it is."""
+    """Cancels a job, and returns its whole id, and the result on its connection."""
 
     def act(uuid: str) -> list[tuple[Connection, Cancelling]]:
         done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
@@ -142,14 +142,14 @@ def _cancelled(
 
 
 def _cancellable(queue: Connection, given: str) -> Iterator[str]:
-    """Give the ids of jobs that may be cancelled; where they cannot be found, of those tracked."""
+    """Yields the ids of jobs that may be cancelled; if they cannot be listed, of tracked ones."""
     if Capability.SEARCH in queue.capabilities:
         return ids.queued(queue, given)
     return ids.tracked(queue.backend)
 
 
 def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
-    """Remove the jobs that wait and that a filter chooses; None where they cannot be listed."""
+    """Removes the waiting jobs that a filter chooses; None if they cannot be listed."""
     if Capability.SEARCH not in queue.capabilities:
         return None if Capability.RESERVE in queue.capabilities else 0
     count = 0
@@ -161,7 +161,7 @@ def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
 
 
 def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
-    """Tell the workers of those jobs that run, and that a filter chooses, to end them."""
+    """Tells workers to end the running jobs that a filter chooses."""
     found = listed(board, chosen, _SEARCH)
     there = [each for each in found.jobs if each.connection in names]
     for each in there:
@@ -177,7 +177,7 @@ def _read(connections: JobConnections, uuid: str) -> JobStatus | None:
 
 
 def _whole(connections: JobConnections, given: str) -> str | None:
-    """Give the id of a job that is tracked, or has failed, from its beginning or end."""
+    """Returns the id of a tracked or failed job from its beginning or end."""
     if not ids.may_be_part(given):
         return None
     there = connections.each(lambda queue: [*ids.tracked(queue.backend)])
@@ -186,7 +186,7 @@ def _whole(connections: JobConnections, given: str) -> str | None:
 
 
 def _untracked(connections: JobConnections, uuid: str) -> dict[str, Any]:
-    """Give what the failed jobs say of a job without status."""
+    """Returns what the failed jobs say of a job without status."""
     found = find_failed(connections.failed_stores(), uuid)
     if found is None:
         raise ConfigurationError(
@@ -225,9 +225,9 @@ def _has_ended(known: JobStatus) -> str:
 
 
 def _was_ended(queue: Connection, uuid: str) -> bool:
-    """Wait until the worker has taken back the wish it granted; if it does not, take it back.
+    """Waits until the worker has removed the request; if it does not, removes it.
 
-    Raises `ConfigurationError` where the job came to another end by itself.
+    Raises `ConfigurationError` if the job came to another end by itself.
     """
     store, key = queue.store, facts.cancel_key(uuid)
     deadline, look_at, missed = time.monotonic() + _PATIENCE, time.monotonic() + _LOOK, 0
@@ -238,10 +238,10 @@ def _was_ended(queue: Connection, uuid: str) -> bool:
             missed += queue.find(uuid) is None
         by_itself = known is not None and known.is_final and known.state is not State.CANCELLED
         if by_itself or missed > 1:
-            store.delete(key)  # or the job ends at once when it is tried again
+            store.delete(key)  # or the next attempt ends at once
             raise ConfigurationError(_has_ended(known) if known else f"{uuid} has ended already")
         if now > deadline:
-            return not store.delete(key)  # gone: it was granted just now
+            return not store.delete(key)  # already gone: it was granted just now
         time.sleep(_EVERY)
     return True
 

@@ -1,4 +1,4 @@
-"""Stream: where a worker writes. Jobs cannot take it away, and an error does not end it."""
+"""Stream: a worker's output. Jobs cannot take it away, and an error does not end it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qframe.payload import tracebacks
 from qframe.payload.text import count_of
 
 _MOST = 1 << 20
-"""Bytes that are kept while they cannot be written."""
+"""Bytes kept while they cannot be written."""
 _ATOMIC = 4096
 """Bytes a pipe takes as a whole (PIPE_BUF of Linux): the lines of several workers stay whole."""
 _CHUNK = 1 << 16
@@ -39,11 +39,12 @@ def _plain(count: int, why: str) -> str:
 
 
 class Stream:
-    """Writes to where a standard stream leads when this is made; `write` takes whole lines.
+    """Writes to the target of a standard stream as it was at first; `write` takes whole lines.
 
-    It has a descriptor of its own: what jobs do to `sys.stdout` or to descriptor 1 is theirs. It
+    It has a descriptor of its own: jobs may do what they like to `sys.stdout` or descriptor 1. It
     raises nothing. What cannot be written is kept, up to 1 MiB, and a thread writes it once that is
-    possible; further lines are left out, and `left_out(count, why)` gives the line that says so.
+    possible; further lines are dropped, and `left_out(count, why)` returns the line that reports
+    it.
     """
 
     def __init__(self, stream: TextIO | None, left_out: Callable[[int, str], str] = _plain) -> None:
@@ -60,20 +61,20 @@ class Stream:
         self._why = ""
         self._error: OSError | None = None
         self._flows = True
-        """Whether the reader reads: something was written since it was last waited for in vain."""
+        """Whether the reader reads: something was written since the last wait in vain."""
         self._renew()
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._open(stream.fileno())  # type: ignore[union-attr] # None has none
         forks.in_child_of(self, Stream._renew)
 
     def isatty(self) -> bool:
-        """Whether a terminal shows it."""
+        """Whether it is a terminal."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             return os.isatty(self._fd) if self._fd >= 0 else bool(self._stream.isatty())  # type: ignore[union-attr] # as above
         return False
 
     def write(self, text: str) -> None:
-        """Write lines, now or as soon as that is possible."""
+        """Writes lines, now or as soon as possible."""
         data = text.encode(self.encoding, "backslashreplace")
         with self._lock:
             if self._kept or self._left_out:
@@ -85,7 +86,7 @@ class Stream:
                 self._keep(rest)
 
     def finish(self, seconds: float = _PARTING) -> None:
-        """Write what is kept: wait so long for a reader that pauses, and for nothing else."""
+        """Writes what is kept; waits so long for a reader that pauses, and for nothing else."""
         with self._lock:
             self._put_all()
             while self._kept and self._is_full_pipe():
@@ -99,7 +100,7 @@ class Stream:
     # -- what cannot be written at once -----------------------------------------------------------
 
     def _keep(self, data: bytes) -> None:
-        """Keep a line until it can be written; leave it out where there is no room."""
+        """Keeps a line until it can be written; drops it if there is no room."""
         half = _MOST // 2 if self._left_out else _MOST  # so that gaps are few, and wide
         if self._size + len(data) > half and not self._waited_for_room(len(data)):
             self._left_out += 1
@@ -109,7 +110,7 @@ class Stream:
                 self._note_left_out()
             self._append(data)
         if self._thread is None:
-            with contextlib.suppress(RuntimeError):  # no thread can be had: the next line tries
+            with contextlib.suppress(RuntimeError):  # no thread can start: the next line tries
                 self._thread = start_thread("qframe-output", self._run)
             if self._thread is None:
                 self._put_all()
@@ -129,7 +130,7 @@ class Stream:
         return getattr(self._error, "strerror", None) or "it could not be written"
 
     def _waited_for_room(self, size: int) -> bool:
-        """Give a reader that is slow, but reads, the time to; says whether there is room."""
+        """Gives a slow reader time; returns whether there is room."""
         if not (self._flows and self._is_full_pipe()):
             return False
         self._flows = self._changed.wait_for(lambda: self._size + size <= _MOST, _PATIENCE)
@@ -139,7 +140,7 @@ class Stream:
         return isinstance(self._error, BlockingIOError)
 
     def _run(self) -> None:
-        """Write what is kept, until nothing is."""
+        """Writes what is kept, until nothing is."""
         pause = 0.0
         while True:
             with self._lock:
@@ -152,18 +153,18 @@ class Stream:
             pause = min(2 * pause or _FIRST_PAUSE, _LONGEST_PAUSE) if is_stuck else 0.0
             if is_full:
                 self._poll(_LONGEST_PAUSE * 1000)
-            # Where it is full it waits as well: some are called ready, and take nothing.
+            # It also waits if full: some descriptors are called ready, and take nothing.
             time.sleep(_FIRST_PAUSE if is_full and pause else pause)
 
     def _put_all(self) -> None:
-        """Write what is kept, and how much was not."""
+        """Writes what is kept, and how much was dropped."""
         self._put_kept()
         if self._left_out and not self._kept:
             self._note_left_out()
             self._put_kept()
 
     def _put_kept(self) -> None:
-        """Write whole lines together, as far as there is room."""
+        """Writes whole lines together, as far as there is room."""
         while self._kept:
             data = self._kept.popleft()
             while self._kept and len(data) + len(self._kept[0]) <= _ATOMIC:
@@ -185,7 +186,7 @@ class Stream:
         self._is_file = stat.S_ISREG(kind.st_mode)
         self._blocks = not self._is_file and os.get_blocking(descriptor)
         if stat.S_ISFIFO(kind.st_mode):
-            # Opened anew it does not block, while for whoever else writes to it nothing changes.
+            # Opened anew it does not block, and stays as it was for other writers.
             with contextlib.suppress(OSError):
                 self._fd = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
                 self._blocks = False
@@ -193,7 +194,7 @@ class Stream:
         self._fd = os.dup(descriptor)
 
     def _put(self, data: bytes) -> bytes:
-        """Write as much as there is room for, and give the rest."""
+        """Writes as much as there is room for, and returns the rest."""
         if self._fd < 0:
             return self._put_into_object(data)
         try:
@@ -211,20 +212,20 @@ class Stream:
         return b""
 
     def _put_into_object(self, data: bytes) -> bytes:
-        """Write to a stream that has no descriptor; what it does not take is lost."""
+        """Writes to a stream that has no descriptor; drops what it does not take."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream.write(data.decode(self.encoding))  # type: ignore[union-attr] # None takes nothing
             self._stream.flush()  # type: ignore[union-attr] # as above
         return b""
 
     def _poll(self, milliseconds: float) -> bool:
-        """Wait until the descriptor takes something, or gives an error."""
+        """Waits until the descriptor takes something, or reports an error."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         return bool(poll.poll(milliseconds))
 
     def _find_again(self) -> None:
-        """Take the standard stream's descriptor where a job has closed ours, as daemons do."""
+        """Takes the standard stream's descriptor if a job has closed ours, as daemons do."""
         with contextlib.suppress(OSError):
             for descriptor in (1, 2):
                 kind = os.fstat(descriptor)
@@ -233,13 +234,13 @@ class Stream:
                     return
 
     def _flush_jobs(self) -> None:
-        """Write what jobs have printed: it comes before what the worker says of them."""
+        """Flushes what jobs have printed, before the worker's lines about them."""
         if self._fd >= 0 and self._stream is not None and (self._is_file or self._poll(0)):
             with contextlib.suppress(OSError, ValueError):
                 self._stream.flush()
 
     def _renew(self) -> None:
-        """Begin with nothing kept: in a forked child that is its parent's."""
+        """Starts empty in a forked child: what is kept is its parent's."""
         self._changed = threading.Condition(self._lock)
         self._thread = None
         self._kept.clear()
@@ -247,32 +248,31 @@ class Stream:
 
 
 class LogHandler(logging.Handler):
-    """Writes log records to the stderr that there is now, whatever jobs make of it."""
+    """Writes log records to the stderr of its creation, whatever jobs do to `sys.stderr`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stream = Stream(sys.stderr)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, a line or more."""
         try:
             self.stream.write(f"{self.format(record)}\n")
         except Exception:  # noqa: BLE001 (a record's arguments may raise anything)
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Write why a record cannot be formatted, and where it was logged."""
+        """Writes why a record cannot be formatted, and where it was logged."""
         where = f"{record.pathname}:{record.lineno}"
         self.stream.write(f"{traceback.format_exc()}  logged at {where}: {record.msg!r}\n")
 
     def close(self) -> None:
-        """Wait a moment for what is kept."""
+        """Waits a moment for what is kept."""
         self.stream.finish(_PATIENCE)
         super().close()
 
 
 class _Formatter(logging.Formatter):
-    """Shows exceptions as everywhere: beginning with the application's frames, and printable."""
+    """Formats exceptions printably, beginning with the application's frames."""
 
     def formatException(  # noqa: N802 (logging's own name)
         self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
@@ -282,7 +282,7 @@ class _Formatter(logging.Formatter):
 
 
 def log_to_stderr(level: int, form: str = "  %(asctime)s %(levelname)s %(message)s") -> None:
-    """Have log records written to stderr, but for those that another handler has written there."""
+    """Writes log records to stderr, except those another handler has written there."""
     handler = LogHandler()
     handler.addFilter(unwritten(level))
     handler.setFormatter(_Formatter(form, "%Y-%m-%d %H:%M:%S"))
@@ -293,9 +293,9 @@ def log_to_stderr(level: int, form: str = "  %(asctime)s %(levelname)s %(message
 
 
 def leave_streams() -> OSError | None:
-    """Have the interpreter's end find nothing to complain of; gives why something was not written.
+    """Makes the interpreter's exit silent; returns why output was not written.
 
-    Python flushes its streams when it ends, and exits with 120 where it cannot.
+    Python flushes its streams at exit, and exits with 120 if it cannot.
     """
     first: OSError | None = None
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -317,7 +317,7 @@ def leave_streams() -> OSError | None:
 
 
 def _flushed(stream: TextIO | None) -> OSError | None:
-    """Flush, waiting for a reader that pauses; gives the error where that fails."""
+    """Flushes, waiting for a reader that pauses; returns the error if that fails."""
     give_up = time.monotonic() + _PARTING
     while stream is not None:
         try:
@@ -342,7 +342,7 @@ def _is_usable(stream: TextIO | None) -> bool:
 
 
 def _is_broken(descriptor: int) -> bool:
-    """Whether nobody reads what is written there."""
+    """Whether the reader has gone."""
     if not hasattr(select, "poll"):  # Windows
         return False
     poll = select.poll()
@@ -351,12 +351,12 @@ def _is_broken(descriptor: int) -> bool:
 
 
 def fill_standard_descriptors() -> None:
-    """Open what was closed when this process began, or the next file, a database's, were stdout."""
+    """Opens standard descriptors closed at start, or a database's file could become stdout."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
         if getattr(sys, name) is None:
             stream = open(number, "r" if not number else "w", closefd=False)  # noqa: SIM115 (a descriptor)
             setattr(sys, name, stream)

@@ -1,4 +1,4 @@
-"""`qframe supervise`: pools that the configuration describes, of as many workers as queues need."""
+"""`qframe supervise`: the pools of the configuration, of as many workers as queues need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def supervise(
         raise ConfigurationError("supervise needs signals and runs on Linux and macOS")
     member = PoolMember.joined()
     queues = configured(config)
-    listeners = queues.settings.listeners  # others are the workers': nothing of theirs is imported
+    listeners = queues.settings.listeners  # the workers call them: nothing of theirs is imported
     queues.settings.listeners = {name: listeners[name] for name in listeners if name == _LISTENED}
     known = [*queues.settings.supervisors]
     if not known:
@@ -68,7 +68,7 @@ def supervise(
                 f"configured are {', '.join(known)}"
             )
     chosen = [*dict.fromkeys(names or known)]
-    for name in chosen:  # what is wrong of one is said before any begins
+    for name in chosen:  # mistakes are reported before any begins
         described(name, queues)
     output = Output(as_json=as_json, quiet=quiet)
     if len(chosen) > 1:
@@ -77,7 +77,7 @@ def supervise(
 
 
 def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.BalancePlan]:
-    """Give what its workers are told, and how they are balanced; raises `ConfigurationError`."""
+    """Returns the options of its workers, and the plan. Raises `ConfigurationError`."""
     told = queues.settings.supervisors[name]
     connection = told.connection or queues.settings.default
     try:
@@ -86,7 +86,7 @@ def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.B
     except ConfigurationError as error:
         raise ConfigurationError(f"supervisors.{name}: {error}") from None
     for given in told.queues:
-        if queues_told.bounded([given])[1]:  # so a worker would read it
+        if queues_told.bounded([given])[1]:  # as a worker would read it
             bare, _, most = given.rpartition(":")
             raise ConfigurationError(
                 f"supervisors.{name}: queues: {given!r} has a bound: name {bare!r}, "
@@ -139,7 +139,7 @@ def _options(name: str, connection: str, told: SupervisorSettings) -> WorkerOpti
 def _alone(
     name: str, queues: QueueManager, output: Output, config: Path | None, member: PoolMember | None
 ) -> int:
-    """Run one supervisor and give its exit code."""
+    """Runs one supervisor and returns its exit code."""
     options, plan = described(name, queues)
     told = queues.settings.supervisors[name]
     connection = options.connection or queues.settings.default
@@ -167,8 +167,8 @@ def _alone(
         Balancing(connect, queues.close, entry, plan, told.balance_cooldown, scaled),
         report,
         stop_timeout=told.stop_timeout,
-        # Those that end are in a job yet, and must not keep others from beginning; but with hours
-        # of work each they would be ever more.
+        # Ending workers still run a job, and must not keep others from starting; but with jobs that
+        # last hours, their number would grow without limit.
         bound=2 * plan.most,
         member=member,
     )
@@ -184,19 +184,19 @@ def _facts(change: ScaleChange) -> tuple[str, int, int, str]:
 
 
 def _ended(pool: Supervisor, output: Output, member: PoolMember | None) -> int:
-    """Run a pool, and say how it ended."""
+    """Runs a pool, and prints how it ended."""
     code = pool.run()
     reason = StopReason.INTERRUPTED if pool.was_stopped else "all have ended"
     if member is not None:
         member.scoreboard.farewell(reason, pool.totals)
-    if code != USAGE:  # else a worker has said it, and that is enough
+    if code != USAGE:  # otherwise a worker has printed it, and that is enough
         output.closing(reason, pool.totals)
     output.finish()
     return code
 
 
 def _together(names: Sequence[str], output: Output, config: Path | None) -> int:
-    """Run several, each in a process of its own, which is started again when it dies."""
+    """Runs several, each in a process of its own, which is restarted when it dies."""
     commands = {name: [*_program(), _COMMAND, name, *_common(output, config)] for name in names}
     title.say(f"supervisors {', '.join(names)}")
     options = WorkerOptions(timeout=0, schedule=False)
@@ -207,7 +207,7 @@ def _together(names: Sequence[str], output: Output, config: Path | None) -> int:
 
 
 def _worker(options: WorkerOptions, group: str, output: Output, config: Path | None) -> list[str]:
-    """Give the command of a worker."""
+    """Returns the command of a worker."""
     backoff = ",".join(f"{each:g}" for each in options.backoff)
     command = [*_program(), "work", str(options.connection), "--queue", group]
     command += ["--name", options.name, "--backoff", backoff, *_common(output, config)]
@@ -226,7 +226,7 @@ def _common(output: Output, config: Path | None) -> list[str]:
 
 
 def _program() -> list[str]:
-    """Give what this process was started by, up to the name of the command."""
+    """Returns the words that started this process, up to the name of the command."""
     if not sys.executable or _COMMAND not in sys.orig_argv:
         raise ConfigurationError("supervise needs to know how it was started, and does not")
     return [sys.executable, *sys.orig_argv[1 : sys.orig_argv.index(_COMMAND)]]

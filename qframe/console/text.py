@@ -1,4 +1,4 @@
-"""How the commands write: tables, JSON, errors, and text that came from jobs made harmless."""
+"""Text: tables, JSON, errors, and text from jobs made harmless."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def say_error(message: str, code: int) -> int:
-    """Write one line to stderr and give the exit code back."""
+    """Writes one line to stderr and returns the exit code."""
     line = f"qframe: {one_line(message, 1000)}\n"
     with contextlib.suppress(OSError, ValueError):  # nobody reads it, or a job has closed it
         print(line, end="", file=sys.stderr, flush=True)  # noqa: T201 (nothing where there is none)
@@ -27,25 +27,23 @@ def say_error(message: str, code: int) -> int:
 
 
 def clock() -> str:
-    """Give the time as lines begin with it.
+    """Returns the time as lines begin with it.
 
-    Of `time.time()`: left to itself, `strftime` reads a clock that is some milliseconds behind.
+    From `time.time()`: by itself, `strftime` reads a clock that is some milliseconds behind.
     """
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time()))
 
 
 def say(message: str) -> None:
-    """Write one line to stdout."""
     typer.echo(encodable(printable(" ".join(message.splitlines()), 1000)))
 
 
 def say_json(value: object) -> None:
-    """Write one JSON document to stdout."""
     typer.echo(as_json(value, indent=2))
 
 
 def as_json(value: object, *, indent: int | None = None, encoding: str | None = None) -> str:
-    """Give JSON; what is unprintable or not in the encoding, stdout's, is escaped as JSON does."""
+    """Returns JSON; escapes what is unprintable or not in the encoding, by default stdout's."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if encodable(text, encoding) != text:
         return json.dumps(value, indent=indent)
@@ -55,13 +53,13 @@ def as_json(value: object, *, indent: int | None = None, encoding: str | None = 
 
 
 def encodable(text: str, encoding: str | None = None) -> str:
-    """Give text as its encoding, stdout's, can carry it: what is not in it is escaped."""
+    """Returns text with what its encoding, by default stdout's, lacks escaped."""
     encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def say_facts(facts: Mapping[str, object]) -> None:
-    """Write a line for each fact there is; one called `..._at` is a moment, in UTC."""
+    """Writes a line for each fact; a value named `..._at` is a moment, in UTC."""
     for key, value in facts.items():
         if value is not None and value != "":
             zone = " UTC" if key.endswith("_at") else ""
@@ -75,7 +73,7 @@ def say_rows(
     empty: str,
     as_json: bool = False,
 ) -> None:
-    """Write a table of the rows, or the line `empty`; default: of all columns, as JSON always."""
+    """Writes a table of the rows, or the line `empty`; by default all columns, as JSON always."""
     if as_json:
         say_json(rows)
     elif rows:
@@ -85,7 +83,7 @@ def say_rows(
 
 
 def screen() -> Console:
-    """Give what a table is printed on; wide where it is no terminal."""
+    """Returns the console for tables; wide if it is no terminal."""
     from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)
 
     console = Console()
@@ -95,7 +93,6 @@ def screen() -> Console:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """Give a table of the columns of the rows."""
     from rich.table import Table  # noqa: PLC0415 (as above)
     from rich.text import Text  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The process title: what a worker does, where setproctitle is installed; never the arguments."""
+"""Title: the process title says what a worker does, if setproctitle is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def say(what: str) -> None:
-    """Give this process a title that stays; nothing where setproctitle is not installed."""
+    """Sets a title that stays; nothing if setproctitle is not installed."""
     if find_spec("setproctitle") is not None:  # an extra
         from setproctitle import setproctitle  # noqa: PLC0415
 
@@ -20,7 +20,7 @@ def say(what: str) -> None:
 
 
 def show(worker: Worker) -> None:
-    """Keep the title of this process up to date; it follows about a second behind."""
+    """Updates the title of this process; it follows about a second behind."""
     shown = ""
 
     def follow(entry: Entry) -> None:
@@ -34,7 +34,7 @@ def show(worker: Worker) -> None:
 
 
 def said(entry: Entry) -> str:
-    """Say what a worker is doing."""
+    """Returns what a worker is doing, in words."""
     if not entry.jobs:
         return f"{entry.connection}:{','.join(entry.queues)} {entry.state}"
     job, *others = entry.jobs

@@ -37,9 +37,9 @@ _DAY = 24.0
 _WIDEST = 160
 _END = "x"
 _NOBODY = "\x04"
-"""What is read where the terminal has gone, and of Ctrl-D."""
+"""What is read once the terminal has gone, and for Ctrl-D."""
 _LOOK = 0.1
-"""Seconds in which the data of jobs that run is read for a filter."""
+"""Seconds for reading the data of running jobs, if a filter asks for it."""
 _ENTER = ("\r", "\n")
 _ESCAPE = "\x1b"
 _BACKSPACE = ("\x7f", "\b")
@@ -86,7 +86,7 @@ def top(
 
 
 def state() -> int:
-    """Say how everything stands, in ten lines; gives the exit code."""
+    """Prints the overview in ten lines; returns the exit code."""
     queues = configured(None)
     where = place.of(queues, "")
     lines = [where.first_line(), *(f"{key}  {text}" for key, text in where.lines())]
@@ -97,7 +97,7 @@ def state() -> int:
 
 
 def has_project() -> bool:
-    """Whether there is a configuration here, or one is named, or the default database is here."""
+    """Whether there is a configuration or the default database here, or one is named."""
     here = configuration.here()
     return (
         bool(os.environ.get("QFRAME_CONFIG"))
@@ -110,7 +110,7 @@ def has_project() -> bool:
 
 
 def _texts(board: Board) -> list[str]:
-    """Give lines: how much there is of everything, what is wrong, and the busiest queues."""
+    """Returns lines: totals, what is wrong, and the busiest queues."""
     lines = [_summary(board)]
     wrong = _troubles(board)
     lines += [f"{mark:<4}{text}" for mark, text in wrong[:5]]
@@ -144,20 +144,20 @@ def _busiest(board: Board) -> list[str]:
 
 
 class _TopView:
-    """What is looked at, by keys: which list, and what chooses in it."""
+    """The current list and its filter, changed by keys."""
 
     def __init__(self) -> None:
         self.key = "o"
         self.filter = ""
         self.typed: str | None = None
-        """A filter that is being typed."""
+        """A filter while it is typed."""
 
     @property
     def page(self) -> _TopPage:
         return _PAGES[self.key]
 
     def press(self, key: str) -> None:
-        """Take a key, or "" where none was pressed."""
+        """Takes a key, or "" if none was pressed."""
         if self.typed is not None:
             self._type(key, self.typed)
         elif key in _PAGES:
@@ -184,7 +184,7 @@ def _shown(board: Board, view: _TopView) -> RenderableType:
     nothing = "the filter chooses none" if view.filter else "nothing"
     try:
         found = view.page.rows(board, view.filter)
-    except ConfigurationError as error:  # a filter that cannot be read
+    except ConfigurationError as error:  # the filter is wrong
         nothing = str(error)
     keys = "  ".join(f"{key} {page.name}" for key, page in _PAGES.items())
     height = max(5, screen().size.height - 7)
@@ -206,7 +206,7 @@ def _shown(board: Board, view: _TopView) -> RenderableType:
 
 
 def _troubles(board: Board) -> list[tuple[str, str]]:
-    """Give the alerts that are on, then what else is wrong, each with its mark."""
+    """Returns the active alerts, then what else is wrong, each with its mark."""
     alerts = [
         (_MARKS["bad"], f"alert for {lasting(each.seconds)}: {each.text}")
         for each in board.alerts()
@@ -344,7 +344,7 @@ def _schedules(board: Board, wanted: str) -> Rows:
 class _TopPage(NamedTuple):
     name: str
     rows: Callable[[Board, str], Rows]
-    """Gives what a filter chooses; raises `ConfigurationError` where it cannot be read."""
+    """Returns the rows that a filter chooses; raises `ConfigurationError` for a wrong filter."""
     has_filter: bool = True
 
 
@@ -378,7 +378,7 @@ def _seconds(seconds: float | None) -> str:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Note each Ctrl-C as well: Python loses what is raised amid a callback or a finalizer."""
+    """Notes each Ctrl-C as well: Python loses what is raised amid a callback or a finalizer."""
     noted: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
@@ -394,7 +394,7 @@ def _interrupts() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Give what waits for a key, for some seconds at most; "" where none was pressed."""
+    """Yields what waits for a key, for some seconds at most; "" if none was pressed."""
     if not sys.stdin.isatty():
 
         def waiting(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`qframe web` and `qframe metrics`: the page, and Prometheus' one, served by this process."""
+"""`qframe web` and `qframe metrics`: serve the page, and the one for Prometheus, from here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def web(
 
     queues = configured(config)
     access = "read" if read_only else queues.settings.web.access
-    granted(access)  # raises for an action there is none of
+    granted(access)  # raises for an unknown action
     guards = _passwords(queues)
     _check(host, bool(guards))
     if guards:
@@ -79,7 +79,7 @@ def metrics(
 
 
 def _passwords(queues: QueueManager) -> tuple[str | None, str | None] | None:
-    """Give password and token; None where there is neither."""
+    """Returns password and token; None if there is neither."""
     settings = queues.settings.web
     password, token = (
         None if each is None else each.get_secret_value()
@@ -89,7 +89,7 @@ def _passwords(queues: QueueManager) -> tuple[str | None, str | None] | None:
 
 
 def _check(host: str, guarded: bool) -> None:
-    """Raise `ConfigurationError` where all the network could come in."""
+    """Raises `ConfigurationError` if the whole network could come in."""
     from qframe.web.guard import is_loopback  # noqa: PLC0415 (as above)
 
     if not guarded and not is_loopback(host):
@@ -115,18 +115,18 @@ def _serve(
             access_log=False,
             server_header=False,
             lifespan="off",
-            # Who guesses passwords could otherwise have a new address for each, by X-Forwarded-For.
+            # By X-Forwarded-For, an attacker could have a new address for each password.
             proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             timeout_graceful_shutdown=_PATIENCE,
         )
-        # What uvicorn raises anew once it has ended as it was told to is no trouble.
+        # uvicorn raises the signal again after its clean end, which is no error.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(0))
         uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Give a socket that is bound; raises `ConfigurationError` where that cannot be."""
+    """Returns a bound socket. Raises `ConfigurationError` if that is not possible."""
     if not 0 <= port < 2**16:
         raise ConfigurationError(f"--port takes a number up to 65535, not {port}")
     try:

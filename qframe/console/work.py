@@ -31,8 +31,8 @@ from qframe.worker.queues import bounded
 
 _COMMAND = "work"
 _SWITCH = 0.0005
-"""Seconds a thread that wants to run waits for one that does: a job that came, for the thread that
-keeps leases, or tells of the worker."""
+"""Seconds a waiting thread leaves to the running one: for a job that came, for the thread that
+keeps leases, or writes the worker's entry."""
 _TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
@@ -137,7 +137,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     queues = configured(config)
     where = place.of(queues, _COMMAND, connection) if member is None else None
     if member is not None and not quiet:
-        project.announce()  # the pool has said it for all
+        project.announce()  # the pool has announced it for all
     worker = Worker(queues, options)
     worker.member = member
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose, overlapping=overlapping)
@@ -145,7 +145,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
 
 
 def _log(level: int, *, naming_jobs: bool) -> None:
-    """Write log records to stderr, each a line, which names its job where they may be several's."""
+    """Writes log records to stderr, a line each, with the job's name if several run."""
     named = "%(qframe_job)s" if naming_jobs else ""
     log_to_stderr(level, f"  %(asctime)s %(levelname)s {named}%(message)s")
     for handler in logging.getLogger().handlers:
@@ -161,7 +161,7 @@ def _name_job(record: logging.LogRecord) -> bool:
 
 def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
     options = worker.options
-    if where is not None:  # else the pool says it for all
+    if where is not None:  # otherwise the pool prints it for all
         output.header(where, options, queues=worker.queues)
     title.show(worker)
     _leave_quietly(worker)
@@ -172,7 +172,7 @@ def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
             handlers.give_back(getattr(signal, name))
         raise
     gc.collect()
-    gc.freeze()  # what is there now stays: collecting the garbage of jobs need not look at it
+    gc.freeze()  # later collections need not look at what is there now
     sys.setswitchinterval(_SWITCH)
     code = worker.run()
     for name in _TOLD:
@@ -188,9 +188,9 @@ def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
 
 
 def _leave_quietly(worker: Worker) -> None:
-    """Let a signal that comes when the worker has stopped change nothing, as its exit code.
+    """Makes a signal that comes after the worker has stopped change nothing, not even the code.
 
-    One that comes before it has begun ends the process.
+    A signal from before it has begun ends the process.
     """
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -203,7 +203,7 @@ def _leave_quietly(worker: Worker) -> None:
 
 
 def _leave_in_time(code: int, grace: float) -> None:
-    """End the process although a thread, or what is called at exit, does not end."""
+    """Ends the process although a thread, or an exit handler, does not end."""
 
     def leave() -> None:
         what = "a thread left by a job, or what a library does at exit,"

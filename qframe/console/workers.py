@@ -79,13 +79,13 @@ def _watch(connections: JobConnections, where: str) -> None:
     with suppress(KeyboardInterrupt), Live(shown(), console=screen(), auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY)
-            with redirect_stderr(io.StringIO()):  # who does not answer was named at first
+            with redirect_stderr(io.StringIO()):  # silent connections were named before
                 live.update(shown(), refresh=True)
 
 
 def _listed(connections: JobConnections, where: str) -> list[Entry]:
-    """Give the workers in the stores that answer and that a filter chooses, each once."""
-    lists.WORKERS.chosen((), where)  # which has to be right even where no store answers
+    """Returns the workers in the stores that answer and that a filter chooses, each once."""
+    lists.WORKERS.chosen((), where)  # fails even if no store answers
     found = connections.each(lambda queue: roster.listed(queue.store))
     entries = {entry.id: entry for _, each in found for entry in each}
     known = [each for each in entries.values() if connections.only in {None, each.connection}]
@@ -94,7 +94,7 @@ def _listed(connections: JobConnections, where: str) -> list[Entry]:
 
 
 def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Give a row for each worker, with its oldest job, and one for each other job that runs."""
+    """Returns a row for each worker, with its oldest job, and one for each further job."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
         now = time.time()
@@ -106,8 +106,8 @@ def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def _shares(connections: JobConnections) -> list[dict[str, Any]]:
-    """Give a row for each queue of each supervisor."""
-    with redirect_stderr(io.StringIO()):  # who does not answer was named already
+    """Returns a row for each queue of each supervisor."""
+    with redirect_stderr(io.StringIO()):  # silent connections were named already
         found = connections.each(lambda queue: roster.pools(queue.store))
     entries = {entry.id: entry for _, each in found for entry in each}
     known = [each for each in entries.values() if connections.only in {None, each.connection}]
@@ -138,13 +138,13 @@ def _row(entry: Entry, now: float) -> dict[str, Any]:
 
 
 def _slots(entry: Entry) -> dict[str, int]:
-    """Count the slots that jobs run in, and the free ones; none are while it is scaled down."""
+    """Counts the slots that jobs run in, and the free ones; none are while it is scaled down."""
     used = len(entry.jobs)
     return {"used": used, "free": max(0, entry.concurrency - used)}
 
 
 def _described(entry: Entry) -> dict[str, Any]:
-    """Give all that is known of a worker, as JSON has it."""
+    """Returns all that is known of a worker, for JSON."""
     told = entry.model_dump(exclude={"place", "born", "counts", "beat_at", "scales"})
     told |= {
         **_slots(entry),
@@ -158,12 +158,12 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 
 def lasting(seconds: float) -> str:
-    """Show seconds in whole ones; clocks of two machines may differ."""
+    """Formats whole seconds, none below 0: clocks of two machines may differ."""
     return duration(seconds) if seconds >= _MINUTE else f"{max(0.0, seconds):.0f}s"
 
 
 def called(entry: Listed) -> str:
-    """Name a worker, or a pool, in a line."""
+    """Returns the name of a worker, or a pool, in a line."""
     name = "" if entry.name == "default" else f" {entry.name}"
     return one_line(f"{entry.host}:{entry.pid}{name}", 100)
 

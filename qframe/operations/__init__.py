@@ -1,1 +1,1 @@
-"""Operations: what people see of queues, workers and failed jobs, and what they do about it."""
+"""Operations: what people see of queues, workers and failed jobs, and what they do with them."""

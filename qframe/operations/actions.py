@@ -1,4 +1,4 @@
-"""Actions: what people may do about queues, jobs and workers; each is an event and is logged."""
+"""Actions: what people may do with queues, jobs and workers; each is logged and fires an event."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ T = TypeVar("T")
 _LONGEST = 500
 _SLOTS_KEPT = 3600.0
 _RUNNING_WITHIN = 30.0
-"""Seconds in which the data of the jobs that run is looked at."""
+"""Seconds for reading the data of running jobs."""
 _ORDER_KEPT = 7 * 86400.0
-"""Seconds for which what a worker was told is there to be read."""
+"""Seconds for which an order to a worker stays in the store."""
 
 
 class Wanted(BaseModel):
-    """What an action is to act on: what it needs of this, each action says."""
+    """What an action acts on; each action says which fields it needs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +56,7 @@ class Wanted(BaseModel):
     place: str = Field("", max_length=20)
     uuids: list[str] = Field([], max_length=1000)
     filter: str | None = Field(None, max_length=2000)
-    """All that this chooses; None: those of `uuids`."""
+    """All jobs that this chooses; None: those of `uuids`."""
     cause: str = Field("", max_length=20)
     id: str = Field("", max_length=_LONGEST)
     seconds: float | None = Field(None, gt=0, lt=3e9)
@@ -87,20 +87,20 @@ class Done(BaseModel):
     changed: int
     text: str
     bulk: str = ""
-    """The id of what goes on in the background."""
+    """The id of the bulk action that goes on in the background."""
 
 
 class Action(NamedTuple):
-    """One thing to do."""
+    """Something people may do."""
 
     verb: str
     act: Callable[[Board, Wanted, str], Done]
     question: str
-    """Asked before it is done, of `what`; "" where it is not asked."""
+    """The question before the action, about `what`; "": none."""
 
 
 def perform(board: Board, name: str, wanted: Wanted, who: str) -> Done:
-    """Do something; raises `ConfigurationError` for what cannot be, `BackendUnavailable`."""
+    """Performs an action. Raises `ConfigurationError` if it is impossible, `BackendUnavailable`."""
     action = ACTIONS.get(name)
     if action is None:
         raise ConfigurationError(f"there is no action {one_line(name, 60)!r}")
@@ -112,13 +112,13 @@ def perform(board: Board, name: str, wanted: Wanted, who: str) -> Done:
 
 
 def tell(who: str, action: str, of: str, count: int) -> None:
-    """Note who did what."""
+    """Logs who did what, and fires the event."""
     log.info("%s: %s %s (%d)", one_line(who, 100), action, of, count)
     events.fire(events.OperatorActed, who, action, of, count)
 
 
 def what(wanted: Wanted) -> str:
-    """Say in words what an action is to act on."""
+    """Returns in words what an action acts on."""
     told = {
         "connection": wanted.connection,
         "queue": wanted.queue,
@@ -175,7 +175,7 @@ def _kick(board: Board, wanted: Wanted, _who: str) -> Done:
 
 
 def chosen_by(wanted: Wanted) -> Filter:
-    """Give the filter that chooses the failed jobs an action is about."""
+    """Returns the filter that chooses the failed jobs of an action."""
     text = wanted.filter or ""
     return Filter(f'{text} cause:"{_key(wanted.cause)}"' if wanted.cause else text)
 
@@ -255,7 +255,7 @@ def _cancel(board: Board, wanted: Wanted, who: str) -> Done:
 
 
 def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
-    """Give what cancels each job of a place that a filter chooses."""
+    """Yields a function for each job in a place that a filter chooses; it cancels the job."""
     try:
         place = Place(wanted.place)
     except ValueError:
@@ -288,7 +288,7 @@ def _raise(error: QframeError) -> bool:
 
 
 def waiting_of(board: Board, wanted: Wanted) -> tuple[Filter, Scope]:
-    """Give the filter, and the queues in which an action acts on the jobs that wait.
+    """Returns the filter and the queues whose waiting jobs an action acts on.
 
     Without a filter that chooses, that is one queue; else all that the filter allows.
     """
@@ -300,7 +300,7 @@ def waiting_of(board: Board, wanted: Wanted) -> tuple[Filter, Scope]:
 
 
 def running_of(board: Board, wanted: Wanted) -> list[RunsOn]:
-    """Give the jobs that run that an action is about: of all queues where it names none."""
+    """Returns the running jobs of an action: of all queues if it names none."""
     chosen = Filter(wanted.filter or "", RUNNING)
     return [
         each
@@ -313,7 +313,7 @@ def _cancel_one(board: Board, uuid: str, name: str) -> bool:
     runs = next((each for each in running.seen(board) if each.uuid == uuid), None)
     home = name or (runs.connection if runs is not None else "")
     if home and runs is not None and not _shows(board.connection(home)):
-        interrupt(board.connection(home), uuid)  # its worker says that it runs
+        interrupt(board.connection(home), uuid)  # its worker reports it as running
         return True
 
     def cancel(connection: Connection) -> bool:
@@ -328,9 +328,9 @@ def _shows(connection: Connection) -> bool:
 
 
 def _on_any(board: Board, name: str, act: Callable[[Connection], bool]) -> bool:
-    """Act on each connection, or on the one of a name; whether that did anything.
+    """Acts on each connection, or on the named one; returns whether that did anything.
 
-    Raises `BackendUnavailable` where it did not, and one does not answer.
+    Raises `BackendUnavailable` if it did nothing, and one does not answer.
     """
     acted, silent = False, None
     for connection in board.connections():
@@ -345,7 +345,7 @@ def _on_any(board: Board, name: str, act: Callable[[Connection], bool]) -> bool:
 
 
 def _each_of(uuids: Sequence[str], act: Callable[[str], bool], text: str) -> Done:
-    """Act on each job; raises `BackendUnavailable` where that is why nothing was done."""
+    """Acts on each job. Raises `BackendUnavailable` if an outage kept it from doing anything."""
     changed, silent = 0, None
     for uuid in uuids:
         try:
@@ -452,11 +452,11 @@ _OF_A_ROW = (
     "job", "when", "timezone", "queue", "missed", "grace", "spread", "overlap", "maintenance",
     "foreign",
 )  # fmt: skip
-"""The fields of a row that an action may give, besides its data; "" and None: not given."""
+"""The fields of a row that an action may set, besides its data; "" and None: not given."""
 
 
 def _row_fields(wanted: Wanted, who: str) -> dict[str, Any]:
-    """Give the fields of a row that were given, and who gave them."""
+    """Returns the given fields of a row, and who gave them."""
     given = wanted.model_dump(include={*_OF_A_ROW})
     fields = {key: value for key, value in given.items() if value not in ("", None)}
     if wanted.data:

@@ -1,4 +1,4 @@
-"""Activity: what the metrics of a connection say of a time, by queue and by class."""
+"""Activity: what the metrics of a connection say of a period, by queue and by class."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _DAY = 86400
 
 
 class ClassState(BaseModel):
-    """What became of the jobs of one class in a time. Seconds; None where none ran."""
+    """The jobs of one class in a period. Seconds are None if none ran."""
 
     connection: str
     job: str
     pushed: int
-    """By programs that count it: not by PHP."""
+    """Only by programs that count: PHP does not."""
     started: int
     done: int
     failed: int
@@ -73,25 +73,25 @@ class Trend(BaseModel):
     wait_p95: list[float | None]
     run_p95: list[float | None]
     ready: list[int | None]
-    """The most that a look found, in all queues; None where nobody looked."""
+    """The largest measured number, in all queues; None if none was measured."""
     oldest_seconds: list[int | None]
-    """How long the next job of a queue had been ready, the longest that a look found."""
+    """The longest measured time that a queue's next job had been ready."""
 
 
 class Rates(NamedTuple):
-    """How many jobs of a queue there were a minute."""
+    """Jobs of a queue per minute."""
 
     pushed: float
-    """By programs that count it."""
+    """Only by programs that count."""
     ended: float
     grown: float | None
-    """How many it has more; None where the sizes were not looked at at both ends."""
+    """Its growth; None if the size was not measured at both ends."""
 
     @property
     def came(self) -> float | None:
-        """How many came: what was counted, or what became of more; None where neither is known.
+        """Arrivals: the counted pushes, or what ended plus the growth if that is more; or None.
 
-        What nobody counts, PHP pushes perhaps, has ended or is still there.
+        PHP does not count its pushes, but its jobs have ended or are still there.
         """
         if self.grown is None:
             return self.pushed or None
@@ -99,7 +99,7 @@ class Rates(NamedTuple):
 
 
 class Activity:
-    """What was counted of one connection, by the steps of a resolution, until now."""
+    """The counts of one connection until now, by the steps of a resolution."""
 
     def __init__(self, series: Series, kind: Resolution, since: float, now: float) -> None:
         self.series = series
@@ -111,7 +111,7 @@ class Activity:
     def of(
         cls, connection: Connection, hours: float = 1.0, *, by_tag: bool = False
     ) -> Activity | None:
-        """Read the last hours, by minutes up to six hours; None where nothing is measured."""
+        """Reads the last hours, by minutes up to six hours; None if there are no metrics."""
         if not connection.is_measured:
             return None
         now = time.time()
@@ -123,11 +123,11 @@ class Activity:
 
     @property
     def minutes(self) -> float:
-        """How long a time it is."""
+        """The length of the period."""
         return (self.last - self.first + 1) * self.kind.step / 60
 
     def rates(self, queue: str, minutes: int) -> Rates:
-        """Give how fast a queue was, over so many whole minutes."""
+        """Returns the rates of a queue over so many whole minutes."""
         upto = self.last - 1
         pushed = ended = 0
         for pair, fields in self.series.items():
@@ -141,7 +141,7 @@ class Activity:
         return Rates(pushed / minutes, ended / minutes, grown)
 
     def trend(self, queue: str = "", job: str = "") -> Trend:
-        """Give what was counted step by step, of all, of a queue or of a class."""
+        """Returns the counts step by step, of all, of a queue or of a class."""
         chosen = [
             fields
             for pair, fields in self.series.items()
@@ -164,7 +164,7 @@ class Activity:
     def _looks(
         self, name: str, queue: str, job: str, put: Callable[[list[int]], int]
     ) -> list[int | None]:
-        """Give what was found by looking at queues step by step; None where nobody looked."""
+        """Returns the measurements of queues step by step; None if there is none."""
         slots = [
             fields[name]
             for pair, fields in self.series.items()
@@ -176,7 +176,7 @@ class Activity:
         ]
 
     def classes(self, connection: str) -> list[ClassState]:
-        """Give what became of each class, that which runs most often first."""
+        """Returns the state of each class, the most frequent first."""
         found: dict[str, dict[str, int]] = {}
         for pair, fields in self.series.items():
             if pair.job:
@@ -185,7 +185,7 @@ class Activity:
         return sorted(states, key=lambda each: (-each.started, each.job))
 
     def quantile(self, histogram: Histogram, part: float, queue: str) -> float | None:
-        """Give a quantile of all the time, of one queue."""
+        """Returns a quantile over the whole period, of one queue."""
         found: dict[str, int] = {}
         for pair, fields in self.series.items():
             if pair.job and pair.queue == queue:
@@ -215,7 +215,7 @@ class Activity:
 
 
 def put_together(trends: Iterable[Trend]) -> Trend | None:
-    """Give the trend of several connections: sums, and of waits and run times the longest."""
+    """Returns the trend of several connections: sums, and the longest waits and run times."""
     several = list(trends)
     if not several:
         return None
@@ -253,7 +253,7 @@ def _at(chosen: Iterable[Mapping[str, Slots]], slot: int) -> dict[str, int]:
 
 
 def _size(sizes: Mapping[str, Slots], slot: int) -> int | None:
-    """Give how many jobs a queue had when it was looked at in a minute, or the one before."""
+    """Returns the measured size of a queue in a minute, or the minute before."""
     for at in (slot, slot - 1):
         if any(at in sizes.get(name, {}) for name in WAITING):
             return sum(sizes.get(name, {}).get(at, 0) for name in WAITING)

@@ -9,7 +9,7 @@ from qframe.payload.timing import iso
 
 
 class BatchState(BaseModel):
-    """How a batch stands. `state`: `running`, `finished` or `cancelled`."""
+    """The state of a batch. `state`: `running`, `finished` or `cancelled`."""
 
     id: str
     name: str
@@ -26,7 +26,6 @@ class BatchState(BaseModel):
 
     @classmethod
     def of(cls, record: BatchRecord) -> BatchState:
-        """Give what is shown of a batch."""
         return cls(
             id=record.id,
             name=record.name,
@@ -44,7 +43,6 @@ class BatchState(BaseModel):
 
 
 def state_of(record: BatchRecord) -> str:
-    """Say in a word how a batch stands."""
     if record.cancelled_at is not None:
         return "cancelled"
     return "finished" if record.is_finished else "running"

@@ -1,4 +1,4 @@
-"""Board: all there is to see of a program's queues, each read at most so often for all who look."""
+"""Board: the state of a program's queues, each part read at most so often for all viewers."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from qframe.worker import roster
 from qframe.worker.alerting import place
 
 LONG_WAIT = 60.0
-"""Seconds a job may be ready before it is said that it waits too long."""
+"""Seconds a job may be ready before that counts as a long wait."""
 _SILENCED = "silenced:"
 _SILENCE = 30 * 86400.0
 _THREADS = 2
-"""So many read in the background, each over a connection of its own to a database."""
+"""How many threads read in the background, each with its own database connection."""
 _REST = 0.005
-"""Seconds at least between two parts of the failed jobs that are read behind all who look."""
+"""Seconds at least between two parts of the failed jobs that are read in the background."""
 _AT_A_LOOK = 0.02
-"""Seconds in which who looks reads on himself in the failed jobs; the rest is read behind him."""
+"""Seconds a request itself reads failed jobs; the rest is read in the background."""
 _MOST_FINDINGS = 50
 _MOST_BATCHES = 500
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class Finding(BaseModel):
-    """Something that is wrong. `level`: `bad` or `warn`; `page` is where more is to be seen."""
+    """A problem. `level`: `bad` or `warn`; `page` shows more of it."""
 
     level: str
     text: str
@@ -72,7 +72,7 @@ class Finding(BaseModel):
 
 
 class Failed(BaseModel):
-    """How the failed jobs stand."""
+    """The failed jobs in numbers."""
 
     total: int
     counted: int
@@ -84,23 +84,22 @@ class Failed(BaseModel):
 
 
 class AlertState(BaseModel):
-    """An alert that is on: a rule of the configuration that is broken."""
+    """An active alert: a rule of the configuration that is broken."""
 
     id: str
     rule: str
     connection: str
     subject: str
-    """The queue, class or worker it is about; "" for a whole connection."""
+    """Its queue, class or worker; "" for a whole connection."""
     value: float
     text: str
     since: str
     seconds: float
     is_ending: bool
-    """Whether all has been well of late."""
+    """Whether the rule has held again of late."""
 
     @classmethod
     def of(cls, alert: Alert) -> AlertState:
-        """Show an alert."""
         return cls(
             id=alert.id,
             rule=alert.rule,
@@ -115,12 +114,12 @@ class AlertState(BaseModel):
 
 
 class Overview(BaseModel):
-    """What is wrong, and how much there is of everything."""
+    """The problems, and the totals."""
 
     alerts: list[AlertState]
     findings: list[Finding]
     ready: int | None
-    """None where it is not counted yet; so with `delayed`."""
+    """None if it is not counted yet; so is `delayed`."""
     delayed: int | None
     running: int
     failed: int
@@ -128,13 +127,13 @@ class Overview(BaseModel):
     slots: int
     trend: Trend | None
     pending: list[str] = []
-    """What is not in it, as it was not known in time."""
+    """The parts that were not known in time."""
     deploys: list[DeployState]
-    """Those of the time of the trend, latest first."""
+    """The deploys within the trend, latest first."""
 
 
 class KnownBatch(NamedTuple):
-    """A batch, and where it is kept."""
+    """A batch, and its connection."""
 
     connection: Connection
     kept: BatchStore
@@ -142,11 +141,11 @@ class KnownBatch(NamedTuple):
 
 
 class Board:
-    """What there is to see of all connections of a manager. Safe to use from several threads.
+    """The state of all connections of a manager. Thread-safe.
 
-    A reading is good for a second or more, and for five times as long as it took: so who looks
-    costs a slow backend no more than a sixth of its time. A connection that does not answer is in
-    `silent`, and keeps nothing else from being shown.
+    A reading is used for a second or more, and for five times as long as it took: so viewers cost a
+    slow backend no more than a sixth of its time. A connection that does not answer is in `silent`,
+    and everything else is shown.
     """
 
     def __init__(self, manager: QueueManager) -> None:
@@ -156,20 +155,19 @@ class Board:
         self._kept: dict[str, Reading] = {}
         self._behind = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")
         self._indexes: dict[int, tuple[str, FailureIndex]] = {}
-        """What is known of each place of failed jobs, and a connection that keeps them there."""
+        """By store of failed jobs, a connection that uses it, and its index."""
         self._filling: set[FailureIndex] = set()
         self._lock = forks.lock()
         forks.in_child_of(self, Board._begin_anew)
 
     def _begin_anew(self) -> None:
-        """Leave behind what was being read: the threads that read are the parent's."""
+        """Drops readings under way in a fork: the threads that read are the parent's."""
         self._behind = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")
         self._kept, self._indexes, self._filling = {}, {}, set()
 
     # -- reading ----------------------------------------------------------------------------------
 
     def connections(self) -> list[Connection]:
-        """Give the connections that hold jobs."""
         return list(self.manager.holding_jobs())
 
     @property
@@ -178,17 +176,16 @@ class Board:
         return dict(self.outages.why)
 
     def connection(self, name: str) -> Connection:
-        """Give one of them; raises `ConfigurationError` for another name."""
+        """Returns the connection of a name. Raises `ConfigurationError` for another name."""
         for each in self.connections():
             if each.name == name:
                 return each
         raise ConfigurationError(f"there is no connection {one_line(name, 60)!r} that holds jobs")
 
     def queues(self, patience: float | None = None, late: float = KNOWN) -> list[QueueState]:
-        """Give all queues; raises `NotYetError` where that takes longer than `patience`.
+        """Returns all queues. Raises `NotYetError` if that takes longer than `patience`.
 
-        Where counting takes long, the counts may be late by some seconds, of which `late` says
-        how many at most.
+        If counting takes long, the counts may be up to `late` seconds old.
         """
 
         def listed() -> list[QueueState]:
@@ -198,15 +195,15 @@ class Board:
         return self._read("queues", 1.5, listed, patience, late)
 
     def named_queues(self) -> list[QueueState]:
-        """Give all queues without what they hold, which may take long to count."""
+        """Returns all queues without their sizes, which may take long to count."""
         return self._read("queue names", 1.5, lambda: self._all(queues.named))
 
     def workers(self) -> list[WorkerState]:
-        """Give all workers, those that are gone first."""
+        """Returns all workers, dead ones first."""
         return self._read("workers", 1.0, lambda: workers.states(self._rostered(roster.listed)))
 
     def supervisors(self) -> list[SupervisorState]:
-        """Give the supervisors, and how many processes each queue has of them."""
+        """Returns the supervisors, and how many processes each queue has of them."""
 
         def listed() -> list[SupervisorState]:
             return workers.supervisors(self._rostered(roster.pools))
@@ -214,7 +211,7 @@ class Board:
         return self._read("supervisors", 1.0, listed)
 
     def _rostered(self, entries: Callable[[Store], list[roster.L]]) -> list[roster.L]:
-        """Give what is in the stores, each once: connections may share one."""
+        """Returns the entries in the stores, each once: connections may share a store."""
 
         def read(connection: Connection) -> list[roster.L]:
             return entries(connection.store)
@@ -225,7 +222,7 @@ class Board:
         return [*found.values()]
 
     def activity(self, hours: float = 1.0) -> dict[str, Activity]:
-        """Give what was counted in the last hours, by connection."""
+        """Returns the counts of the last hours, by connection."""
 
         def read(connection: Connection) -> list[tuple[str, Activity]]:
             found = Activity.of(connection, hours)
@@ -234,7 +231,7 @@ class Board:
         return self._read(f"activity {hours}", 5.0, lambda: dict(self._all(read, _is_measured)))
 
     def totals(self) -> list[tuple[str, str, str, Fields]]:
-        """Give what was counted since the beginning: connection, queue, class, and counts."""
+        """Returns the counts since the beginning: connection, queue, class, and counts."""
 
         def read(connection: Connection) -> list[tuple[str, str, str, Fields]]:
             found = Metrics(connection.store, connection.name).totals()
@@ -243,14 +240,14 @@ class Board:
         return self._read("totals", 1.0, lambda: self._all(read, _is_measured))
 
     def classes(self, hours: float = 1.0) -> list[ClassState]:
-        """Give what became of each class in the last hours."""
+        """Returns the state of each class in the last hours."""
         found = [
             state for name, each in self.activity(hours).items() for state in each.classes(name)
         ]
         return sorted(found, key=lambda each: (-each.started, each.job))
 
     def tags(self, hours: float = 1.0) -> list[ClassState]:
-        """Give what became of the jobs of each tag that is counted, in the last hours."""
+        """Returns the state of each counted tag in the last hours."""
 
         def read(connection: Connection) -> list[ClassState]:
             found = Activity.of(connection, hours, by_tag=True)
@@ -261,7 +258,7 @@ class Board:
         return self._read(f"tags {hours}", 5.0, lambda: self._all(read, _is_measured))
 
     def tag_totals(self) -> list[tuple[str, str, str, Fields]]:
-        """Give what was counted since the beginning: connection, queue, tag, and counts."""
+        """Returns the counts since the beginning: connection, queue, tag, and counts."""
 
         def read(connection: Connection) -> list[tuple[str, str, str, Fields]]:
             found = metrics_of(connection.store, connection.name).totals()
@@ -274,7 +271,7 @@ class Board:
     def trend(
         self, hours: float = 1.0, connection: str = "", queue: str = "", job: str = ""
     ) -> Trend | None:
-        """Give what happened step by step: of all, or of one connection, queue or class."""
+        """Returns the counts step by step: of all, or of one connection, queue or class."""
         return activity.put_together(
             each.trend(queue, job)
             for name, each in self.activity(hours).items()
@@ -282,7 +279,7 @@ class Board:
         )
 
     def deploys(self, hours: float = 1.0) -> list[DeployState]:
-        """Give the deploys that were marked in the last hours, latest first."""
+        """Returns the deploys of the last hours, latest first."""
 
         def read(connection: Connection) -> list[list[Deploy]]:
             return [Deploys(connection.store).read()]
@@ -294,7 +291,7 @@ class Board:
         ]
 
     def batches(self, limit: int = 100) -> list[BatchRecord]:
-        """Give the latest batches."""
+        """Returns the latest batches."""
 
         def read(connection: Connection) -> list[BatchRecord]:
             kept = connection.batches()
@@ -307,7 +304,7 @@ class Board:
         return self._read("batches", 2.0, listed)[:limit]
 
     def find_batch(self, identity: str) -> KnownBatch | None:
-        """Give a batch, and where it is kept: by its own connection, if that is one of ours."""
+        """Returns a batch and its connection: its own, if that is one of ours."""
         other: KnownBatch | None = None
         for connection in filter(_keeps_facts, self.connections()):
             kept = connection.batches()
@@ -323,7 +320,7 @@ class Board:
         return other
 
     def schedules(self) -> list[ScheduleState]:
-        """Give the schedules, the next one first."""
+        """Returns the schedules, the next one first."""
 
         def read(connection: Connection) -> list[ScheduleState]:
             return schedules.states(self.manager, connection)
@@ -335,9 +332,9 @@ class Board:
         return self._read("schedules", 2.0, listed)
 
     def unsafe(self, patience: float | None = None) -> list[Unsafe]:
-        """Give what is unsafe, as `qframe check` knows it.
+        """Returns what is unsafe, as `qframe check` reports it.
 
-        Raises `NotYetError` where that takes longer than `patience`.
+        Raises `NotYetError` if that takes longer than `patience`.
         """
 
         def read(connection: Connection) -> list[Unsafe]:
@@ -360,7 +357,7 @@ class Board:
     # -- failed jobs ------------------------------------------------------------------------------
 
     def stores(self) -> list[FailedStore]:
-        """Give where failed jobs are kept, each place once; those that answer."""
+        """Returns the stores of failed jobs that answer, each once."""
         found: list[FailedStore] = []
         for name, index in self._places():
             with suppress(BackendUnavailable):
@@ -369,7 +366,7 @@ class Board:
         return found
 
     def find_failed(self, uuid: str) -> tuple[FailedStore, FailedJob] | None:
-        """Give a failed job, and where it is kept."""
+        """Returns a failed job and its store."""
         for name, index in self._places():
             with suppress(BackendUnavailable):
                 record = self.outages.ask(name, index.store.place, partial(index.store.find, uuid))
@@ -378,11 +375,11 @@ class Board:
         return None
 
     def indexes(self) -> list[FailureIndex]:
-        """Give what is known of the failed jobs of each place."""
+        """Returns the index of each store of failed jobs."""
         return [index for _, index in self._places()]
 
     def ask_failed(self, index: FailureIndex, read: Callable[[], T]) -> T:
-        """Read something of where failed jobs are kept; raises `BackendUnavailable`, as `ask`."""
+        """Reads from a store of failed jobs. Raises `BackendUnavailable`, as `ask`."""
         name = next(name for name, each in self._places() if each is index)
         return self.outages.ask(name, index.store.place, read)
 
@@ -398,7 +395,7 @@ class Board:
             return list(self._indexes.values())
 
     def failed(self) -> Failed:
-        """Give the failed jobs by cause, as far as they were read."""
+        """Returns the failed jobs by cause, as far as they were read."""
 
         def read() -> Failed:
             now = time.time()
@@ -415,7 +412,7 @@ class Board:
                 state = CauseState.of(each, now, seen)
                 other = found.get(state.cause)
                 found[state.cause] = state if other is None else other.and_also(state)
-            for index in indexes:  # not before: it would be waited for
+            for index in indexes:  # not before: the request would wait for it
                 self._read_on(index)
             silenced = self.silenced()
             for state in found.values():
@@ -432,9 +429,9 @@ class Board:
         return self._read("failed", 3.0, read)
 
     def _read_on(self, index: FailureIndex) -> None:
-        """Read an index to its end in the background, in a third of a processor's time at most.
+        """Reads an index to its end in the background, in at most a third of a processor's time.
 
-        In parts so small that who looks at a page meanwhile hardly waits for the interpreter.
+        The parts are so small that a page hardly waits for the interpreter meanwhile.
         """
         if index.is_complete or index in self._filling:
             return
@@ -447,14 +444,14 @@ class Board:
                     index.read_on()
                     time.sleep(max(_REST, 2 * (time.thread_time() - began)))
             except BackendUnavailable:
-                pass  # whoever looks next goes on
+                pass  # the next request goes on
             finally:
                 self._filling.discard(index)
 
         threading.Thread(target=fill, name="qframe-failures", daemon=True).start()
 
     def silenced(self) -> set[str]:
-        """Name the causes that somebody has silenced."""
+        """Returns the muted causes."""
 
         def read(connection: Connection) -> list[str]:
             return connection.store.keys(_SILENCED)
@@ -465,7 +462,7 @@ class Board:
         return self._read("silenced", 10.0, listed)
 
     def causes_seen(self) -> dict[str, float]:
-        """Give when causes were seen first whose jobs were retried."""
+        """Returns when causes were first seen whose jobs were retried."""
 
         def read(connection: Connection) -> Iterator[tuple[str, float]]:
             return first_noted(connection.store)
@@ -479,7 +476,7 @@ class Board:
         return self._read("causes seen", 10.0, listed)
 
     def silence(self, cause: str, *, silent: bool) -> None:
-        """Say no more of a cause, for 30 days, or say it again."""
+        """Mutes a cause for 30 days, or ends that."""
 
         def note(connection: Connection) -> list[bool]:
             if silent:
@@ -495,12 +492,12 @@ class Board:
     # -- what is wrong ----------------------------------------------------------------------------
 
     def alerts(self) -> list[AlertState]:
-        """Give the alerts that are on, the latest first; none where there are no rules."""
+        """Returns the active alerts, the latest first; none if there are no rules."""
 
         def read() -> list[AlertState]:
             try:
                 return [AlertState.of(each) for each in alerts_on(place(self.manager))]
-            except BackendUnavailable:  # which is among the findings
+            except BackendUnavailable:  # the findings name it
                 return []
 
         if not self.manager.settings.alerts.rules:
@@ -508,12 +505,12 @@ class Board:
         return self._read("alerts", 1.0, read)
 
     def overview(self, patience: float | None = None) -> Overview:
-        """Give what is wrong, and how much there is of everything.
+        """Returns the problems and the totals.
 
-        What was never read, and takes longer than `patience` in all, is named as pending.
+        Parts that were never read, and take longer than `patience` in all, are named as pending.
         """
         ends = None if patience is None else time.monotonic() + patience
-        if patience is not None:  # both go on behind, while the rest is read here
+        if patience is not None:  # both go on in the background, while the rest is read here
             for slow in (self.queues, self.unsafe):
                 _in_time(slow, time.monotonic(), "", [])
         working, failed = self.workers(), self.failed()
@@ -536,7 +533,7 @@ class Board:
         )
 
     def findings(self) -> list[Finding]:
-        """Say what is wrong, the worst first."""
+        """Returns the problems, the worst first."""
         return self._findings(self.queues(), self.unsafe())
 
     def _findings(self, there: Iterable[QueueState], warned: Iterable[Unsafe]) -> list[Finding]:
@@ -555,14 +552,14 @@ class Board:
     # -- keeping ----------------------------------------------------------------------------------
 
     def forget(self, *names: str) -> None:
-        """Read some of it anew, all without names: somebody has just changed it."""
+        """Reads some of it anew, all without names: somebody has just changed it."""
         with self._lock:
             for name, kept in self._kept.items():
                 if not names or name in names:
                     kept.forget()
 
     def ask(self, connection: Connection, read: Callable[[], T]) -> T:
-        """Read something of a connection; raises `BackendUnavailable`, as `Outages` does."""
+        """Reads from a connection. Raises `BackendUnavailable`, as `Outages` does."""
         return self.outages.ask(connection.name, connection.backend, read)
 
     def _all(
@@ -570,7 +567,7 @@ class Board:
         read: Callable[[Connection], Iterable[T]],
         able: Callable[[Connection], bool] = lambda _: True,
     ) -> list[T]:
-        """Read from each connection that is able; notes which do not answer."""
+        """Reads from each connection that is able; notes those that do not answer."""
         found: list[T] = []
         for connection in filter(able, self.connections()):
             with suppress(QframeError):
@@ -608,7 +605,7 @@ def _is_measured(connection: Connection) -> bool:
 def _in_time(
     read: Callable[[float | None], T], ends: float | None, what: str, pending: list[str]
 ) -> T | None:
-    """Read something until a moment; None, and it is pending, where it is not known then."""
+    """Reads until a moment; if it is not known then, returns None and adds it to `pending`."""
     try:
         return read(None if ends is None else ends - time.monotonic())
     except NotYetError:

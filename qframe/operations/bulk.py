@@ -1,4 +1,4 @@
-"""Bulk: one action on many things, in a thread of its own, with progress; it can be cancelled."""
+"""Bulk: one action on many things, in a thread of its own, with progress; can be cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT = 50
 
 
 class BulkState(BaseModel):
-    """How an action on many stands. `state`: `running`, `done`, `cancelled` or `broken`."""
+    """The state of a bulk action. `state`: `running`, `done`, `cancelled` or `broken`."""
 
     id: str
     who: str
@@ -33,12 +33,12 @@ class BulkState(BaseModel):
     looked_at: int
     changed: int
     troubles: list[str]
-    """What could not be done, the first few."""
+    """The first few failures."""
     seconds: float
 
 
 class BulkAction:
-    """An action on each of many; `act` says whether it changed something."""
+    """An action on each of many; `act` returns whether it changed something."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BulkAction:
         self.over = threading.Event()
 
     def run(self, told: Callable[[int], None]) -> None:
-        """Act on each; at the end `told` hears how many were changed."""
+        """Acts on each; at the end calls `told` with how many were changed."""
         try:
             for step in self._steps:
                 if self._cancelled.is_set():
@@ -88,11 +88,10 @@ class BulkAction:
             self._troubles.append(one_line(str(error), 300))
 
     def cancel(self) -> None:
-        """Let it end after what it is just doing."""
+        """Lets it end after the present item."""
         self._cancelled.set()
 
     def state(self) -> BulkState:
-        """Say how it stands."""
         return BulkState(
             id=self.id,
             who=self._who,
@@ -107,7 +106,7 @@ class BulkAction:
 
 
 class BulkActions:
-    """The actions on many that run in this process, and the last that are over."""
+    """The bulk actions that run in this process, and the last that are over."""
 
     def __init__(self) -> None:
         self._known: dict[str, BulkAction] = {}
@@ -115,7 +114,7 @@ class BulkActions:
         forks.in_child_of(self, lambda child: child._known.clear())  # noqa: SLF001 (its own)
 
     def start(self, bulk: BulkAction, told: Callable[[int], None]) -> BulkAction:
-        """Run one in a thread of its own."""
+        """Runs one in a thread of its own."""
         with self._lock:
             self._known[bulk.id] = bulk
             over = [each for each in self._known.values() if each.over.is_set()]
@@ -125,9 +124,8 @@ class BulkActions:
         return bulk
 
     def find(self, identity: str) -> BulkAction | None:
-        """Give one of them."""
         return self._known.get(identity)
 
     def states(self) -> list[BulkState]:
-        """Say how all stand, the latest first."""
+        """Returns the states of all, the latest first."""
         return [each.state() for each in reversed(list(self._known.values()))]

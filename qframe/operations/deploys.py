@@ -1,4 +1,4 @@
-"""Deploys as people see them: when another version began to run."""
+"""Deploys, as people see them: when another version began to run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,5 @@ class DeployState(BaseModel):
 
     @classmethod
     def of(cls, deploy: Deploy, now: float) -> DeployState:
-        """Give what is shown of a mark."""
         ago = max(0.0, now - deploy.at)
         return cls(at=iso(deploy.at), version=deploy.version, text=deploy.text, seconds_ago=ago)

@@ -1,4 +1,4 @@
-"""Failures: failed jobs as people see them, by cause or one by one, and those a filter chooses."""
+"""Failures: failed jobs as people see them: by cause, one by one, or chosen by a filter."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PART = 100
 MOST = 500_000
 """So many of the latest failed jobs of a store are counted by cause."""
 NEW = 86400.0
-"""Seconds since a cause was first seen within which it is new."""
+"""Seconds for which a cause is new after it was first seen."""
 LOOKED_AT = 2000
-"""So many failed jobs are looked at for one page of those that a filter chooses."""
+"""So many failed jobs are examined for one page of filtered ones."""
 
 
 class FailedState(BaseModel):
@@ -43,7 +43,6 @@ class FailedState(BaseModel):
 
     @classmethod
     def of(cls, record: FailedJob) -> FailedState:
-        """Give what is shown of a record in a list."""
         return cls(
             uuid=record.uuid,
             connection=record.connection,
@@ -75,7 +74,7 @@ class CauseState(BaseModel):
 
     @classmethod
     def of(cls, failures: Failures, now: float, seen: Mapping[str, float]) -> CauseState:
-        """Give what is shown of a cause; `seen` says when those were that were retried."""
+        """Returns a cause's state; `seen`: when retried causes were first seen."""
         first = min(failures.first, seen.get(failures.cause.key, failures.first))
         return cls(
             cause=failures.cause.key,
@@ -91,7 +90,7 @@ class CauseState(BaseModel):
         )
 
     def and_also(self, other: CauseState) -> CauseState:
-        """Give this cause together with the same one of another place."""
+        """Returns this cause together with the same cause in another store."""
         later = max(self, other, key=lambda each: each.last_at)
         return later.model_copy(
             update={
@@ -138,11 +137,11 @@ class _Pass:
 
 
 class FailureIndex:
-    """Which cause each failed job of a store has, kept in memory: safe to use from several threads.
+    """The cause of each failed job of a store, kept in memory. Thread-safe.
 
-    `refresh` reads the store in steps, as long as it is given; what was not read so far is not
-    counted yet. What others add is found at each refresh; when something was removed elsewhere, the
-    store is read again from the beginning, and what was known is shown until that is over.
+    `refresh` reads the store in steps, for the given time; what was not read so far is not counted
+    yet. Each refresh finds additions of others; when something was removed elsewhere, the store is
+    read again from the beginning, and what was known is shown until that is over.
     """
 
     def __init__(self, store: FailedStore, most: int = MOST) -> None:
@@ -159,16 +158,16 @@ class FailureIndex:
         return len(self._shown.jobs)
 
     def uuids(self) -> list[str]:
-        """Give the ids of those that were read so far."""
+        """Returns the ids of those that were read so far."""
         return [*self._shown.jobs]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all are, or as many as are kept."""
+        """Whether all are read, or as many as are counted at most."""
         return self._shown.is_over
 
     def refresh(self, seconds: float = 0.1) -> None:
-        """Read on for so long, one part at least. Raises `BackendUnavailable`."""
+        """Reads on for so long, one part at least. Raises `BackendUnavailable`."""
         deadline = time.monotonic() + seconds
         with self._lock:
             self.total = self.store.count()
@@ -180,13 +179,13 @@ class FailureIndex:
                     break
 
     def read_on(self) -> None:
-        """Read the next part, unless all is read. Raises `BackendUnavailable`."""
+        """Reads the next part, unless all is read. Raises `BackendUnavailable`."""
         with self._lock:
             if not self._reading.is_over:
                 self._read_on()
 
     def _follows(self) -> bool:
-        """Take in what was added since; says whether that is all that has changed."""
+        """Adds what is new; returns whether nothing else has changed."""
         reading, new = self._reading, list[FailedJob]()
         after = None
         while page := self.store.page(_PAGE if after else 20, after):
@@ -201,7 +200,7 @@ class FailureIndex:
                 continue
             break
         for record in new:
-            reading.remove(record.uuid)  # one that had failed before
+            reading.remove(record.uuid)  # it had failed before
             reading.add(record)
         known = len(reading.jobs)
         return known == self.total or known >= self._most <= self.total
@@ -214,19 +213,19 @@ class FailureIndex:
         gone = not page and reading.after is not None and self.store.find(reading.after) is None
         if page:
             reading.after = page[-1].uuid
-        elif gone:  # nothing follows it: begin again, what is known is passed over
+        elif gone:  # no known job was found: begin again, skipping known ones
             reading.after = None
         if (len(page) < _PART and not gone) or len(reading.jobs) >= self._most:
             reading.is_over = True
             self._shown = reading
 
     def causes(self) -> list[Failures]:
-        """Give the causes, the most frequent first."""
+        """Returns the causes, the most frequent first."""
         with self._lock:
             return in_order(self._shown.causes.values())
 
     def of_cause(self, key: str) -> list[str]:
-        """Give the uuids of the jobs that have a cause, latest first."""
+        """Returns the uuids of the jobs that have a cause, latest first."""
         with self._lock:
             found = [
                 (kept.failed_at, uuid)
@@ -236,7 +235,7 @@ class FailureIndex:
         return [uuid for _, uuid in sorted(found, reverse=True)]
 
     def forget(self, uuid: str) -> None:
-        """Take off what was removed by this program."""
+        """Removes what this program has removed from the store."""
         with self._lock:
             for each in {self._shown, self._reading}:
                 each.remove(uuid)
@@ -247,7 +246,7 @@ class Listing(NamedTuple):
 
     found: list[FailedJob]
     after: str
-    """Where the next page begins; "" where nothing follows."""
+    """Where the next page begins; "" if there is none."""
     looked_at: int
 
 
@@ -258,10 +257,10 @@ def listing(
     limit: int = 50,
     seconds: float = math.inf,
 ) -> Listing:
-    """List failed jobs of a store that a filter chooses, latest first, page by page.
+    """Lists failed jobs of a store that a filter chooses, latest first, page by page.
 
-    So many are looked at for one page at most, or for about so many seconds: it may have fewer
-    than `limit`, and others follow.
+    A page examines so many at most, or for about so many seconds: it may have fewer than `limit`
+    although others follow.
     """
     store, ends = index.store, time.monotonic() + seconds
     if chosen.cause is not None and index.is_complete:
@@ -305,7 +304,7 @@ def _of_cause(
 def kept_in(
     stores: Sequence[FailedStore], chosen: Filter
 ) -> Iterator[tuple[FailedStore, FailedJob]]:
-    """Give those a filter chooses although they are removed meanwhile."""
+    """Yields those a filter chooses even if some are removed meanwhile."""
     return read_again(
         (store, record.uuid)
         for store in stores
@@ -317,7 +316,7 @@ def kept_in(
 def read_again(
     found: Iterable[tuple[FailedStore, str]],
 ) -> Iterator[tuple[FailedStore, FailedJob]]:
-    """Give those of some failed jobs that are still there; all are found before the first is."""
+    """Yields those of some failed jobs that still exist; finds all before it yields the first."""
     for store, uuid in [*found]:
         record = store.find(uuid)
         if record is not None:

@@ -1,4 +1,4 @@
-"""Finished: the tracked jobs that have come to their end, as long as their statuses are kept."""
+"""Finished: the tracked jobs that have ended, as long as their statuses are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 
 LOOKED_AT = 5000
-"""So many statuses are looked at for one page."""
+"""So many statuses are examined for one page."""
 _PREFIX = "status:"
 _PAGE = 500
 
@@ -40,11 +40,11 @@ class FinishedState(BaseModel):
 
 
 class Finished(BaseModel):
-    """A page of them, by their uuids: those of qframe, the one dispatched last first."""
+    """A page of ended jobs, by their uuids: those of qframe, the last dispatched first."""
 
     jobs: list[FinishedState]
     after: str
-    """Where the next page begins; "" where nothing follows."""
+    """Where the next page begins; "" if there is none."""
     looked_at: int
 
 
@@ -65,7 +65,7 @@ class FilteredStatus:
 
     @classmethod
     def of(cls, known: JobStatus) -> FilteredStatus:
-        """Give what a filter sees; of the payload, a status has only the tags."""
+        """Returns what a filter sees; of the payload, a status has only the tags."""
         return cls(
             known.uuid,
             known.connection,
@@ -80,7 +80,7 @@ class FilteredStatus:
 
 
 def keepers(board: Board, chosen: Filter) -> list[Connection]:
-    """Give the connections that keep statuses, of those that a filter allows."""
+    """Returns the connections that keep statuses, of those that a filter allows."""
     return [
         each
         for each in board.connections()
@@ -89,9 +89,9 @@ def keepers(board: Board, chosen: Filter) -> list[Connection]:
 
 
 def connection_of(board: Board, chosen: Filter, name: str) -> Connection | None:
-    """Give the one of a name, where a filter allows it, else the first that the filter allows.
+    """Returns the named connection if a filter allows it, else the first it allows.
 
-    None where it allows none; raises `ConfigurationError` for the name of no connection.
+    None if it allows none. Raises `ConfigurationError` for an unknown name.
     """
     if name and chosen.allows("connection", name):
         return board.connection(name)
@@ -105,9 +105,9 @@ def listed(
     limit: int = 50,
     seconds: float = math.inf,
 ) -> Finished:
-    """List the tracked jobs of a connection that have ended and that a filter chooses.
+    """Lists the ended tracked jobs of a connection that a filter chooses.
 
-    So many statuses are looked at for one page at most, or for about so many seconds.
+    A page examines so many statuses at most, or for about so many seconds.
     """
     connection.need(Capability.FACTS)
     ends = time.monotonic() + seconds

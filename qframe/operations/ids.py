@@ -12,9 +12,9 @@ from qframe.payload import envelope
 from qframe.payload.text import one_line
 
 SHORTEST = 4
-"""Characters that are taken for a part of an id."""
+"""A part of an id has at least so many characters."""
 _WHOLE = 36
-"""Characters of a uuid, which is no part of another."""
+"""Characters of a whole uuid."""
 _NAMED = 5
 _MOST_FOUND = 1000
 _STATUS = "status:"
@@ -26,7 +26,7 @@ def may_be_part(given: str) -> bool:
 
 
 def whole(given: str, known: Iterable[str]) -> str | None:
-    """Give the one id that begins or ends so; None for none. Raises `AmbiguousId`."""
+    """Returns the one id that begins or ends so; None for none. Raises `AmbiguousId`."""
     if not may_be_part(given):
         return None
     part, found = given.casefold(), dict[str, None]()
@@ -45,12 +45,12 @@ def whole(given: str, known: Iterable[str]) -> str | None:
 
 
 def failed(stores: Iterable[FailedStore]) -> Iterator[str]:
-    """Give the ids of failed jobs."""
+    """Yields the ids of failed jobs."""
     return (record.uuid for store in stores for record in store.all())
 
 
 def tracked(backend: Backend) -> Iterator[str]:
-    """Give the ids of jobs that have a status."""
+    """Yields the ids of jobs that have a status."""
     if Capability.FACTS not in backend.capabilities:
         return
     after = ""
@@ -60,7 +60,7 @@ def tracked(backend: Backend) -> Iterator[str]:
 
 
 def queued(connection: Connection, given: str) -> Iterator[str]:
-    """Give the ids of jobs that wait or run, those that may begin or end so."""
+    """Yields the ids of waiting and running jobs that may begin or end so."""
     if Capability.SEARCH not in connection.capabilities or not may_be_part(given):
         return
     for text in dict.fromkeys((given, given.lower())):

@@ -1,4 +1,4 @@
-"""Jobs as people see them: those that wait, or run, and everything there is about one of them."""
+"""Jobs as people see them: those that wait or run, and all that is known of one job."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from qframe.payload import envelope, secret
 from qframe.payload.timing import iso
 
 LOOKED_AT = 5000
-"""So many messages are looked at for one page of those that a filter chooses."""
+"""So many messages are examined for one page of filtered ones."""
 _PAGE = 500
 _PART = 250
-"""So many are looked at between two looks at the clock."""
+"""So many are examined between two looks at the clock."""
 _LONGEST = 200_000
 """Characters of a payload that are shown."""
 
@@ -39,21 +39,21 @@ class FilteredMessage:
     failed_at: float
     """When it is due, or was dispatched."""
     found: Found | None
-    """What the backend knows it by; None of one that runs."""
+    """The backend's name for it; None if it runs."""
     exception: str = ""
     hosts: tuple[str, ...] = ()
     """Where it runs."""
     message: Mapping[str, Any] = field(default_factory=dict)
-    """Its payload, read once; empty of one that is none."""
+    """Its payload, read once; empty if it is malformed."""
 
     @property
     def state(self) -> str:
-        """Where it is: `ready`, `delayed`, `running`, `buried`."""
+        """`ready`, `delayed`, `running` or `buried`."""
         return (self.found.place if self.found else Place.RUNNING).value
 
     @classmethod
     def of(cls, connection: str, found: Found) -> FilteredMessage:
-        """Read a message; one that is no payload has no name."""
+        """Reads a message; a malformed payload has no name."""
         try:
             message = envelope.parse(found.raw_body)
         except InvalidPayload:
@@ -74,13 +74,12 @@ class JobState(BaseModel):
     job: str
     place: str
     at: str | None
-    """When it is due, or became ready; of one that runs, since when."""
+    """When it is due, or became ready; of a running job, since when."""
     bytes: int
     tags: list[str] = []
 
     @classmethod
     def of(cls, job: FilteredMessage) -> JobState:
-        """Give what is shown of a message in a list."""
         return cls(
             uuid=job.uuid,
             connection=job.connection,
@@ -98,14 +97,14 @@ class Jobs(BaseModel):
 
     jobs: list[JobState]
     after: str
-    """Where the next page begins; "" where nothing follows."""
+    """Where the next page begins; "" if there is none."""
     looked_at: int
     note: str = ""
     """What the backend does not show of them."""
 
 
 def note_of(connection: Connection, place: Place) -> str:
-    """Say what a backend does not show of the jobs in a place; "" where it shows all."""
+    """Returns what a backend does not show of the jobs in a place; "" if it shows all."""
     if Capability.SEARCH in connection.capabilities:
         return ""
     if place is Place.RUNNING:
@@ -123,10 +122,10 @@ def listed(
     seconds: float = math.inf,
     most: int = LOOKED_AT,
 ) -> Jobs:
-    """List the jobs of a queue in a place that a filter chooses, page by page, first the next one.
+    """Lists the jobs of a queue in a place that a filter chooses, page by page, next first.
 
-    `most` are looked at for one page, or for about so many seconds: it may have fewer
-    than `limit`, and others follow. With a filter it may also have more.
+    A page examines at most `most`, or for about so many seconds: it may have fewer than `limit`
+    although others follow. With a filter it may also have more.
     """
     connection.need(Capability.BROWSE)
     ends = time.monotonic() + seconds
@@ -148,7 +147,7 @@ def listed(
 def chosen_of(
     connection: Connection, queue: str, place: Place, chosen: Filter
 ) -> Iterator[FilteredMessage]:
-    """Give all messages of a queue in a place that a filter chooses."""
+    """Yields all messages of a queue in a place that a filter chooses."""
     connection.need(Capability.BROWSE)
     after = ""
     while True:
@@ -163,7 +162,7 @@ def chosen_of(
 
 
 def shown_payload(raw: bytes) -> str:
-    """Give a payload for people: indented, with its secrets as stars; bytes that are none, too."""
+    """Returns a payload for people: indented, with its secrets as stars; even a malformed one."""
     try:
         message: dict[str, Any] = envelope.parse(raw)
     except InvalidPayload:

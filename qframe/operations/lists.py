@@ -1,4 +1,4 @@
-"""Lists: queues, workers, batches, classes and schedules, chosen as all filters choose."""
+"""Lists: queues, workers, batches, classes and schedules, with their filters."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _Texts = Callable[[T], Sequence[str]]
 
 @dataclass(frozen=True)
 class RowKind(Generic[T]):
-    """What the rows of a list can be chosen by."""
+    """What the rows of a list can be filtered by."""
 
     texts: Mapping[str, _Texts[T]]
-    """What is compared whole, or with a pattern."""
+    """What is compared as a whole, or with a pattern."""
     states: Sequence[str] = ()
     """The values of `state:`."""
     since: Callable[[T], float] | None = None
-    """The epoch time that `older:` and `newer:` are about."""
+    """The epoch time that `older:` and `newer:` compare."""
     parts: Mapping[str, _Texts[T]] = field(default_factory=dict)
-    """What a value is to be contained in."""
+    """What must contain the value."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What can be asked for."""
+        """The words of its filters."""
         times = ("older", "newer") if self.since else ()
         return (*self.texts, *self.parts, *times, "text")
 
     def chosen(self, rows: Iterable[T], text: str) -> list[T]:
-        """Give the rows that a filter chooses; raises `ConfigurationError`."""
+        """Returns the rows that a filter chooses. Raises `ConfigurationError`."""
         tests = [self._test(term) for term in terms(text)]
         return [row for row in rows if all(test(row) for test in tests)]
 

@@ -1,4 +1,4 @@
-"""Names of queues that are likely not meant: `qframe check` tells of them."""
+"""Names of queues that are likely mistakes: `qframe check` reports them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from qframe.worker.queues import WorkedQueues
 from qframe.worker.view import ConnectionView
 
 _NEAR = 0.75
-"""How alike two names are, of 1, where one is likely the other written wrongly."""
+"""How alike two names are, of 1, if one is likely a misspelling of the other."""
 _SHOWN = 5
 
 
 def unlikely(queues: QueueManager, connection: Connection) -> list[str]:
-    """Say what is likely not meant of the names of queues; raises `BackendUnavailable`."""
+    """Returns likely mistakes in the names of queues. Raises `BackendUnavailable`."""
     return [*_nearly(queues, connection), *_elsewhere(connection)]
 
 
@@ -47,7 +47,7 @@ def _nearly(queues: QueueManager, connection: Connection) -> Iterator[str]:
 
 
 def _pushed(connection: Connection) -> set[str]:
-    """Name the queues that hold jobs, or of which jobs were counted."""
+    """Returns the queues that hold jobs, or for which jobs were counted."""
     found = set(connection.queues())
     if connection.is_measured:
         totals = Metrics(connection.store, connection.name).totals()
@@ -56,7 +56,7 @@ def _pushed(connection: Connection) -> set[str]:
 
 
 def _worked(queues: QueueManager, connection: Connection, pushed: set[str]) -> set[str]:
-    """Name the queues that workers of the connection work, or the configuration names."""
+    """Returns the queues that workers of the connection, or the configuration, name."""
     settings, name = queues.settings, connection.name
     found = {connection.default_queue}
     for told in settings.supervisors.values():

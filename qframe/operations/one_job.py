@@ -1,4 +1,4 @@
-"""One job: everything there is about it, wherever it is, with secrets as stars."""
+"""One job: everything known about it, wherever it is, with secrets as stars."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from qframe.payload.timing import iso
 LONGEST = 200_000
 """Characters of an error that are shown."""
 _LISTED = 10_000
-"""Statuses that are looked at for the beginning or end of an id."""
+"""So many statuses are searched for the beginning or end of an id."""
 _SEARCH = 0.1
-"""Seconds a job that waits is looked for, where its uuid does not tell its place."""
+"""Seconds of search for a waiting job, if its uuid does not tell its place."""
 
 
 class AttemptState(BaseModel):
     """One start of a job's handler.
 
-    `ended`: `error`, `released`, `timed out`, `interrupted`, `worker died`; `runs` while it does,
-    and "" of one whose end nobody saw. `ended_at` is None where that was not noted.
+    `ended`: `error`, `released`, `timed out`, `interrupted`, `worker died`; `runs` while it runs,
+    and "" if the end is unknown. `ended_at` is None if it was not recorded.
     """
 
     number: int
@@ -53,21 +53,21 @@ class AttemptState(BaseModel):
 
 
 class ChainState(BaseModel):
-    """Where the chain of a job is."""
+    """The progress of a job's chain."""
 
     id: str
     at: str
     """The uuid of the link that waits, runs or has failed."""
     position: int
-    """Which of its links that is, from 1."""
+    """The number of that link, from 1."""
     following: list[str]
-    """The names of the links behind that one."""
+    """The names of the links after it."""
     is_whole: bool
     """Whether these are all."""
 
 
 class StatusState(BaseModel):
-    """The status of a tracked job, as it stands."""
+    """The status of a tracked job."""
 
     state: str
     attempt: int
@@ -83,11 +83,10 @@ class StatusState(BaseModel):
     remark: str
     retries: int
     log: list[str]
-    """The last lines logged in it, where it keeps them; each begins with its attempt."""
+    """The last lines logged in it, if it keeps them; each begins with its attempt."""
 
     @classmethod
     def of(cls, known: JobStatus) -> StatusState:
-        """Give what is shown of a status."""
         moments = {
             key: None if (at := getattr(known, key)) is None else iso(at)
             for key in ("queued_at", "started_at", "ended_at")
@@ -109,7 +108,7 @@ class StatusState(BaseModel):
 
 
 class OneJob(BaseModel):
-    """Everything there is about one job; null for what it is not, or nobody knows."""
+    """Everything about one job; null for what does not apply or is unknown."""
 
     uuid: str
     job: str
@@ -117,7 +116,7 @@ class OneJob(BaseModel):
     queue: str
     tags: list[str]
     waiting: JobState | None
-    """Where it is, in its queue; also of one that runs."""
+    """Its place in its queue; also of a running job."""
     running: RunsOn | None
     failed: FailedState | None
     status: StatusState | None
@@ -125,7 +124,7 @@ class OneJob(BaseModel):
     chain: ChainState | None
     batch: BatchState | None
     exception: str
-    """The error, with its traceback, of one that failed."""
+    """The error of a failed job, with its traceback."""
     payload: str | None
     """Secrets are stars, and what is encrypted stays so."""
 
@@ -133,10 +132,10 @@ class OneJob(BaseModel):
 def find(
     board: Board, uuid: str, connection: str = "", queue: str = ""
 ) -> tuple[OneJob | None, bool]:
-    """Find a job among those that failed, run, wait or are tracked; which queue, is a hint.
+    """Finds a job among those that failed, run, wait or are tracked; the queue is a hint.
 
-    Of one that does not wait, a beginning or end of its uuid is enough. Raises `AmbiguousId`.
-    Says as well whether it is nowhere for sure, where it is not found.
+    Unless the job waits, a beginning or end of its uuid is enough. Raises `AmbiguousId`. If it is
+    not found, also returns whether it certainly does not exist.
     """
     if not uuid:
         return None, True
@@ -174,7 +173,7 @@ def find(
 
 
 def failed_ids(board: Board) -> Iterator[str]:
-    """Give the ids of jobs that failed, as far as they are known soon."""
+    """Yields the ids of failed jobs, as far as they are known soon."""
     for index in board.indexes():
         with suppress(BackendUnavailable):
             board.ask_failed(index, index.refresh)
@@ -182,7 +181,7 @@ def failed_ids(board: Board) -> Iterator[str]:
 
 
 def _ids(board: Board) -> Iterator[str]:
-    """Give the ids of jobs that failed, run or are tracked, as far as they are known soon."""
+    """Yields the ids of failed, running and tracked jobs, as far as they are known soon."""
     yield from failed_ids(board)
     yield from (each.uuid for each in seen(board))
     for connection in board.connections():
@@ -215,7 +214,7 @@ def _running(board: Board, uuid: str) -> RunsOn | None:
 def _waiting(
     board: Board, uuid: str, name: str, queue: str
 ) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
-    """Find a job in the queue that a link names, or else everywhere."""
+    """Finds a job in the queue that a link names, or else in all queues."""
     is_sure = True
     for connection in board.connections():
         if name in {"", connection.name} and Capability.SEARCH in connection.capabilities:
@@ -249,7 +248,7 @@ def _history(home: Connection | None, waiting: FilteredMessage | None) -> Histor
 
 
 def attempts_of(history: History, *, runs: bool = False) -> list[AttemptState]:
-    """Give what is shown of the attempts of a job, which may run just now."""
+    """Returns the attempts of a job, which may run just now."""
     last = history.attempts[-1] if history.attempts else None
     return [
         AttemptState(

@@ -1,4 +1,4 @@
-"""Outages: the connections that do not answer. Nobody waits twice for one that is slow not to."""
+"""Outages: remembers which connections are down, so a request waits for a timeout only once."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from qframe.payload.text import one_line
 T = TypeVar("T")
 
 _LONG = 0.5
-"""Seconds that nobody is to wait again for an answer that does not come."""
+"""Seconds of waiting after which a connection counts as down."""
 EVERY = 1.0
-"""Seconds between two looks whether there is an answer again."""
+"""Seconds between two checks whether it answers again."""
 _WANTED = 60.0
-"""Seconds after which nobody looks any more, unless somebody asks."""
+"""Seconds without a request after which checking stops."""
 
 
 class Outages:
-    """Who does not answer, and why. Safe to use from several threads.
+    """The connections that are down, and why. Thread-safe.
 
-    A backend that lets people wait (its machine is gone, or it hangs) is asked by a thread behind
-    them from then on: they hear at once that it does not answer, until it does.
+    A thread keeps checking a backend that hangs, or whose machine is gone: requests fail at once
+    until it answers.
     """
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}
         self._wanted: dict[str, float] = {}
-        """Those that a thread looks after, and when somebody asked for each."""
+        """The connections that a thread checks, and when each was last requested."""
         self._lock = forks.lock()
         forks.in_child_of(self, lambda child: child._wanted.clear())  # noqa: SLF001 (its own)
 
     def ask(self, name: str, backend: Backend, read: Callable[[], T]) -> T:
-        """Read something of a connection; raises `BackendUnavailable`, at once in an outage."""
+        """Reads from a connection. Raises `BackendUnavailable`, at once in an outage."""
         with self._lock:
             if name in self._wanted:
                 self._wanted[name] = time.monotonic()
@@ -65,7 +65,7 @@ class Outages:
         watching.start()
 
     def _watch(self, name: str, backend: Backend) -> None:
-        """Ask for a sign of life until there is one, or nobody wants to know."""
+        """Pings a backend until it answers, or nobody requests it any more."""
         try:
             while time.monotonic() - self._wanted[name] < _WANTED:
                 time.sleep(EVERY)

@@ -1,4 +1,4 @@
-"""Planned: a program's schedules as its code and its rows define them, for the command line."""
+"""Planned: a program's schedules in code and in the store, for the command line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TRIES = 20
 class PlannedSchedules:
     """The schedules of a program, each with the connection it dispatches to.
 
-    Raises `ConfigurationError` where one is wrong. A connection that does not answer is in
-    `silent`, and has no rows.
+    Raises `ConfigurationError` if one is wrong. A connection that does not answer is in `silent`,
+    and has no rows.
     """
 
     def __init__(self, queues: QueueManager) -> None:
@@ -35,7 +35,7 @@ class PlannedSchedules:
         self.rows = ScheduleRows(queues)
         self.silent: list[BackendUnavailable] = []
         self.refused: dict[Connection, list[ScheduleAbout]] = {}
-        """The rows that are not acted on, as nobody here has signed them."""
+        """The rows that are not run, since no key of ours has signed them."""
         self.all: list[tuple[Connection, Schedule]] = [
             (connection_of(queues, each), each) for each in load(queues)
         ]
@@ -53,7 +53,7 @@ class PlannedSchedules:
         self.all.sort(key=lambda each: each[1].title)
 
     def find(self, name: str) -> tuple[Connection, Schedule]:
-        """Give a schedule by its name, the beginning of it, or its job's name; else raises."""
+        """Returns a schedule by its name, the name's beginning, or its job's name; else raises."""
         names = [each.title for _, each in self.all]
         rules: list[Callable[[Schedule], bool]] = [
             lambda each: each.title == name,
@@ -75,7 +75,6 @@ class PlannedSchedules:
         )
 
     def states(self) -> list[ScheduleState]:
-        """Give all as they stand."""
         found: list[ScheduleState] = []
         for connection in dict.fromkeys([*(each for each, _ in self.all), *self.refused]):
             abouts = [
@@ -91,7 +90,7 @@ class PlannedSchedules:
         return sorted(found, key=lambda each: (each.next_at or "9999", each.name))
 
     def coming(self, name: str = "") -> Iterator[tuple[float, Connection, Schedule]]:
-        """Give the planned times from now on, in order, of one schedule or all."""
+        """Yields the planned times from now on, in order, of one schedule or all."""
         chosen = [self.find(name)] if name else self.all
 
         def times(
@@ -107,7 +106,7 @@ class PlannedSchedules:
             yield moment, connection, schedule
 
     def run(self, name: str) -> tuple[Connection, Schedule, str]:
-        """Dispatch a schedule's job now, whatever its conditions say; gives the job's id."""
+        """Dispatches a schedule's job now, whatever its conditions say; returns the job's id."""
         connection, schedule = self.find(name)
         keys = keys_of(self.queues, connection)
         make = RunMaker(connection, keys)
@@ -146,6 +145,6 @@ class PlannedSchedules:
 
 
 def payload_of(schedule: Schedule) -> dict[str, object]:
-    """Give what the payload of a run that is made by hand has besides."""
+    """Returns the extra fields in the payload of a manual run."""
     named = NamedRun(schedule.title, round(time.time(), 3), 0, zone=schedule.terms.calendar.zone)
     return {SCHEDULE: named.wire()}

@@ -1,4 +1,4 @@
-"""Queues as people see them: how many jobs, since when, how fast; and pausing them."""
+"""Queues, as people see them: sizes, ages, rates; and pausing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qframe.operations.activity import Activity
 from qframe.worker import view
 
 RATES_OVER = 5
-"""So many whole minutes the rates are taken from."""
+"""The rates are measured over so many whole minutes."""
 
 
 class QueueState(BaseModel):
@@ -30,22 +30,22 @@ class QueueState(BaseModel):
     buried: int | None = None
     paused: bool = False
     oldest_seconds: float | None = None
-    """How long the job that is next has been ready; None where none is, or that is not known."""
+    """How long the next job has been ready; None if none is, or that is unknown."""
     in_per_minute: float | None = None
-    """How many jobs came, over the last minutes; None as long as that is not known."""
+    """How many jobs came, over the last minutes; None as long as that is unknown."""
     out_per_minute: float | None = None
-    """How many came to their end."""
+    """How many ended."""
     empty_in_seconds: float | None = None
-    """When it is empty at these rates; None: never, or not known."""
+    """When it is empty at these rates; None: never, or unknown."""
 
 
 def states(connection: Connection, activity: Activity | None = None) -> list[QueueState]:
-    """Give the queues of a connection: its default one, those that hold jobs or are paused."""
+    """Returns the queues of a connection: its default one, those that hold jobs or are paused."""
     return [_counted(connection, each, activity) for each in named(connection)]
 
 
 def named(connection: Connection) -> list[QueueState]:
-    """Give the same queues without what they hold."""
+    """Returns the same queues without their sizes."""
     paused = view.pauses(connection)
     names = {connection.default_queue, *(name for name in paused if name)}
     if Capability.LIST in connection.capabilities:
@@ -76,13 +76,13 @@ def _counted(connection: Connection, state: QueueState, activity: Activity | Non
 
 
 def pause(connection: Connection, queue: str = "", seconds: float | None = None) -> None:
-    """Let workers take no more jobs from a queue, or from any; for some seconds, or until told."""
+    """Stops workers from taking jobs of a queue, or of any; for some seconds, or until `resume`."""
     connection.store.set(pause_key(connection.name, queue), f"{time.time():.3f}", seconds)
     events.fire(events.QueuePaused, connection.name, queue)
 
 
 def resume(connection: Connection, queue: str = "") -> None:
-    """Undo `pause`: of one queue, or, without a name, every pause there is."""
+    """Undoes `pause`: of one queue, or, without a name, every pause there is."""
     store, key = connection.store, pause_key(connection.name, queue)
     for each in (key, *([] if queue else store.keys(f"{key}:"))):
         store.delete(each)

@@ -1,4 +1,4 @@
-"""Reach: the connections that hold jobs, and which of them do not answer."""
+"""Reach: asks the connections that hold jobs, and notes which do not answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answers(Generic[T]):
 def ask(
     queues: QueueManager, act: Callable[[Connection], T], only: str | None = None
 ) -> Answers[T]:
-    """Ask each connection; one that does not answer keeps none of the others from it."""
+    """Asks each connection; an outage of one does not keep it from the others."""
     answers: Answers[T] = Answers()
     for connection in queues.holding_jobs(only):
         try:
@@ -37,7 +37,7 @@ def ask(
 
 
 def each_place(stores: Iterable[FailedStore]) -> list[FailedStore]:
-    """Give failed stores, each place once: connections may share one."""
+    """Returns failed stores, each place once: connections may share one."""
     found: dict[int, FailedStore] = {}
     for store in stores:
         found.setdefault(id(store.place), store)

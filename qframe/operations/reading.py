@@ -1,4 +1,4 @@
-"""Reading: a value that is read anew when it is too old, once for all who look."""
+"""Reading: a value that is read anew when it is too old, once for all viewers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from qframe import forks
 
 _SLOW = 0.05
-"""Seconds a reading takes that nobody is to wait for, where there is an earlier one."""
+"""A reading that takes more seconds is made in the background if there is an earlier value."""
 KNOWN = 15.0
-"""Seconds for which such an earlier one is shown."""
+"""Seconds for which the earlier value is shown."""
 
 
 class NotYetError(Exception):
@@ -22,7 +22,7 @@ class NotYetError(Exception):
 class Reading:
     """A value, read anew when it is too old, by one thread at a time.
 
-    One that takes long to read is read in the background, as long as what is known is not old.
+    A slow reading is made in the background, as long as the known value is not too old.
     """
 
     def __init__(self, seconds: float, read: Callable[[], Any], behind: ThreadPoolExecutor) -> None:
@@ -34,13 +34,13 @@ class Reading:
         self._good_until = self._known_until = 0.0
         self._took = 0.0
         self._changes = 0
-        """How often it was forgotten: what was read before that is old at once."""
+        """How often it was forgotten: an earlier reading is then too old at once."""
         self._renewing: Future[None] | None = None
 
     def get(self, patience: float | None = None, late: float = KNOWN) -> Any:  # noqa: ANN401 (whatever it is)
-        """Give the value; raises `NotYetError` where it cannot be known in `patience` seconds.
+        """Returns the value. Raises `NotYetError` if it is not known in `patience` seconds.
 
-        One that takes long to read may be too old by `late` seconds, `KNOWN` at most.
+        A value that is slow to read may be too old by `late` seconds, `KNOWN` at most.
         """
         now = time.monotonic()
         if now < self._good_until:
@@ -59,7 +59,7 @@ class Reading:
             return self._value
 
     def forget(self) -> None:
-        """Read it anew when it is wanted again, also where it is being read just now."""
+        """Makes the next request read it anew, even if it is being read now."""
         self._changes += 1
         self._good_until = self._known_until = 0.0
 

@@ -1,4 +1,4 @@
-"""Running: the jobs that run, as their workers name them, with their data where a filter asks."""
+"""Running: the running jobs, as their workers name them; with their data if a filter asks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAGE = 250
 
 
 class RunsOn(RunningState):
-    """A job that runs, and the worker that runs it."""
+    """A running job and its worker."""
 
     worker: str
     connection: str
@@ -31,15 +31,15 @@ class RunsOn(RunningState):
 
 
 class Running(BaseModel):
-    """The jobs that run, the one that runs longest first."""
+    """The running jobs, the longest first."""
 
     jobs: list[RunsOn]
     note: str
-    """Why some could not be looked at; "" where all were."""
+    """Why some could not be read; "" if all were."""
 
 
 def seen(board: Board) -> list[RunsOn]:
-    """Give the jobs that run, as their workers name them, the one that runs longest first."""
+    """Returns the running jobs, as their workers name them, the longest first."""
     found = [
         RunsOn(
             **job.model_dump(),
@@ -56,10 +56,10 @@ def seen(board: Board) -> list[RunsOn]:
 
 
 def listed(board: Board, chosen: Filter, seconds: float) -> Running:
-    """List the jobs that run and that a filter chooses.
+    """Lists the running jobs that a filter chooses.
 
-    Their data is read where the filter asks for it, for about so many seconds. A job whose data
-    cannot be read is not chosen then, and the note says so.
+    Their data is read if the filter asks for it, for about so many seconds. A job whose data cannot
+    be read is not chosen then, and the note says so.
     """
     there = seen(board)
     if not chosen.asks_data:
@@ -82,7 +82,7 @@ def listed(board: Board, chosen: Filter, seconds: float) -> Running:
 
 
 def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
-    """Give what a filter sees of a job that runs."""
+    """Returns what a filter sees of a running job."""
     return FilteredMessage(
         job.uuid, job.connection, job.queue, job.job, b"", time.time() - job.seconds, None,
         hosts=(job.host,), message={**message, "tags": job.tags},
@@ -92,7 +92,7 @@ def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
 def _messages(
     board: Board, name: str, queue: str, jobs: Collection[RunsOn], ends: float
 ) -> tuple[dict[str, Mapping[str, Any]], str]:
-    """Read the payloads of jobs of a queue that run, by uuid; and why that is not all of them."""
+    """Reads the payloads of a queue's running jobs, by uuid; and why some are missing."""
     connection = board.connection(name)
     if Capability.SEARCH not in connection.capabilities:
         return {}, f"{name} does not show it"
@@ -114,7 +114,7 @@ def _messages(
                 found[uuid] = message
         after = page.after
         if not after:
-            break  # those that are left have ended meanwhile
+            break  # the rest have ended meanwhile
     return found, ""
 
 

@@ -1,4 +1,4 @@
-"""Schedules as people see them: when each runs, how the last runs ended; pausing, running now."""
+"""Schedules, as people see them: when each runs, how runs ended; pausing, running now."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 500
 
 
 class PastRunState(BaseModel):
-    """A run. `state` is how its job ended, or `dispatched` where that is not known (yet)."""
+    """A run. `state` is how its job ended, or `dispatched` if that is not known (yet)."""
 
     planned_at: str
     dispatched_at: str
@@ -40,7 +40,7 @@ class PastRunState(BaseModel):
     state: str
     error: str
     manual: bool
-    """Whether somebody wanted it, at no planned time."""
+    """Whether a person started it, at no planned time."""
 
 
 class ScheduleState(BaseModel):
@@ -59,20 +59,19 @@ class ScheduleState(BaseModel):
     next_at: str | None
     next_in_seconds: float | None
     late_seconds: float
-    """How long it has been due, and nobody has looked after it."""
+    """How long it has been due without a scheduler running it."""
     missed: str
     grace_seconds: float
-    """How old the missed runs may be that are made up for."""
+    """How old missed runs may be to be made up for."""
     overlap_seconds: float
     spread_seconds: int
     maintenance: bool
-    """Whether it is dispatched also while the whole connection is paused."""
+    """Whether it is dispatched even while the whole connection is paused."""
     conditions: int
     environments: list[str]
     refused: str
-    """Why a row is not acted on: it was added or changed by who has no signing key."""
+    """Why a row is not run: whoever added or changed it had no signing key."""
     count: int
-    """How often it was dispatched."""
     runs: list[PastRunState]
     skipped_at: str | None
     skipped: str
@@ -80,14 +79,14 @@ class ScheduleState(BaseModel):
 
 
 def coming(state: ScheduleState) -> str:
-    """Say when it is next planned, or why it is not."""
+    """Returns when it is next planned, or why it is not."""
     if state.refused:
         return "REFUSED: not signed"
     return "paused" if state.paused else state.next_at or "over"
 
 
 def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
-    """Give the schedules of a connection that the store knows: its workers', and the rows."""
+    """Returns the schedules of a connection in the store: its workers', and the rows."""
     if Capability.FACTS not in connection.capabilities:
         return []
     keys, store = keys_of(queues, connection), connection.store
@@ -107,7 +106,7 @@ def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
 def states(
     queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleAbout] | None = None
 ) -> list[ScheduleState]:
-    """Give the schedules of a connection as they stand."""
+    """Returns the schedules of a connection with their state."""
     chosen = list(told(queues, connection) if abouts is None else abouts)[:MOST]
     keys, store, now = keys_of(queues, connection), connection.store, time.time()
     names = [each.name for each in chosen]
@@ -133,7 +132,7 @@ def _ends(
     names: Sequence[str],
     tracks: Sequence[ScheduleTrack | None],
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    """Give how runs ended, by schedule and number."""
+    """Returns how runs ended, by schedule and number."""
     wanted = {
         NamedRun(name, run.at, run.number, keys.scope).end_key: (name, run.number)
         for name, track in zip(names, tracks, strict=True)
@@ -211,7 +210,7 @@ def _next(about: ScheduleAbout, since: float) -> float | None:
 
 
 def calendar_of(about: ScheduleAbout) -> Calendar:
-    """Give when it is planned; raises `ConfigurationError`."""
+    """Returns the calendar of a schedule. Raises `ConfigurationError`."""
     return replace(read(about.when), zone=about.zone)
 
 
@@ -219,17 +218,17 @@ def calendar_of(about: ScheduleAbout) -> Calendar:
 
 
 def pause(queues: QueueManager, connection: Connection, name: str | None = None) -> None:
-    """Dispatch no more of a schedule, or of any of the connection; planned times pass by."""
+    """Stops dispatching a schedule, or any of the connection; planned times pass by."""
     ScheduleRows(queues).pause(connection, name)
 
 
 def resume(queues: QueueManager, connection: Connection, name: str | None = None) -> None:
-    """Undo `pause`: of one schedule, or, without a name, every pause there is."""
+    """Undoes `pause`: of one schedule, or, without a name, every pause there is."""
     ScheduleRows(queues).resume(connection, name)
 
 
 def ask(queues: QueueManager, connection: Connection, name: str) -> None:
-    """Have a worker run a schedule now, within some seconds."""
+    """Makes a worker run a schedule now, within some seconds."""
     keys = keys_of(queues, connection)
     key = keys.asked(name)
     wanted = Set(key, connection.context.sealed(key, f"{time.time():.6f}"), ASKED)
@@ -237,7 +236,7 @@ def ask(queues: QueueManager, connection: Connection, name: str) -> None:
 
 
 def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbout:
-    """Give a schedule of a connection by name; raises `ConfigurationError`."""
+    """Returns a schedule of a connection by name. Raises `ConfigurationError`."""
     for each in told(queues, connection):
         if each.name == name:
             return each
@@ -245,7 +244,7 @@ def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbo
 
 
 def data_of_text(text: str) -> Any:  # noqa: ANN401 (any JSON)
-    """Read the fields of a job as JSON text has them; raises `ConfigurationError`."""
+    """Reads the fields of a job from JSON text. Raises `ConfigurationError`."""
     try:
         return json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -253,14 +252,14 @@ def data_of_text(text: str) -> Any:  # noqa: ANN401 (any JSON)
 
 
 def add(queues: QueueManager, connection: Connection, name: str, row: ScheduleRow) -> None:
-    """Add a row; raises `ConfigurationError` where there is a schedule of this name."""
+    """Adds a row. Raises `ConfigurationError` if there is a schedule of this name."""
     if _named(queues, connection, name) is not None:
         raise ConfigurationError(f"there is a schedule {one_line(name, 150)!r} already")
     ScheduleRows(queues).add(connection, name, row)
 
 
 def change(queues: QueueManager, connection: Connection, name: str, **fields: Any) -> None:  # noqa: ANN401 (the fields of a row)
-    """Change fields of a row; raises `ConfigurationError` where there is no such row."""
+    """Changes fields of a row. Raises `ConfigurationError` if there is no such row."""
     found = _named(queues, connection, name)
     if found is None or found.module:
         why = "there is no such row" if found is None else f"it is in the code, at {found.place}"
@@ -274,6 +273,6 @@ def _named(queues: QueueManager, connection: Connection, name: str) -> ScheduleA
 
 
 def remove(queues: QueueManager, connection: Connection, name: str) -> None:
-    """Remove a row; raises `ConfigurationError` for a schedule of the code."""
+    """Removes a row. Raises `ConfigurationError` for a schedule of the code."""
     if not ScheduleRows(queues).remove(connection, name):
         raise ConfigurationError(f"{one_line(name, 150)!r} is in the code: pause it instead")

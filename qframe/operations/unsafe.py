@@ -1,4 +1,4 @@
-"""Unsafe: what works until something goes wrong. `qframe check` and the overview tell of it."""
+"""Unsafe: what works until something goes wrong, for `qframe check` and the overview."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from qframe.schedules.schedulers import warnings_of
 _SHORT_LEASE = 3
 _REFUSED = "the schedule %s is refused (qframe schedule sign, once it was looked at): %s"
 _LATE = 60
-"""Seconds a dispatch may wait in the outbox before it is told of."""
+"""Seconds a dispatch may wait in the outbox before that is reported."""
 
 
 class Unsafe(NamedTuple):
-    """What is unsafe, in a sentence, and about what: a connection, `signing` or a schedule."""
+    """What is unsafe, in a sentence, and its subject: a connection, `signing` or a schedule."""
 
     about: str
     text: str
 
 
 def of_signing(queues: QueueManager) -> list[Unsafe]:
-    """Say what is unsafe about how payloads are signed."""
+    """Returns what is unsafe about how payloads are signed."""
     if queues.signer is None or queues.signer.require:
         return []
     return [Unsafe("signing", "payloads without a signature are accepted (accept-unsigned)")]
 
 
 def of_connection(queues: QueueManager, connection: Connection, health: Health) -> list[Unsafe]:
-    """Say what is unsafe about a connection whose backend gave this sign of life.
+    """Returns what is unsafe about a connection, given its backend's health.
 
     Raises `QframeError`.
     """
@@ -54,18 +54,18 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
 
 
 def of_schedule(schedule: Schedule) -> list[Unsafe]:
-    """Say what of a schedule in the code is likely not meant."""
+    """Returns likely mistakes in a schedule of the code."""
     terms = schedule.terms
     found = warnings_of(terms.calendar, spread=terms.spread, overlap=terms.overlap)
     return [Unsafe(schedule.title, text) for text in found]
 
 
 def of_told_schedules(queues: QueueManager, connection: Connection) -> list[Unsafe]:
-    """Say the same of those that workers tell of, without importing their code."""
+    """Returns the same for schedules in the store, without importing their code."""
     found: list[Unsafe] = []
     for each in told(queues, connection)[:MOST]:
         if not each.module:
-            continue  # a row: `qframe check` sees the code only
+            continue  # a row: `qframe check` only sees the code
         try:
             calendar = calendar_of(each)
         except ConfigurationError:  # of another version

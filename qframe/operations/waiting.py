@@ -20,7 +20,7 @@ from qframe.operations.queues import QueueState
 from qframe.payload.text import one_line, queue_name
 
 _MOST_QUEUES = 200
-"""So many queues are looked at for one page."""
+"""So many queues are read for one page."""
 
 
 class At(NamedTuple):
@@ -31,30 +31,29 @@ class At(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Where jobs are looked for."""
+    """Where jobs are searched."""
 
     connections: list[Connection]
     queues: list[At]
-    """By connection, and of each by name."""
+    """By connection, and within it by name."""
 
     @classmethod
     def one(cls, connection: Connection, queue: str) -> Scope:
-        """Give a single queue."""
         return cls([connection], [At(connection, queue)])
 
     @property
     def connection_name(self) -> str:
-        """Name the connection; "" of several."""
+        """The name of the connection; "" for several."""
         return _only(each.name for each in self.connections)
 
     @property
     def queue_name(self) -> str:
-        """Name the queue; "" of several."""
+        """The name of the queue; "" for several."""
         return _only(each.queue for each in self.queues)
 
     @property
     def searchable(self) -> set[str]:
-        """Name the connections that can be searched: jobs of others cannot be cancelled."""
+        """The connections that can be searched: jobs of others cannot be cancelled."""
         able = (each for each in self.connections if Capability.SEARCH in each.capabilities)
         return {each.name for each in able}
 
@@ -67,17 +66,17 @@ def _only(names: Iterable[str]) -> str:
 def scope(
     board: Board, chosen: Filter, connection: str, queue: str, there: Iterable[QueueState]
 ) -> Scope:
-    """Give the queues that a filter allows: of all connections, or of those that are named.
+    """Returns the queues that a filter allows: of all connections, or the named ones.
 
-    A queue that is named need not be `there`: not every backend can list them. Raises
-    `ConfigurationError` for the name of no connection, `InvalidQueueName`.
+    A named queue need not be `there`: not every backend can list its queues. Raises
+    `ConfigurationError` for an unknown connection, `InvalidQueueName`.
     """
     known = [board.connection(connection)] if connection else board.connections()
     able = [each for each in known if chosen.allows("connection", each.name)]
     names = [(each.connection, each.queue) for each in there]
     name = queue or chosen.queue
     if name:
-        if name not in {queue for _, queue in names}:  # others may have named it as they like
+        if name not in {queue for _, queue in names}:  # other programs may name it as they like
             queue_name(name)
         return Scope(able, [At(each, name) for each in able if chosen.allows("queue", name)])
     return Scope(
@@ -94,7 +93,7 @@ def scope(
 def asked_of(
     board: Board, chosen: Filter, connection: str, queue: str, there: Iterable[QueueState]
 ) -> Scope:
-    """Give the queues that are asked for; what the filter rules out of a name, it replaces."""
+    """Returns the requested queues; the filter overrides a name that it excludes."""
     home = connection if chosen.allows("connection", connection) else ""
     name = queue if chosen.allows("queue", queue) else ""
     return scope(board, chosen, home, name, there)
@@ -109,10 +108,10 @@ def listed(
     limit: int = 50,
     seconds: float = math.inf,
 ) -> Jobs:
-    """List the jobs in a place that a filter chooses, queue after queue.
+    """Lists the jobs in a place that a filter chooses, queue after queue.
 
-    Bounded as `jobs.listed` is, over all queues. `after` names the queue as well. A connection
-    that does not answer is in the note; where there is no other, raises `BackendUnavailable`.
+    Limited as `jobs.listed` is, over all queues. `after` names the queue as well. A connection that
+    does not answer is in the note; if there is no other, raises `BackendUnavailable`.
     """
     ends = time.monotonic() + seconds
     queues, key = _from(scope, after)
@@ -155,9 +154,9 @@ def listed(
 def chosen_of(
     scope: Scope, place: Place, chosen: Filter
 ) -> Iterator[tuple[Connection, jobs.FilteredMessage | BackendUnavailable]]:
-    """Give all messages in a place that a filter chooses, of the connections that can be searched.
+    """Yields all messages in a place that a filter chooses, of the searchable connections.
 
-    Of one that does not answer, gives why, and goes on with the others.
+    For a connection that does not answer, yields the error, and goes on with the others.
     """
     left = scope.searchable
     for connection, queue in scope.queues:
@@ -172,7 +171,7 @@ def chosen_of(
 
 
 def _silent(board: Board, scope: Scope) -> dict[str, str]:
-    """Say which connections do not answer, and so name no queue: raises where there is no other."""
+    """Returns which connections do not answer, and so name no queue; raises if no other does."""
     named = {each.connection.name for each in scope.queues}
     silent = [each for each in scope.connections if each.name not in named]
     why = {
@@ -191,14 +190,14 @@ def _trouble(connection: Connection, error: Exception) -> str:
 
 
 def _named(at: At, key: str) -> str:
-    """Name where a page begins: the connection, the queue, and what its backend says."""
+    """Returns where a page begins: the connection, the queue, and its backend's position."""
     return "/".join([quote(at.connection.name, safe=""), quote(at.queue, safe=""), key])
 
 
 def _from(scope: Scope, after: str) -> tuple[list[At], str]:
-    """Give the queues from where a page begins, and what the backend of the first says.
+    """Returns the queues from where a page begins, and the backend's position in the first.
 
-    A queue that is gone meanwhile, the next one follows.
+    If that queue is gone meanwhile, the next one follows.
     """
     if not after:
         return scope.queues, ""

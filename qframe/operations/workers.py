@@ -1,4 +1,4 @@
-"""Workers as people see them: what each does, and whether it is still there."""
+"""Workers, as people see them: what each does, and whether it is still alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qframe.worker.roster import Entry, PoolEntry
 
 
 class RunningState(BaseModel):
-    """A job that runs."""
+    """A running job."""
 
     uuid: str
     job: str
@@ -24,7 +24,7 @@ class RunningState(BaseModel):
 
 
 class WorkerState(BaseModel):
-    """One worker. `state`: `idle`, `running`, `paused`, or `gone` where its process has ended."""
+    """One worker. `state`: `idle`, `running`, `paused`, or `gone` if its process has ended."""
 
     id: str
     name: str
@@ -36,10 +36,10 @@ class WorkerState(BaseModel):
     state: str
     concurrency: int
     scales: bool
-    """Whether that can be changed by itself."""
+    """Whether it can be scaled by itself."""
     used: int
     idle: int = 0
-    """How many slots run nothing."""
+    """How many slots are free."""
     memory_mb: float
     qframe: str
     python: str
@@ -51,7 +51,7 @@ class WorkerState(BaseModel):
 
 
 class ShareState(BaseModel):
-    """How many processes a supervisor has work a queue, or all of its queues, and why."""
+    """How many processes a supervisor gives a queue, or all of its queues, and why."""
 
     queue: str
     processes: int
@@ -59,7 +59,7 @@ class ShareState(BaseModel):
 
 
 class SupervisorState(BaseModel):
-    """One supervisor, with `processes` of at most `most`; `pid` is what its workers call `pool`."""
+    """One supervisor, with `processes` of at most `most`; its workers name `pid` as `pool`."""
 
     name: str
     host: str
@@ -74,7 +74,7 @@ class SupervisorState(BaseModel):
 
 
 def supervisors(entries: Iterable[PoolEntry]) -> list[SupervisorState]:
-    """Give those pools whose sizes are decided by a supervisor."""
+    """Returns the pools that a supervisor scales."""
     return [
         SupervisorState(
             name=each.name,
@@ -97,7 +97,7 @@ def supervisors(entries: Iterable[PoolEntry]) -> list[SupervisorState]:
 
 
 def states(entries: Iterable[Entry]) -> list[WorkerState]:
-    """Give workers, those that are gone first."""
+    """Returns workers, dead ones first."""
     found = [_state(each, time.time()) for each in entries]
     return sorted(found, key=lambda each: (each.state != "gone", each.host, each.pid))
 

@@ -22,22 +22,22 @@ from qframe.operations.actions import ACTIONS
 from qframe.payload.text import nearest, one_line
 
 Access: TypeAlias = Literal["none", "read", "act"] | Collection[str]
-"""`none`, `read`, `act` (everything), or the names of the actions somebody may do."""
+"""`none`, `read`, `act` (everything), or the names of the allowed actions."""
 
 
 class Visitor(NamedTuple):
-    """Somebody, by a name for the log, and what they may do."""
+    """A person, by a name for the log, and what they may do."""
 
     name: str
     access: Access
 
 
 Answer: TypeAlias = Access | Visitor | None
-"""What an application says of a request; None is `none`."""
+"""What an application's `authorize` returns for a request; None is `none`."""
 Authorize: TypeAlias = Callable[[Request], "Answer | Awaitable[Answer]"]
 
 TRIES = 5
-"""So many wrong passwords are taken from an address before it has to wait."""
+"""So many wrong passwords are accepted from an address before it has to wait."""
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 900.0
 _MOST_ADDRESSES = 10_000
@@ -45,14 +45,14 @@ _MOST_ADDRESSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What somebody may do."""
+    """What a visitor may do."""
 
     who: str
     reads: bool
     actions: frozenset[str]
 
     def allows(self, action: str) -> bool:
-        """Whether an action may be done."""
+        """Whether the visitor may do something."""
         return action in self.actions
 
 
@@ -60,7 +60,7 @@ NOBODY = Grant("", reads=False, actions=frozenset())
 
 
 def granted(answer: Answer) -> Grant:
-    """Read what an application's `authorize` gave; raises `ConfigurationError` for others."""
+    """Reads the answer of an application's `authorize`. Raises `ConfigurationError`."""
     access: Any = answer.access if isinstance(answer, Visitor) else answer
     who = one_line(str(answer.name), 100) if isinstance(answer, Visitor) else ""
     who = who or "somebody"
@@ -82,7 +82,7 @@ def granted(answer: Answer) -> Grant:
 
 
 async def asked(authorize: Authorize, request: Request) -> Grant:
-    """Ask an application who somebody is, in a thread where that is no coroutine: it may wait."""
+    """Asks an application who the visitor is; in a thread unless it is a coroutine."""
     call: Callable[[Request], Any] = authorize
     if inspect.iscoroutinefunction(call):
         return granted(await call(request))
@@ -91,7 +91,7 @@ async def asked(authorize: Authorize, request: Request) -> Grant:
 
 
 class LockedOut(Exception):
-    """Too many wrong passwords came from an address; `seconds` until the next is looked at."""
+    """Too many wrong passwords came from an address; `seconds` until the next is checked."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"too many wrong passwords: wait {seconds:.0f} s")
@@ -99,13 +99,13 @@ class LockedOut(Exception):
 
 
 class Passwords:
-    """HTTP's basic authentication by a password, bearer's by a token; each of them may be absent.
+    """HTTP's basic authentication by a password, bearer's by a token; each may be absent.
 
-    Comparisons take as long whatever is given. After five wrong ones an address has to wait for
-    ten seconds, and twice as long after each further one, up to a quarter of an hour; meanwhile
-    no password of it is looked at. Passwords and tokens are counted apart. The right token is let
-    in at any time: it is too long to be guessed, and a scraper that shows an old one must not keep
-    out another behind the same proxy.
+    Comparisons take the same time for any input. After five wrong ones an address has to wait for
+    ten seconds, and twice as long after each further one, up to a quarter of an hour; meanwhile its
+    passwords are not checked. Passwords and tokens are counted apart. The right token is accepted
+    at any time: it is too long to be guessed, and a scraper with an old token must not lock out
+    another behind the same proxy.
     """
 
     def __init__(self, password: str | None, token: str | None, access: Access) -> None:
@@ -116,7 +116,7 @@ class Passwords:
         self._lock = forks.lock()
 
     def __call__(self, request: Request) -> Answer:
-        """Say what the bearer of a request's credentials may do; raises `LockedOut`."""
+        """Returns what the given credentials allow. Raises `LockedOut`."""
         kind, _, value = request.headers.get("authorization", "").partition(" ")
         if not value:
             return "none"
@@ -129,7 +129,7 @@ class Passwords:
                 self._check(guesser := f"token {network}")
                 self._note(guesser)
             return "none"
-        with self._lock:  # over all of it, or many at once would be so many tries
+        with self._lock:  # for the whole check, or many at once would be so many tries
             self._check(network)
             who = self._who(kind.lower(), value.strip())
             if who is None:
@@ -154,14 +154,14 @@ class Passwords:
             raise LockedOut(left)
 
     def _note(self, address: str) -> None:
-        count, _ = self._wrong.pop(address, (0, 0.0))  # to be the latest
+        count, _ = self._wrong.pop(address, (0, 0.0))  # moves it to the end
         if len(self._wrong) >= _MOST_ADDRESSES:
             self._wrong.pop(next(iter(self._wrong)))
         self._wrong[address] = (count + 1, time.monotonic())
 
 
 def _network(address: str) -> str:
-    """Give what one guesser has: an address, or, of version 6, a network of 64 bits."""
+    """Returns what one attacker has: an address, or, of version 6, a network of 64 bits."""
     try:
         given = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -174,7 +174,7 @@ def _network(address: str) -> str:
 
 
 def _pause(wrong: int) -> float:
-    """Give how long an address has to wait after so many wrong ones."""
+    """Returns how long an address has to wait after so many wrong ones."""
     if wrong < TRIES:
         return 0.0
     return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(wrong - TRIES, 20))

@@ -1,4 +1,4 @@
-"""The JSON API: what the pages show, for programs, and the document that describes it."""
+"""The JSON API: what the pages show, for programs, and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Q = TypeVar("Q", bound=BaseModel)
 
 
 class Nothing(BaseModel):
-    """An endpoint that takes nothing."""
+    """No parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Chosen(Nothing):
-    """Those that a filter chooses."""
+    """A filter."""
 
     filter: _FilterText = ""
 
@@ -58,7 +58,7 @@ class Hours(BaseModel):
 
 
 class TrendOf(Hours):
-    """What of so many hours: of all, or of one connection, queue or class."""
+    """The trend of so many hours: of all, or of one connection, queue or class."""
 
     connection: str = ""
     queue: str = ""
@@ -81,7 +81,7 @@ class OneQueue(BaseModel):
 
 
 class JobsOf(OneQueue):
-    """A page of the jobs of a queue; with a filter, of all that it allows, one after the other."""
+    """A page of the jobs of a queue; with a filter, of all queues that it allows, in order."""
 
     place: Literal["ready", "delayed", "running", "buried"] = "ready"
     filter: _FilterText = ""
@@ -90,7 +90,7 @@ class JobsOf(OneQueue):
 
 
 class FinishedOf(BaseModel):
-    """A page of the tracked jobs that have ended, of the first connection the filter allows."""
+    """A page of the ended tracked jobs, of the first connection the filter allows."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -101,7 +101,7 @@ class FinishedOf(BaseModel):
 
 
 class FailedOf(BaseModel):
-    """A page of failed jobs, of the first place where they are kept, or the one `place` names."""
+    """A page of failed jobs, of the first store, or the one `place` names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,7 +120,7 @@ class Named(BaseModel):
 
 
 class OneOf(OneQueue):
-    """A job by its uuid; which queue it is in need not be said."""
+    """A job by its uuid; its queue may be left out."""
 
     id: Annotated[str, Field(max_length=500, min_length=1)]
 
@@ -140,7 +140,7 @@ class FailedPage(BaseModel):
     after: str
     looked_at: int
     places: int
-    """In how many places failed jobs are kept."""
+    """In how many stores failed jobs are kept."""
 
 
 class FailedWhole(FailedState):
@@ -151,7 +151,7 @@ class FailedWhole(FailedState):
 
 
 class Workers(BaseModel):
-    """All workers, and who decides how many there are."""
+    """All workers, and the supervisors that scale them."""
 
     workers: list[WorkerState]
     supervisors: list[SupervisorState]
@@ -170,13 +170,13 @@ class Schedules(BaseModel):
 
 
 class Classes(BaseModel):
-    """What became of each class."""
+    """The state of each class."""
 
     classes: list[ClassState]
 
 
 class Trends(BaseModel):
-    """What happened step by step; null where nothing is measured."""
+    """The counts step by step; null without metrics."""
 
     trend: Trend | None
 
@@ -188,29 +188,29 @@ class DeployList(BaseModel):
 
 
 class Alerts(BaseModel):
-    """The alerts that are on, the latest first."""
+    """The active alerts, the latest first."""
 
     alerts: list[AlertState]
 
 
 class Bulks(BaseModel):
-    """What goes on in the background."""
+    """The bulk actions in the background."""
 
     bulks: list[BulkState]
 
 
 class Scale(BaseModel):
-    """What an autoscaler asks for: KEDA's `metrics-api` reads `needed`."""
+    """Numbers for an autoscaler: KEDA's `metrics-api` reads `needed`."""
 
     needed: int
-    """How many jobs are to be done now: those ready, and those that run."""
+    """How many jobs are to be done now: ready and running ones."""
     ready: int
     running: int
     oldest_seconds: float
 
 
 class Endpoint(NamedTuple, Generic[Q]):
-    """One address: what it takes, what it gives."""
+    """One address: its parameters and its answer."""
 
     query: type[Q]
     gives: type[BaseModel]
@@ -385,7 +385,7 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
     "/v1/bulks/{id}": Endpoint(Named, BulkState, _bulk, "One thing that is under way"),
     "/scale": Endpoint(OneQueue, Scale, _scale, "What an autoscaler asks for"),
 }
-"""All that can be asked for, by its path below `/api`."""
+"""All endpoints, by the path below `/api`."""
 
 
 class Problem(BaseModel):
@@ -396,7 +396,6 @@ class Problem(BaseModel):
 
 @cache
 def document() -> dict[str, Any]:
-    """Give the OpenAPI document."""
     models: set[type[BaseModel]] = {each.gives for each in ENDPOINTS.values()}
     models |= {Wanted, Done, Problem}
     mode: Literal["serialization"] = "serialization"

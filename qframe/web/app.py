@@ -1,4 +1,4 @@
-"""The ASGI application: its routes, and how pages and the API are answered."""
+"""App: the ASGI application: its routes, and how pages and the API are answered."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from qframe.web.guard import Guard, grant_of
 from qframe.web.pages import NotThere, PageView, Query, own_path, route_of
 
 _THREADS = 4
-"""So many requests read from backends at once: each thread has connections of its own."""
+"""How many requests read from backends at once: each thread has its own connections."""
 EVERY = 2.0
-"""Seconds between two looks whether an open page has changed."""
+"""Seconds between two checks whether an open page has changed."""
 _STILL = 5
 _LONGEST_STREAM = 600.0
-"""Seconds after which an open page has to ask anew, and so is let in anew."""
+"""Seconds after which an open page reconnects, and so is authorized anew."""
 _LONGEST_BODY = 200_000
 _BODY_WITHIN = 20.0
-"""Seconds within which a body has to be here."""
+"""Seconds within which a body must arrive."""
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 T = TypeVar("T")
@@ -62,23 +62,23 @@ def app(
     challenge: bool = False,
     local: bool = False,
 ) -> ASGIApp:
-    """Give the web view as an ASGI application, to run or to mount.
+    """Returns the web view as an ASGI application, to run or to mount.
 
-    `manager` holds the connections; without it, the process's own does. `authorize(request)` says
-    what whoever sends a request may do: `"none"`, `"read"`, `"act"`, or the names of actions
-    (`{"retry", "pause"}`); or a `Visitor(name, access)`, whose name the log has. It may be `async`.
-    Without `authorize` everything is refused.
+    `manager` holds the connections; by default it is the process's own. `authorize(request)`
+    returns what the sender of a request may do: `"none"`, `"read"`, `"act"`, or the names of
+    actions (`{"retry", "pause"}`); or a `Visitor(name, access)`, whose name the log has. It may be
+    `async`. Without `authorize` every request is refused.
 
-    `live=False` has open pages not renew themselves. `challenge` answers 401, so that a browser
+    With `live=False` open pages do not renew themselves. `challenge` answers 401, so that a browser
     asks for a password; `local` refuses a `Host` that is no loopback name.
     """
     return _Web(manager, live=live).guarded(authorize or (lambda _: "none"), challenge, local)
 
 
 def wsgi(manager: QueueManager | None = None, authorize: Authorize | None = None) -> Any:  # noqa: ANN401 (a WSGI application has no type of its own)
-    """Give the same as a WSGI application, for Flask and Django; pages do not renew themselves.
+    """Returns the same as a WSGI application, for Flask and Django; pages do not renew themselves.
 
-    WSGI's `environ` is `request.scope["wsgi_environ"]` of the request that `authorize` is given.
+    WSGI's `environ` is `request.scope["wsgi_environ"]` of the request that `authorize` gets.
     """
     from a2wsgi import ASGIMiddleware  # noqa: PLC0415 (only here)
 
@@ -86,7 +86,7 @@ def wsgi(manager: QueueManager | None = None, authorize: Authorize | None = None
 
 
 def metrics_app(manager: QueueManager, authorize: Authorize | None = None) -> ASGIApp:
-    """Give an application that has Prometheus' page alone; without `authorize`, for loopback."""
+    """Returns an application with Prometheus' page alone; without `authorize`, for loopback."""
     return _Web(manager, live=False).measured(authorize)
 
 
@@ -103,7 +103,7 @@ class _Web:
         self._version = hashlib.sha256(b"".join(self._static.values())).hexdigest()[:12]
 
     def guarded(self, authorize: Authorize, challenge: bool, local: bool) -> ASGIApp:
-        """Give all routes, behind the guard."""
+        """Returns all routes, behind the guard."""
         routes = [
             Route("/healthz", self._health),
             Route("/static/{name}", self._file),
@@ -127,7 +127,7 @@ class _Web:
         return Guard(inner, authorize, challenge=challenge, local=local)
 
     def measured(self, authorize: Authorize | None) -> ASGIApp:
-        """Give the page of metrics alone, behind the guard."""
+        """Returns the page of metrics alone, behind the guard."""
         routes = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
         inner = Starlette(routes=routes, exception_handlers={404: _not_found})
         local = authorize is None
@@ -141,7 +141,7 @@ class _Web:
         return self._board
 
     async def _run(self, act: Callable[[], T]) -> T:
-        """Run something that waits for a backend, in a thread."""
+        """Runs what waits for a backend, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, act)
 
     async def _health(self, _request: Request) -> Response:
@@ -168,7 +168,7 @@ class _Web:
 
     async def _page(self, page: pages.WebPage, request: Request) -> Response:
         query = Query(request.query_params.multi_items())
-        # As a link has it: in a name there may be what divides an address.
+        # Quoted, as in a link: a name may contain a slash.
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         name = next(iter(request.path_params.values()), "")
         path = quote(path.removesuffix(name)) + quote(name, safe="")
@@ -177,7 +177,7 @@ class _Web:
         return HTMLResponse(text, code)
 
     async def _confirm(self, request: Request) -> Response:
-        """Ask whether an action is meant, with how many it is about; this changes nothing."""
+        """Asks for confirmation, with how many things the action affects; changes nothing."""
         name = request.path_params["action"]
         query = Query(request.query_params.multi_items())
         view = self._view(request, query, f"/confirm/{name}")
@@ -193,7 +193,7 @@ class _Web:
     # -- acting -----------------------------------------------------------------------------------
 
     async def _act(self, request: Request) -> Response:
-        """Do something that a form asks for, and lead back to where it came from."""
+        """Performs the action of a form, and redirects to where it came from."""
         body = await _body(request)
         items = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
         form = Query(items)
@@ -263,7 +263,7 @@ class _Web:
     # -- live -------------------------------------------------------------------------------------
 
     async def _live_page(self, request: Request) -> Response:
-        """Send what is live of a page, again whenever it has changed."""
+        """Sends the live part of a page, again whenever it has changed."""
         parts = urlsplit(own_path(request.query_params.get("page", "/")))
         found = pages.find(parts.path)
         if found is None or not self._live or "\0" in unquote(parts.path):
@@ -289,9 +289,9 @@ class _Web:
 
 
 def pause(same: int) -> float:
-    """Give how long an open page waits that looked the same so many times: twice, if that goes on.
+    """Returns how long an open page waits that looked the same so many times.
 
-    So where nothing happens half as much is asked, and what happens is seen within 4 seconds.
+    That is twice as long if nothing happens; a change is then shown within 4 seconds.
     """
     return EVERY if same < _STILL else 2 * EVERY
 
@@ -301,7 +301,7 @@ _OWN = {"back", "said"}
 
 
 def _wanted(items: list[tuple[str, str]]) -> Wanted:
-    """Read what a form, or a link, says an action is about; raises `ValidationError`."""
+    """Reads what an action acts on from a form or a link. Raises `ValidationError`."""
     given: dict[str, Any] = {}
     for key, value in items:
         if key in _MANY:
@@ -318,7 +318,7 @@ def _fault(error: ValidationError) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """Read a body, which may not be large, nor take long."""
+    """Reads a body of limited size within limited time."""
     body = b""
     try:
         async with asyncio.timeout(_BODY_WITHIN):

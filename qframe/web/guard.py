@@ -1,4 +1,4 @@
-"""Guard: what comes before every page: who it is, where from, and what a browser may do."""
+"""Guard: checks before every page: the visitor, the origin, and what a browser may do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("qframe")
 _ASK = {"WWW-Authenticate": 'Basic realm="qframe", charset="UTF-8"'}
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _OPEN = {"/healthz"}
-"""What is told to all: that the page runs, and nothing else."""
+"""Answered to everybody: that the page runs, and nothing else."""
 
 
 class Guard:
@@ -60,7 +60,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, with_headers)
 
     async def _refusal(self, request: Request, scope: Scope, nonce: str) -> Response | None:
-        """Say why a request is refused; None where it is let through, with its grant."""
+        """Returns why a request is refused; None lets it through, with its grant."""
         if self._local and not is_loopback(_name(request.headers.get("host", ""))):
             return _said("this page is for localhost; set a password to open it to others", 421)
         if _path(scope) in _OPEN and request.method in _SAFE:
@@ -81,7 +81,7 @@ class Guard:
     def _admitted(
         self, request: Request, scope: Scope, grant: Grant, nonce: str
     ) -> Response | None:
-        """Refuse what somebody else has a browser send; else note in the scope who it is."""
+        """Refuses what another site makes a browser send; else notes the visitor in the scope."""
         if request.method not in _SAFE and not _is_from_here(request):
             return _said("this did not come from the page itself", 403)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "nonce": nonce}
@@ -89,7 +89,7 @@ class Guard:
 
 
 def grant_of(request: Request) -> Grant:
-    """Give what whoever sent a request may do."""
+    """Returns what the sender of a request may do."""
     grant: Grant = request.state.grant
     return grant
 
@@ -115,7 +115,7 @@ def _is_from_here(request: Request) -> bool:
 
 
 def _netloc(origin: str) -> str:
-    """Give host and port of an origin as a browser names them in `Host`."""
+    """Returns host and port of an origin as a browser names them in `Host`."""
     try:
         parts = urlsplit(origin.lower())
         default = {"http": 80, "https": 443}.get(parts.scheme)
@@ -128,7 +128,7 @@ def _netloc(origin: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Give the name in a `Host` header, without its port."""
+    """Returns the name in a `Host` header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
@@ -149,7 +149,7 @@ def _headers(nonce: str) -> dict[str, str]:
         "Content-Security-Policy": policy,
         "X-Frame-Options": "DENY",
         "X-Content-Type-Options": "nosniff",
-        # None to other sites. With `no-referrer`, a form would come with `Origin: null`.
+        # None to other sites. With `no-referrer`, a form would send `Origin: null`.
         "Referrer-Policy": "same-origin",
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",

@@ -1,4 +1,4 @@
-"""Markup that no template writes by itself: bars, and tables whose cells know their columns."""
+"""Markup that no template writes by itself: bars, and tables whose cells name their columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 _WIDTH, _HEIGHT = 240, 40
 
-# Text of jobs is escaped, so what looks like a tag here is one that a template wrote.
+# Text of jobs is escaped, so what looks like a tag here comes from a template.
 _TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 _HEADING = re.compile(r"<th scope=\"col\"[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
@@ -18,7 +18,7 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def labelled(page: str) -> str:
-    """Give a page in which each cell of a table names its column, for the cards on phones."""
+    """Returns a page in which each cell of a table names its column, for the cards on phones."""
     return _TABLE.sub(lambda table: _labelled(table[0]), page)
 
 
@@ -34,7 +34,7 @@ def _labelled(table: str) -> str:
 
 
 def bars(values: Sequence[float | None], label: str, marks: Sequence[float] = ()) -> Markup:
-    """Draw numbers as bars, with what they show in words for those who do not see them.
+    """Draws numbers as bars, with their values in words for screen readers.
 
     `marks` are parts of the width, from 0 to 1, at which a deploy is shown.
     """

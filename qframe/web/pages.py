@@ -1,4 +1,4 @@
-"""Pages: what each shows, and the templates it is shown by."""
+"""Pages: what each shows, and its template."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 _LIMIT = 50
 _PATIENCE = 0.1
-"""Seconds a page waits for what takes long to count; an open one shows it two seconds later."""
+"""Seconds a page waits for slow counts; an open one shows them two seconds later."""
 _LOOK = 0.1
-"""Seconds a filter looks for what it chooses, for one page; the next page goes on there."""
+"""Seconds of filtering for one page; the next page goes on there."""
 _LEAST = 0.03
-"""So many at least, where other readings of the page took long."""
+"""At least so many, if the other readings of the page took long."""
 _COUNTS = 2.0
-"""Seconds in which those are counted that an action is about, before it is asked."""
+"""Seconds for counting what an action affects, before the confirmation."""
 _MOST_BATCHES = 500
 PLACES = {
     "ready": Place.READY,
@@ -54,21 +54,21 @@ _LISTS = {"running": RUNNING, _FINISHED: ENDED}
 
 
 class NotThere(QframeError):
-    """What was asked for is not there."""
+    """The requested thing does not exist."""
 
 
 class Query:
-    """What stands behind the `?` of a page's address, or in a form."""
+    """The query string of a page's address, or a form."""
 
     def __init__(self, items: Sequence[tuple[str, str]]) -> None:
         self.items = [(key, value) for key, value in items if "\0" not in value]
 
     def get(self, key: str, default: str = "") -> str:
-        """Give the first value of a key."""
+        """Returns the first value of a key."""
         return next((value for name, value in self.items if name == key), default)
 
     def number(self, key: str, default: float, most: float) -> float:
-        """Give a number from 0 to `most`."""
+        """Returns a number from 0 to `most`."""
         try:
             value = float(self.get(key))
         except ValueError:
@@ -77,7 +77,7 @@ class Query:
 
 
 class PageView:
-    """One look at a page: what there is to see, by whom, and how it is shown."""
+    """One request for a page: the board, the visitor, and how it is shown."""
 
     def __init__(
         self,
@@ -102,31 +102,29 @@ class PageView:
 
     @property
     def here(self) -> str:
-        """The page's own path and query, without what was said last."""
+        """The page's own path and query, without the last message."""
         kept = [each for each in self.query.items if each[0] != "said"]
         return f"{self.path}?{urlencode(kept)}" if kept else self.path
 
     def url(self, path: str, **query: object) -> str:
-        """Give the address of a page."""
+        """Returns the address of a page."""
         kept = {key: value for key, value in query.items() if value not in ("", None)}
         whole = f"{self.root}{path}"
         return f"{whole}?{urlencode(kept)}" if kept else whole
 
     def here_with(self, **changed: object) -> str:
-        """Give this page's address with other values."""
+        """Returns this page's address with other values."""
         kept = {key: value for key, value in self.query.items if key != "said"}
         return self.url(self.path, **{**kept, **changed})
 
     def allows(self, action: str) -> bool:
-        """Whether who looks may do something."""
+        """Whether the visitor may do something."""
         return self.grant.allows(action)
 
     def render(self, template: str, **context: object) -> str:
-        """Give a page."""
         return labelled(_environment().get_template(template).render(view=self, **context))
 
     def message(self, title: str, text: str) -> str:
-        """Give a page that says one thing."""
         return self.render("message.html", title=title, text=text)
 
 
@@ -134,13 +132,13 @@ Make = Callable[[PageView, Mapping[str, str]], dict[str, Any]]
 
 
 class WebPage(NamedTuple):
-    """One page: its template, and what gives what it shows."""
+    """One page: its template, and what returns the template's values."""
 
     template: str
     make: Make
 
     def rendered(self, view: PageView, params: Mapping[str, str]) -> tuple[int, str]:
-        """Give its status and its text."""
+        """Returns its status and its text."""
         try:
             return 200, view.render(self.template, **self.make(view, params))
         except NotThere as error:
@@ -151,7 +149,7 @@ class WebPage(NamedTuple):
             return 422, view.message("That cannot be shown", str(error))
 
     def live(self, view: PageView, params: Mapping[str, str]) -> str:
-        """Give the part of it that changes; "" where that cannot be read now."""
+        """Returns the part that changes; "" if it cannot be read now."""
         try:
             context = {**self.make(view, params), "view": view}
         except QframeError:
@@ -174,7 +172,7 @@ def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _waits(states: Sequence[QueueState]) -> list[QueueState]:
-    """Give the queues that hold anything, those with the longest wait first."""
+    """Returns the queues that hold anything, those with the longest wait first."""
     busy = [each for each in states if each.ready or each.reserved or each.delayed]
     return sorted(busy, key=lambda each: -(each.oldest_seconds or 0.0))[:10]
 
@@ -189,7 +187,7 @@ def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _counted(board: Board) -> tuple[list[QueueState], bool]:
-    """Give the queues with what they hold; their names alone where counting takes too long."""
+    """Returns the queues with their sizes; only their names if counting takes too long."""
     try:
         return board.queues(_PATIENCE), True
     except NotYetError:
@@ -197,7 +195,7 @@ def _counted(board: Board) -> tuple[list[QueueState], bool]:
 
 
 def _listed(view: PageView, kind: lists.RowKind[T], rows: Sequence[T], name: str) -> dict[str, Any]:
-    """Give the rows of a list that the page's filter chooses; none where it cannot be read."""
+    """Returns the rows that the page's filter chooses; none if the filter is wrong."""
     text = view.query.get("filter")[:2000]
     found: dict[str, Any] = {"filter": text, "trouble": "", name: []}
     try:
@@ -254,7 +252,7 @@ def _jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _allowed(there: Sequence[QueueState], chosen: Filter) -> list[QueueState]:
-    """Give the queues in which a filter allows jobs."""
+    """Returns the queues in which a filter allows jobs."""
     return [
         each
         for each in there
@@ -265,9 +263,9 @@ def _allowed(there: Sequence[QueueState], chosen: Filter) -> list[QueueState]:
 def _within(
     view: PageView, there: Sequence[QueueState], chosen: Filter, place: str
 ) -> waiting.Scope | None:
-    """Give the queues to be shown: all that a filter allows, or one; None where there is none.
+    """Returns the queues to show: all that a filter allows, or one; None if there is none.
 
-    Without a filter it is the one asked for, or the first that has such jobs.
+    Without a filter it is the requested one, or the first that has such jobs.
     """
     name, connection = view.query.get("queue"), view.query.get("connection")
     if not chosen.is_empty:
@@ -294,7 +292,7 @@ def _job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:
-    """Say that a job is nowhere, or where it may be."""
+    """Returns the message that a job does not exist, or where it may be."""
     told = f"no job {one_line(uuid, 80)} waits, runs, has failed or is tracked"
     if silent := sorted(board.silent):
         return f"{told}; but {', '.join(silent)} did not answer, and it may be there"
@@ -304,7 +302,7 @@ def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:
 
 
 def _facts(status: dict[str, Any]) -> dict[str, str]:
-    """Give what a status says, as texts, but for what the page shows otherwise."""
+    """Returns the fields of a status as texts, without those the page shows otherwise."""
     told: dict[str, str] = {}
     for key, value in status.items():
         if value in (None, "", [], 0) or key in {"progress", "message", "log"}:
@@ -341,7 +339,7 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _listing(board: Board, chosen: Filter, after: str) -> Listing:
-    """List failed jobs: those of one place after the other; `after` names the place as well."""
+    """Lists failed jobs, store after store; `after` names the store as well."""
     number, _, uuid = after.partition(".")
     indexes = board.indexes()
     at = int(number) if number.isdecimal() and len(number) < 4 else 0  # noqa: PLR2004 (so many places)
@@ -349,7 +347,7 @@ def _listing(board: Board, chosen: Filter, after: str) -> Listing:
     ends = time.monotonic() + _LOOK
     while at < len(indexes):
         left = ends - time.monotonic()
-        with suppress(BackendUnavailable):  # which the page names
+        with suppress(BackendUnavailable):  # the page names the connection
             index, most = indexes[at], _LIMIT - len(found)
             look = partial(failures.listing, index, chosen, uuid, most, left)
             page = board.ask_failed(index, look)
@@ -428,9 +426,9 @@ PAGES: dict[str, WebPage] = {
 
 
 def find(path: str) -> tuple[WebPage, dict[str, str]] | None:
-    """Find the page of a path as a link has it, and what stands in it for names."""
+    """Returns the page of a link's path, and the values of the path's names."""
     for pattern, page in PAGES.items():
-        # What others name a job may have a slash in it.
+        # A name that other programs give may have a slash in it.
         found = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", pattern), unquote(path))
         if found:
             return page, found.groupdict()
@@ -438,12 +436,12 @@ def find(path: str) -> tuple[WebPage, dict[str, str]] | None:
 
 
 def route_of(path: str) -> str:
-    """Give the path of a page, or of the API, as a router takes it: a name may have a slash."""
+    """Returns the path of a page, or of the API, for a router: a name may have a slash."""
     return re.sub(r"\{(\w+)\}", r"{\1:path}", path)
 
 
 def _filter(text: str, listed: JobList = FAILED) -> tuple[Filter, str]:
-    """Read a filter; one that cannot be read chooses all, and is said to be wrong."""
+    """Reads a filter; a wrong one chooses all, and its error is returned."""
     try:
         return Filter(text[:2000], listed), ""
     except ConfigurationError as error:
@@ -451,10 +449,10 @@ def _filter(text: str, listed: JobList = FAILED) -> tuple[Filter, str]:
 
 
 def own_path(back: str) -> str:
-    """Give a path of the page that a link may lead to; `/` for all else."""
+    """Returns a path of the page that a link may lead to; `/` for all else."""
     try:
         parts = urlsplit(back)
-    except ValueError:  # `//[`, say
+    except ValueError:  # such as `//[`
         return "/"
     is_own = back.startswith("/") and not back.startswith("//") and "\\" not in back
     return back if is_own and not parts.netloc and back.isprintable() else "/"
@@ -464,7 +462,7 @@ def own_path(back: str) -> str:
 
 
 def question(view: PageView, name: str, wanted: Wanted) -> str:
-    """Give the page that asks whether an action is meant."""
+    """Returns the page that asks for confirmation of an action."""
     try:
         count = _count(view.board, name, wanted)
     except QframeError as error:
@@ -487,7 +485,7 @@ def question(view: PageView, name: str, wanted: Wanted) -> str:
 
 
 def _count(board: Board, name: str, wanted: Wanted) -> str:
-    """Say how many an action is about."""
+    """Returns how many things an action affects, in words."""
     if name in {"clear", "kick"}:
         sizes = board.connection(wanted.connection).sizes(wanted.queue or None)
         return f"{sizes.buried if name == 'kick' else sizes.ready + sizes.delayed:,}"
@@ -536,7 +534,7 @@ def _capped(count: int, looked_at: int, *, more: bool) -> str:
 
 
 def prepare() -> None:
-    """Compile all templates: else who looks first waits for it."""
+    """Compiles all templates, or the first visitor would wait for it."""
     for name in _environment().list_templates(extensions=["html"]):
         _environment().get_template(name)
 
@@ -564,7 +562,7 @@ def _environment() -> Environment:
 
 
 def _harmless(value: object) -> object:
-    """Give what is written into a page: without what would turn the text round, or is not seen."""
+    """Returns a value for a page without characters that reverse the text, or are invisible."""
     if value is None:
         return ""
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -573,7 +571,7 @@ def _harmless(value: object) -> object:
 
 
 def _text(value: str) -> Markup:
-    """Give a text of several lines."""
+    """Returns a text of several lines."""
     return Markup("\n").join(escape(printable(each, 10_000)) for each in value.splitlines())
 
 
@@ -582,7 +580,7 @@ def _lasting(seconds: float | None) -> str:
 
 
 def _took(seconds: float | None) -> str:
-    """Show a time that may be short."""
+    """Formats a time that may be short."""
     if seconds is None:
         return ""
     if seconds < 1:

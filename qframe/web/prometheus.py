@@ -1,4 +1,4 @@
-"""Prometheus: what backends know, as one page of metrics, right with any number of processes."""
+"""Prometheus: one page of metrics from the backends, right with any number of processes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from qframe.operations.board import Board
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _SIZES = ("ready", "delayed", "reserved", "buried")
 _LATE = 2.0
-"""Seconds by which counts that take long may be too old; else they are counted while it waits."""
+"""Seconds by which slow counts may be too old; older ones are counted while it waits."""
 _JOB = ("connection", "queue", "job")
 
 
 def exposition(board: Board) -> bytes:
-    """Give the page that Prometheus reads."""
+    """Returns the page that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(board))
     return generate_latest(registry)
 
 
 class _Collector(Collector):
-    """Asks the backends each time it is asked."""
+    """Asks the backends at each scrape."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -173,12 +173,12 @@ class _Collector(Collector):
 
 
 def _read(histogram: Histogram, fields: Fields) -> tuple[list[int], float]:
-    """Give the counts of a histogram's buckets, and its sum."""
+    """Returns the counts of a histogram's buckets, and its sum."""
     return histogram.counts(fields), fields.get(histogram.total, 0) / 1e6
 
 
 def _read_done(fields: Fields) -> tuple[list[int], float]:
-    """Give how long those ran that were done: what all did, less the others."""
+    """Returns the run times of done jobs: those of all jobs, less the others."""
     counts, seconds = _read(RUN, fields)
     for histogram in RUN_BUT_DONE.values():
         others, theirs = _read(histogram, fields)
@@ -190,7 +190,7 @@ def _read_done(fields: Fields) -> tuple[list[int], float]:
 def _add(
     family: HistogramMetricFamily, labels: list[str], counts: list[int], seconds: float
 ) -> None:
-    """Add a histogram, unless it is empty; each bucket has what is below it, too."""
+    """Adds a histogram, unless it is empty; each bucket includes those below it."""
     if not any(counts):
         return
     bounds = (*map(str, BOUNDS), "+Inf")
