@@ -19,27 +19,27 @@ from qframe.operations.jobs import shown_payload
 from qframe.operations.one_job import attempts_of
 
 _ACTIONS = {"retry": "change", "forget": "delete"}
-"""What may be done, and which permission it needs."""
+"""The possible actions, and the permission each needs."""
 
 
 class NothingToAdd(admin.ModelAdmin):
-    """Of what has no table."""
+    """A model without a table."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 (Django's)
-        """Let nobody add one."""
+        """Returns false: nothing can be added."""
         return False
 
 
 @admin.register(FailedJob)
 class FailedJobAdmin(NothingToAdd):
-    """Lists the failed jobs of all connections; nothing is added or changed but by its actions."""
+    """Lists the failed jobs of all connections; only its actions change them."""
 
     def changelist_view(
         self,
         request: HttpRequest,
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show those that a filter chooses, and do what is asked with the selected."""
+        """Shows those that a filter chooses, and acts on the selected ones."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         if request.method == "POST":
@@ -88,7 +88,7 @@ class FailedJobAdmin(NothingToAdd):
         form_url: str = "",  # noqa: ARG002 (Django's)
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show one: its error, its attempts, its payload without secrets."""
+        """Shows one: its error, its attempts, its payload without secrets."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         there = find(unquote(object_id))
@@ -115,7 +115,7 @@ class FailedJobAdmin(NothingToAdd):
         object_id: str,
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Have no page of its own: the list forgets."""
+        """Shows no page: the list forgets."""
         del request, object_id, extra_context
         raise Http404
 
@@ -131,7 +131,7 @@ class QueueAdmin(NothingToAdd):
         request: HttpRequest,
         _extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Go there; say how to mount it where it is not."""
+        """Redirects to it, or shows how to mount it."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         where = board_url()
@@ -145,7 +145,7 @@ class QueueAdmin(NothingToAdd):
 
 
 def board_url() -> str | None:
-    """Give the address of the web view; None where it has none."""
+    """Returns the address of the web view; None if it has none."""
     try:
         return str(reverse("qframe-board:board"))
     except NoReverseMatch:

@@ -24,7 +24,7 @@ _MODULES = ("jobs", "tasks")
 
 
 class QframeConfig(AppConfig):
-    """Joins qframe and the project; nothing of a backend is opened by it."""
+    """Connects qframe and the project; opens nothing of a backend."""
 
     name = "qframe.django"
     label = "qframe"
@@ -32,11 +32,11 @@ class QframeConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Join them."""
+        """Connects them."""
         conf.join()
         after_commit.find_open = transactions.find_open
         registry.also[:] = job_modules()
-        manager.use(None)  # what was made before knew nothing of these
+        manager.use(None)  # a manager made before knew nothing of these
         checks.register(own_checks.check_settings, "qframe")
         checks.register(own_checks.check_databases, "database")
         checks.register(own_checks.check_connections, "qframe")
@@ -46,12 +46,12 @@ class QframeConfig(AppConfig):
         pre_migrate.connect(_begin_anew, sender=self, dispatch_uid="qframe")
         post_migrate.connect(tables.make, sender=self, dispatch_uid="qframe")
         _join_tasks()
-        # Behind the signals of tasks, whose receivers may use the ORM.
+        # After the signals of tasks, whose receivers may use the ORM.
         database.look_after_connections()
 
 
 def job_modules() -> list[str]:
-    """Name the modules `jobs` and `tasks` of all apps; none is imported."""
+    """Returns the modules `jobs` and `tasks` of all apps; imports none."""
     return [
         f"{app.name}.{name}"
         for app in apps.get_app_configs()
@@ -61,7 +61,7 @@ def job_modules() -> list[str]:
 
 
 def _join_tasks() -> None:
-    """Have workers run tasks of `django.tasks`, or of its backport, where there is one."""
+    """Makes workers run tasks of `django.tasks`, or of its backport, if installed."""
     try:
         from qframe.django import task_jobs  # noqa: PLC0415 (Django may have no tasks)
     except ImportError:
@@ -70,15 +70,15 @@ def _join_tasks() -> None:
 
 
 def _changed(*, setting: str, **_: object) -> None:
-    """Take up a `QFRAME` that a test has overridden."""
+    """Applies a `QFRAME` that a test has overridden."""
     if setting in {"QFRAME", "DATABASES"}:
         _begin_anew()
 
 
 def _let_go(*, connection: Any, **_: object) -> None:  # noqa: ANN401 (Django's)
-    """Close all that this process has open in Django's databases, where one is to be dropped.
+    """Closes all connections of this process to Django's databases, before one is dropped.
 
-    Who does that, or copies one, as a test runner does, connects without a database.
+    The process that drops or copies one, as a test runner does, connects without a database.
     """
     if connection.alias != NO_DB_ALIAS:
         return
@@ -90,7 +90,7 @@ def _let_go(*, connection: Any, **_: object) -> None:  # noqa: ANN401 (Django's)
 
 
 def _begin_anew(**_: object) -> None:
-    """Read the settings again: a test runner has given the databases other names."""
+    """Reads the settings again: a test runner has given the databases other names."""
     before = manager.current()
     if before is not None:
         before.close()

@@ -1,4 +1,4 @@
-"""The web view behind Django's own sign-in: for staff, who may do what their permissions say."""
+"""The web view behind Django's own sign-in: for staff, who may do what their permissions allow."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from qframe.exceptions import ConfigurationError
 
 _STREAM = "text/event-stream"
 _SHORT = 15.0
-"""Seconds after which an open page asks anew on Django 4.2, which says nothing of who has left."""
+"""Seconds after which an open page reconnects on Django 4.2, which does not report who has left."""
 _FAILED = {
     "qframe.change_failedjob": ("retry",),
     "qframe.delete_failedjob": ("forget", "silence", "unsilence"),
 }
-"""What permissions on failed jobs let one do besides."""
+"""The further actions that permissions on failed jobs allow."""
 
 
 async def board(request: HttpRequest, path: str = "") -> HttpResponse:
-    """Answer for the web view, which looks itself where a change comes from."""
+    """Answers for the web view, which itself checks where a change comes from."""
     who = await sync_to_async(_grant)(request)
     if who is None:
         return redirect_to_login(request.get_full_path(), _login_url())
@@ -46,7 +46,7 @@ board.csrf_exempt = True  # type: ignore[attr-defined] # Django's decorator is f
 
 
 def _grant(request: Any) -> tuple[str, Any] | None:  # noqa: ANN401 (a request with a user)
-    """Say who it is, and what they may do; None where they have to sign in first."""
+    """Returns who it is, and what they may do; None if they have to sign in first."""
     user = request.user
     if not (user.is_active and user.is_staff):
         return None
@@ -81,7 +81,7 @@ def _application(*, live: bool) -> Any:  # noqa: ANN401 (an ASGI application)
 
 
 def _scope(request: HttpRequest, path: str, who: tuple[str, Any]) -> dict[str, Any]:
-    """Give the request as ASGI has it, mounted where the address is."""
+    """Returns the request as ASGI has it, mounted at its address."""
     root = request.path[: len(request.path) - len(path)].rstrip("/")
     headers = [
         (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
@@ -105,7 +105,7 @@ def _scope(request: HttpRequest, path: str, who: tuple[str, Any]) -> dict[str, A
 
 
 class _Answer:
-    """What an ASGI application answers, as a response of Django's."""
+    """The answer of an ASGI application, as a response of Django's."""
 
     def __init__(self, application: Any, scope: dict[str, Any], body: bytes) -> None:  # noqa: ANN401 (ASGI)
         self._application = application
@@ -161,7 +161,7 @@ class _Answer:
 
 
 async def _short(parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Give the parts of a stream for a short time; a browser then asks anew at once."""
+    """Yields the parts of a stream for a short time; a browser then reconnects at once."""
     yield b"retry: 100\n\n"
     until = time.monotonic() + _SHORT
     async with aclosing(parts):

@@ -1,4 +1,4 @@
-"""System checks: `QFRAME` is right, and says nothing that cannot work."""
+"""System checks: `QFRAME` is right, and its settings can work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qframe.payload.text import one_line
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
-    """Find what is wrong with `QFRAME`; no backend is asked."""
+    """Finds what is wrong with `QFRAME`, without asking a backend."""
     try:
         queues = QueueManager(config.load())
         default = queues.backend(queues.settings.default)
@@ -59,7 +59,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
 
 
 def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
-    """Find the web view mounted where it hides the admin's own list."""
+    """Finds a web view mounted where it hides the admin's own list."""
     if not getattr(settings, "ROOT_URLCONF", None):  # as in the settings of a worker
         return []
     try:
@@ -79,7 +79,7 @@ def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
 
 
 def check_databases(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
-    """Find tables that are missing or due for an upgrade, in the databases that Django names."""
+    """Finds tables that are missing or due for an upgrade, in the databases that Django names."""
     if sys.argv[1:2] == ["migrate"]:  # which makes them after its checks
         return []
     return _tables([name for alias in databases or () for name in tables.names_in(alias)])
@@ -89,9 +89,9 @@ def check_connections(
     app_configs: Sequence[AppConfig] | None = None,
     **_: Any,  # noqa: ANN401 (Django's)
 ) -> list[CheckMessage]:
-    """Find them on all connections, where a person runs `manage.py check` and names no database.
+    """Finds them on all connections, if a person runs `manage.py check` without a database.
 
-    Other commands run the checks, too. What Django gives does not tell one from the other.
+    Other commands run the checks, too, and Django does not tell which command it is.
     """
     by_hand = sys.argv[1:2] == ["check"] and not any(each.startswith("--da") for each in sys.argv)
     is_meant = app_configs is None or any(each.label == "qframe" for each in app_configs)
@@ -99,12 +99,12 @@ def check_connections(
 
 
 def _tables(names: Sequence[str] | None = None) -> list[CheckMessage]:
-    """Look at the tables of some connections, or of all."""
+    """Checks the tables of some connections, or of all."""
     if names is not None and not names:
         return []
     try:
         queues = QueueManager(config.load())
-    except ConfigurationError:  # `check_settings` says it
+    except ConfigurationError:  # `check_settings` reports it
         return []
     return list(_unmigrated(queues, [*queues.settings.connections] if names is None else names))
 
@@ -121,7 +121,7 @@ def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMes
             due = backend.migration() if backend.path() is None and place not in failed else None
             backend.close()
         except QframeError as error:
-            if name == place == queues.settings.default:  # `check_settings` says it
+            if name == place == queues.settings.default:  # `check_settings` reports it
                 continue
             failed.add(place)
             said = one_line(str(error)).removeprefix(f"connections.{name}: ")

@@ -1,4 +1,4 @@
-"""The names of `django.tasks`, of Django 6 or of its backport `django-tasks` for those before."""
+"""The names of `django.tasks`, of Django 6 or of its backport `django-tasks` for older ones."""
 
 from __future__ import annotations
 

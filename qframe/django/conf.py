@@ -25,17 +25,17 @@ _KINDS: Final = {
     "mysql": "mariadb+pymysql",
     "sqlite": "sqlite",
 }
-"""Django's vendors, and what SQLAlchemy calls the drivers that qframe uses."""
+"""Django's vendors, and SQLAlchemy's names of the drivers that qframe uses."""
 
 
 def join() -> None:
-    """Have this process read its settings here, and name the command line that does so as well."""
+    """Makes this process read its settings here, and name the command line that does so, too."""
     config.source = source
     config.command_line = "manage.py qframe"
 
 
 def given() -> Mapping[str, Any] | None:
-    """Give `QFRAME` as it is written; None where the project has none."""
+    """Returns `QFRAME` as it is written; None if the project has none."""
     found = getattr(settings, "QFRAME", None)
     if found is not None and not isinstance(found, Mapping):
         raise ConfigurationError(f"{NAME}: must be a dict, not {type(found).__name__}")
@@ -43,7 +43,7 @@ def given() -> Mapping[str, Any] | None:
 
 
 def source() -> tuple[str, Mapping[str, Any]] | None:
-    """Give the settings as `qframe.toml` would have them; raises `ConfigurationError`."""
+    """Returns the settings as `qframe.toml` would have them. Raises `ConfigurationError`."""
     found = given()
     if found is None:
         return None
@@ -72,7 +72,7 @@ def _check_keys(found: Mapping[str, Any]) -> None:
 
 
 def mode() -> Mode:
-    """Say what becomes of a dispatch in a transaction; raises `ConfigurationError`."""
+    """Returns what becomes of a dispatch in a transaction. Raises `ConfigurationError`."""
     found = (given() or {}).get("DISPATCH", "on_commit")
     if found not in MODES:
         raise ConfigurationError(
@@ -82,7 +82,7 @@ def mode() -> Mode:
 
 
 def using() -> str | None:
-    """Name the one database whose transactions count; None: any. Raises `ConfigurationError`."""
+    """Returns the one database whose transactions count; None: any. Raises `ConfigurationError`."""
     found = (given() or {}).get("DISPATCH_USING")
     if found is not None and found not in settings.DATABASES:
         raise ConfigurationError(f"{NAME}: DISPATCH_USING {_no_database(found)}")
@@ -90,7 +90,7 @@ def using() -> str | None:
 
 
 def database_of(connection: str) -> str | None:
-    """Give the alias of the database that a connection says its jobs are in."""
+    """Returns the alias of the Django database that holds a connection's jobs."""
     each = ((given() or {}).get("connections") or {}).get(connection)
     return each.get("django") if isinstance(each, Mapping) else None
 
@@ -107,7 +107,7 @@ def _connection(name: str, given: Any) -> Any:  # noqa: ANN401 (whatever stands 
     if alias not in settings.DATABASES:
         raise ConfigurationError(f"{where}: django {_no_database(alias)}")
     rest = {key: value for key, value in given.items() if key != "django"}
-    if is_in_memory(str(alias)):  # a test's, mostly: its jobs are where its rows are
+    if is_in_memory(str(alias)):  # mostly a test's: its jobs are where its rows are
         shared = ConnectionSettings.model_fields
         return {**{key: rest[key] for key in rest if key in shared}, "driver": "memory"}
     known = {"driver": "database", "migrate_command": migrate_command(str(alias))}
@@ -115,7 +115,7 @@ def _connection(name: str, given: Any) -> Any:  # noqa: ANN401 (whatever stands 
 
 
 def migrate_command(alias: str) -> str:
-    """Give the command that makes the tables in a database of Django's."""
+    """Returns the command that makes the tables in a database of Django's."""
     default = alias == DEFAULT_DB_ALIAS
     return "manage.py migrate" if default else f"manage.py migrate --database {alias}"
 
@@ -137,7 +137,7 @@ def _no_database(alias: object) -> str:
 
 
 def url_of(alias: str, where: str = NAME) -> str:
-    """Give a database of Django's as a URL; raises `ConfigurationError` for one qframe lacks."""
+    """Returns a Django database as a URL. Raises `ConfigurationError` for an unsupported one."""
     from django.db import connections  # noqa: PLC0415 (the settings have to be there)
 
     wrapper = connections[alias]
@@ -173,4 +173,4 @@ _QUERY: Final = {
     "postgresql": {"sslmode", "sslrootcert", "sslcert", "sslkey", "service", "connect_timeout"},
     "mysql": {"charset", "unix_socket"},
 }
-"""What of Django's OPTIONS goes into the URL."""
+"""Django's OPTIONS that go into the URL."""

@@ -1,4 +1,4 @@
-"""The ORM's connections around each job: a worker's are cleaned, a caller's are left alone."""
+"""The ORM's connections around each job: a worker's are cleaned up, a caller's are left alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Awaits = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def look_after_connections() -> None:
-    """Have connections looked after around each job that runs in this process; once is enough."""
+    """Cleans up connections around each job that runs in this process; idempotent."""
     for each in (_before, _after, _before_fork):
         events.forget(each)
     for kind, listener in (
         (events.JobProcessing, _before),
         (events.JobAttempted, _after),
-        # These also end what was never begun; who hears of that may use the ORM.
+        # These also end jobs that never began; their listeners may use the ORM.
         (events.JobFailed, _after),
         (events.JobSkipped, _after),
         (events.JobForking, _before_fork),
@@ -47,14 +47,14 @@ def look_after_connections() -> None:
 
 
 def _before(_: events.Event) -> None:
-    """Forget the last job's queries, and what has become unusable: the database may be back."""
+    """Clears the last job's queries, and closes broken connections: the database may be back."""
     if _is_of_a_worker():
         reset_queries()
         close_old_connections()
 
 
 def _after(_: events.Event) -> None:
-    """Close what is broken, or older than CONN_MAX_AGE; it is the thread of the job."""
+    """Closes what is broken, or older than CONN_MAX_AGE; in the thread of the job."""
     if _is_of_a_worker():
         close_old_connections()
 
@@ -65,15 +65,15 @@ def _is_of_a_worker() -> bool:
 
 
 def _before_fork(_: events.Event) -> None:
-    """Close all: a process that is forked must not share a socket."""
+    """Closes all: a forked process must not share a socket."""
     connections.close_all()
 
 
 async def around_on_loop(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
-    """Run an `async` job with a thread of its own for the ORM, whose connections end with it.
+    """Runs an `async` job with its own thread for the ORM, whose connections end with it.
 
-    As Django does with each request under ASGI: jobs beside each other share no transaction. A job
-    that runs for a caller uses the caller's thread for the ORM.
+    As Django does with each request under ASGI: concurrent jobs share no transaction. A job that
+    runs for a caller uses the caller's thread for the ORM.
     """
     if execution.in_caller.get():
         return await run()
@@ -81,7 +81,7 @@ async def around_on_loop(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave
         try:
             return await run()
         finally:
-            if context in SyncToAsync.context_to_thread_executor:  # it has used the ORM, perhaps
+            if context in SyncToAsync.context_to_thread_executor:  # it may have used the ORM
                 await asyncio.shield(sync_to_async(connections.close_all)())
 
 
@@ -89,7 +89,7 @@ async def around_on_loop(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave
 
 
 def finish_in_caller(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
-    """Run an `async` job on a loop in another thread; the caller's serves its use of the ORM.
+    """Runs an `async` job on a loop in another thread; the caller's runs its ORM calls.
 
     It never runs on a loop that is there already: that one may wait for the caller.
     """
@@ -99,12 +99,12 @@ def finish_in_caller(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
     try:
         return async_to_sync(attempt.run, force_new_loop=True)()
     except BaseException:
-        attempt.cancel()  # where this thread was interrupted; what raised by itself has ended
+        attempt.cancel()  # this thread was interrupted; an exception of the job's own has ended it
         raise
 
 
 class _ServedJob:
-    """One `async` job, for a thread that waits for it and serves it meanwhile."""
+    """One `async` job, for a thread that waits for it and runs its ORM calls meanwhile."""
 
     def __init__(self, run: Awaits) -> None:
         self._run = run
@@ -121,7 +121,7 @@ class _ServedJob:
             self._ended.set_result(None)
 
     def cancel(self) -> None:
-        """End the job, if it has not ended, and serve what it does about that."""
+        """Ends the job, if it has not ended, and runs its ORM calls during that."""
         if self._task is None or self._ended.done():
             return
         with suppress(RuntimeError):  # its loop has just been closed
@@ -146,14 +146,15 @@ def _finish_for_loop(run: Awaits) -> Any:  # noqa: ANN401 (what the job gave)
 
 
 def submit(act: Callable[[], None]) -> None:
-    """Run what blocks in the thread in which the code on this loop has its use of the ORM run."""
+    """Runs what blocks in the thread that runs the ORM calls of this loop's code."""
     asyncio.get_running_loop().run_in_executor(_thread_for_the_orm(), act)
 
 
 def _thread_for_the_orm() -> Executor:
-    """Give the executor that `sync_to_async` would use here.
+    """Returns the executor that `sync_to_async` would use here.
 
-    To await that takes another step of the loop, which the caller may block until the job is over.
+    Awaiting it would take another step of the loop, which the caller may block until the job is
+    over.
     """
     loop = asyncio.get_running_loop()
     serving: Executor | None = getattr(AsyncToSync.executors, "current", None)

@@ -20,7 +20,7 @@ _READ = 200
 
 
 class FailedAdminPage(NamedTuple):
-    """Failed jobs that a filter chose, what the next page begins after, and what did not answer."""
+    """Failed jobs that a filter chose, where the next page begins, and what did not answer."""
 
     rows: list[FailedState]
     after: str
@@ -28,7 +28,7 @@ class FailedAdminPage(NamedTuple):
 
 
 def stores() -> tuple[list[FailedStore], list[str]]:
-    """Give the places of failed jobs, each once, and what those said that do not answer."""
+    """Returns the stores of failed jobs, each once, and the errors of those that do not answer."""
     queues = manager.default()
     found: list[FailedStore] = []
     silent: list[str] = []
@@ -43,7 +43,7 @@ def stores() -> tuple[list[FailedStore], list[str]]:
 
 
 def chosen(words: str, after: str = "") -> FailedAdminPage:
-    """Give a page of those that a filter chooses; raises `ConfigurationError` for a wrong one."""
+    """Returns a page of those that a filter chooses. Raises `ConfigurationError`."""
     wanted = Filter(words)
     rows: list[FailedState] = []
     found, silent = stores()
@@ -67,7 +67,7 @@ def chosen(words: str, after: str = "") -> FailedAdminPage:
 
 
 def find(uuid: str) -> tuple[FailedStore, FailedJob] | None:
-    """Find one, and where it is kept."""
+    """Returns one, and its store."""
     for store in stores()[0]:
         record = store.find(uuid)
         if record is not None:
@@ -76,7 +76,7 @@ def find(uuid: str) -> tuple[FailedStore, FailedJob] | None:
 
 
 def act(name: str, uuids: list[str], who: str) -> tuple[int, list[str]]:
-    """Retry or forget jobs; gives how many were, and why others were not."""
+    """Retries or forgets jobs; returns how many, and why others were not."""
     done = 0
     faults: list[str] = []
     for uuid in uuids:

@@ -1,4 +1,4 @@
-"""What the admin lists: not tables of Django's, but what permissions are about."""
+"""What the admin lists: models without tables, for permissions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class FailedJob(models.Model):
-    """A failed job, wherever it is kept. `change` is to retry, `delete` to forget."""
+    """A failed job, in any store. `change` is to retry, `delete` to forget."""
 
     uuid = models.CharField(primary_key=True, max_length=200)
 

@@ -15,13 +15,13 @@ from qframe.manager import QueueManager
 
 
 def names_in(alias: str) -> list[str]:
-    """Name the connections whose jobs are in a database of Django's."""
+    """Returns the connections whose jobs are in a database of Django's."""
     found = (conf.given() or {}).get("connections") or {}
     return [name for name in found if conf.database_of(name) == alias]
 
 
 def make(*, using: str, verbosity: int = 1, plan: Any = None, **_: object) -> None:  # noqa: ANN401 (of the signal)
-    """Make what is missing after a `migrate`, as `qframe migrate` does; both may be run.
+    """Makes what is missing after a `migrate`, as `qframe migrate` does; both may run.
 
     A `flush`, such as that after each test with transactions, has no plan, and removes no table.
     """
@@ -40,17 +40,17 @@ def make(*, using: str, verbosity: int = 1, plan: Any = None, **_: object) -> No
 
 
 class MakeTables(Operation):
-    """Makes the tables of the connections that are in the database which is migrated.
+    """Makes the tables of the connections in the migrated database.
 
-    The statements are those of `qframe migrate --sql`; they may be run on any state of the tables.
-    SQLite's are made afterwards, as it lets one write at a time.
+    The statements are those of `qframe migrate --sql`; they may run on any state of the tables.
+    SQLite's are made afterwards, as it lets one connection write at a time.
     """
 
     reduces_to_sql = True
     reversible = True
 
     def state_forwards(self, app_label: str, state: Any) -> None:  # noqa: ANN401 (Django's)
-        """Change no model."""
+        """Changes no model."""
 
     def database_forwards(
         self,
@@ -59,7 +59,7 @@ class MakeTables(Operation):
         from_state: Any,  # noqa: ANN401, ARG002 (Django's)
         to_state: Any,  # noqa: ANN401, ARG002 (Django's)
     ) -> None:
-        """Make them."""
+        """Makes them."""
         connection = schema_editor.connection
         if connection.vendor == "sqlite" or connection.alias not in settings.DATABASES:
             return
@@ -69,8 +69,8 @@ class MakeTables(Operation):
                 schema_editor.execute(change.sql.replace("%", "%%"), ())
 
     def database_backwards(self, *_: object) -> None:
-        """Leave them: they hold jobs."""
+        """Keeps them: they hold jobs."""
 
     def describe(self) -> str:
-        """Say what it does."""
+        """Returns what it does, in words."""
         return "Make the queue's tables"

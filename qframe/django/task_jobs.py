@@ -43,7 +43,7 @@ _classes: WeakKeyDictionary[Any, type[TaskJob]] = WeakKeyDictionary()
 
 
 def join() -> None:
-    """Have workers know tasks, and keep their results; said once is enough."""
+    """Makes workers know tasks, and keep their results; idempotent."""
     if job_class_in not in registry.adapters:
         registry.adapters.append(job_class_in)
         features.OTHERS.append(task_results.TaskFeature(_tell_finished))
@@ -53,14 +53,14 @@ def join() -> None:
 
 
 def _ended_otherwise(event: events.JobEvent) -> None:
-    """Tell Django of a task that a worker has ended, and that has neither succeeded nor failed."""
+    """Sends the signal for a task that a worker ended without success or failure."""
     record = task_results.ended(event.job)
     if record is not None:
         _tell_finished(event.job.uuid, record)
 
 
 def _tell_finished(uuid: str, record: Mapping[str, Any]) -> None:
-    """Tell Django of such a task; what raises is logged, for it has ended all the same."""
+    """Sends the signal for such a task; logs what receivers raise, for it has ended."""
     path, text = record["errors"][-1]
     try:
         error: type[BaseException] = getattr(exceptions, path.rpartition(".")[2])
@@ -70,7 +70,7 @@ def _tell_finished(uuid: str, record: Mapping[str, Any]) -> None:
 
 
 def _send_finished(result: TaskResult, error: BaseException) -> None:
-    """Send the signal as Django does: who hears, and its log, see the error by `sys.exc_info()`."""
+    """Sends the signal as Django does: receivers see the error by `sys.exc_info()`."""
     try:
         raise error
     except BaseException:  # noqa: BLE001 (whatever ended it)
@@ -84,26 +84,26 @@ class TaskJob(Queueable):
     kwargs: dict[str, Any]
 
     def failed(self, error: BaseException) -> None:
-        """Tell Django of the final failure."""
+        """Sends the signal of the final failure."""
         found = task_results.find(_backend_of(self), self.job.uuid)
         if found is None:
             return
         _send_finished(result_of(self.job.uuid, found), error)
 
     def succeeded(self) -> None:
-        """Tell Django of the success."""
+        """Sends the signal of the success."""
         result: TaskResult = self.__dict__["_result"]
         set_(result, status=TaskResultStatus.SUCCESSFUL, finished_at=moment(time.time()))
         task_finished.send(sender=type(result.task.get_backend()), task_result=result)
 
 
 def job_class_in(value: object) -> type[JobDefinition] | None:
-    """Give the job class of a task; None for what is no task."""
+    """Returns the job class of a task; None for anything else."""
     return job_class_of(value) if isinstance(value, Task) else None
 
 
 def job_class_of(task: Task) -> type[TaskJob]:
-    """Give the class of the jobs that run a task's function, with the options it declares."""
+    """Returns the class of the jobs that run a task's function, with the options it declares."""
     found = _classes.get(task.func)
     if found is None:
         found = _classes[task.func] = _made(task)
@@ -130,7 +130,7 @@ def _made(task: Task) -> type[TaskJob]:
 
 
 def _begun(job: TaskJob, task: Task) -> list[Any]:
-    """Tell Django that an attempt begins; gives the arguments of the function."""
+    """Sends the signal of a new attempt; returns the arguments of the function."""
     reserved = job.job
     record = task_results.current(reserved)
     result = result_of(reserved.uuid, record, task)
@@ -140,10 +140,10 @@ def _begun(job: TaskJob, task: Task) -> list[Any]:
 
 
 def _returned(job: TaskJob, value: Any) -> Any:  # noqa: ANN401 (JSON)
-    """Give what the task returned as JSON has it.
+    """Returns the result of the task as JSON has it.
 
-    What cannot be kept fails the task whatever tries are left: it would do its work once more, and
-    return the same.
+    A result that cannot be kept fails the task, however many tries are left: another attempt would
+    do its work once more, and return the same.
     """
     try:
         plain = _kept(value)
@@ -173,7 +173,7 @@ def _backend_of(job: TaskJob) -> Any:  # noqa: ANN401 (a `Backend`)
 
 
 def result_of(uuid: str, record: Mapping[str, Any], task: Task | None = None) -> TaskResult:
-    """Give a record as Django has it; raises `TaskResultDoesNotExist` where its task is gone."""
+    """Returns a record as Django has it. Raises `TaskResultDoesNotExist` if its task is gone."""
     known = task_at(record["task"]) if task is None else task
     made = TaskResult(
         task=known.using(
@@ -201,7 +201,7 @@ def result_of(uuid: str, record: Mapping[str, Any], task: Task | None = None) ->
 
 
 def task_at(path: str) -> Task:
-    """Find a task by the path of its function."""
+    """Returns a task by the path of its function."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(import_module(module), name)
@@ -215,7 +215,7 @@ def task_at(path: str) -> Task:
 
 
 def moment(epoch: float | None) -> datetime | None:
-    """Give a time as the project has times."""
+    """Returns a time in the project's form."""
     if epoch is None:
         return None
     found = datetime.fromtimestamp(epoch, UTC)
@@ -223,6 +223,6 @@ def moment(epoch: float | None) -> datetime | None:
 
 
 def set_(result: TaskResult, **values: object) -> None:
-    """Change a result, which is frozen."""
+    """Changes a result, which is frozen."""
     for name, value in values.items():
         object.__setattr__(result, name, value)

@@ -1,4 +1,4 @@
-"""TaskRecords: what became of each task, a fact written whole in the steps that move its job."""
+"""TaskRecords: the result of each task, a fact written whole in the steps that move its job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qframe.forks import cached_property
 from qframe.payload import envelope, tracebacks
 
 KEY = "djangoTask"
-"""The payload's key: what its record says that the job does not."""
+"""The payload's key of what the record has and the job does not."""
 _LONGEST_TTL = 10**9
 _MOST = 20
 """So many errors and workers are kept: the first, and the last ones."""
@@ -31,19 +31,19 @@ _STATUS = {
     State.SKIPPED: "FAILED",
     State.CANCELLED: "FAILED",
 }
-"""What Django calls it; all others are READY."""
+"""Django's status of each state; all others are READY."""
 _ENDED_BY = {State.SKIPPED: "DontHandle", State.CANCELLED: "JobCancelled"}
 
 Record = dict[str, Any]
 
 
 def key_of(uuid: str) -> str:
-    """Give the fact that is the record of a task."""
+    """Returns the key of a task's record."""
     return f"django-task:{uuid}"
 
 
 def find(backend: Backend, uuid: str) -> Record | None:
-    """Give the record of a task; None where there is none (any more)."""
+    """Returns the record of a task; None if there is none (any more)."""
     (text,) = backend.read(key_of(uuid)) if 0 < len(uuid) <= 200 else (None,)  # noqa: PLR2004 (as long as a key)
     return None if text is None else json.loads(text)
 
@@ -59,16 +59,16 @@ class _TaskAttempt:
 
     @cached_property
     def record(self) -> Record:
-        """What was said so far; the first attempt of the first life has nothing before it."""
+        """The record so far; the first attempt of the first life has nothing before it."""
         job, before = self.job, None
         if job.attempts() > job.reservation.started or self.life:
             before = find(job.context.backend, job.uuid)
         return before or _first(job.payload, job.queue)
 
     def started(self, job: ReservedJob, *, ran: bool = True) -> None:
-        """Say which attempts there were, this one among them if it ran; the backend knows them.
+        """Adds the past attempts, and this one if it ran; the backend knows them.
 
-        So those are told whose worker was killed, and could say nothing itself.
+        So the record includes attempts whose worker was killed, and could not write it.
         """
         record, own = self.record, job.reservation.started
         attempts = job.history.attempts if ran or not own else job.history.attempts[:-1]
@@ -85,7 +85,7 @@ class _TaskAttempt:
         record["workers"] = _bounded([*earlier, *(where or [*record["workers"], here])])
 
     def write(self, job: ReservedJob, state: State, delay: float = 0.0) -> Raise:
-        """Give what writes it."""
+        """Returns the operation that writes it."""
         self.record["status"] = _STATUS.get(state, "READY")
         rank = rank_of(self.life, state, job.attempts())
         text = json.dumps(self.record, separators=(",", ":"))
@@ -95,7 +95,7 @@ class _TaskAttempt:
 class TaskFeature(Feature):
     """Writes the record of a task in the steps that move its job.
 
-    `removed` hears of each that was cancelled while it waited, in the process that did it: no
+    `removed` is called for each that was cancelled while it waited, in the process that did it: no
     worker will.
     """
 
@@ -108,7 +108,7 @@ class TaskFeature(Feature):
         self._removed = removed
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Say that it is ready."""
+        """Writes that it is ready."""
         life, record = life_of(job.message), _first(job.message, job.queue)
         if life and (before := find(context.backend, job.uuid)) is not None:
             workers = before["workers"]
@@ -118,12 +118,12 @@ class TaskFeature(Feature):
         plan.add(Raise(key_of(job.uuid), rank, text, _ttl(job.message) + job.delay))
 
     def start(self, job: ReservedJob, plan: Plan) -> None:  # noqa: ARG002 (nothing is added)
-        """Note when it starts; `look` says so, if it runs on."""
+        """Notes when it starts; `look` writes it, if it runs on."""
         _attempt(job).began = time.time()
         _attempt(job).unwritten = True
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
-        """Say that it runs."""
+        """Writes that it runs."""
         attempt = _attempt(job)
         if not attempt.unwritten:
             return ()
@@ -132,7 +132,7 @@ class TaskFeature(Feature):
         return (attempt.write(job, State.RUNNING),)
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Say how the reservation ended."""
+        """Writes how the reservation ended."""
         if end.state is State.WAITING:
             return
         attempt = _attempt(job)
@@ -151,9 +151,9 @@ class TaskFeature(Feature):
 
 
 def ended(job: Any) -> Record | None:  # noqa: ANN401 (a reserved job)
-    """Give the record of a job that was ended in this process, as it was written; None of others.
+    """Returns the record, as written, of a job that was ended in this process; else None.
 
-    The backend is not asked.
+    It asks no backend.
     """
     attempt: _TaskAttempt | None = job.read_once(KEY, lambda: None)
     return None if attempt is None else attempt.record
@@ -196,13 +196,13 @@ def _bounded(kept: list[Any]) -> list[Any]:
 
 
 def _plain(result: object) -> Any:  # noqa: ANN401 (JSON)
-    """Give a result as JSON has it; of an isolated job's process it came as text."""
+    """Returns a result as JSON has it; from an isolated job's process it came as text."""
     text = getattr(result, "text", None)
     return json.loads(text) if isinstance(text, str) and text else result
 
 
 def _fault(end: End) -> tuple[str, str] | None:
-    """Give the path of what ended the attempt, and its traceback."""
+    """Returns the path of what ended the attempt, and its traceback."""
     error = end.error
     if isinstance(error, BaseException):
         return path_of(error), tracebacks.full(error)
@@ -215,14 +215,14 @@ def _fault(end: End) -> tuple[str, str] | None:
 
 
 def path_of(error: BaseException) -> str:
-    """Give where an error's class is; of one from another process, as it was there."""
+    """Returns the path of an error's class; for an error of another process, as it was there."""
     kind: type = type(error)
     module = getattr(error, "module_elsewhere", kind.__module__)
     return f"{module}.{kind.__qualname__}"
 
 
 def current(job: Any) -> Record:  # noqa: ANN401 (a job that runs here, or in its own process)
-    """Give the record of a task whose attempt begins, as it will be said."""
+    """Returns the record of a task whose attempt begins, as it will be written."""
     record = dict(_first(job.payload, job.queue))
     ran = [f"{each.host}:{each.pid}" for each in job.history.attempts]
     if job.attempts() > 1 or life_of(job.payload):

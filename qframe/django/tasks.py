@@ -34,7 +34,7 @@ _DAY: Final = 86_400
 _AT_DISPATCH: Final = ("tries", "max_exceptions", "backoff", "timeout", "fail_on_timeout")
 _OWN: Final = ("connection", "result_ttl", "tasks")
 _MIDDLE: Final = 1024
-"""beanstalkd's own priority, Django's 0; what is greater here comes first, there last."""
+"""beanstalkd's own priority, Django's 0; a greater one here comes first, there last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class QframeTask(Task):
     tags: Any = None
 
     def declared(self) -> dict[str, Any]:
-        """Give the options that were said."""
+        """Returns the options that were given."""
         found = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -73,7 +73,7 @@ class QframeBackend(BaseTaskBackend):
 
     OPTIONS: `connection` (default: qframe's default one), `result_ttl` (seconds a result is kept
     after it was last written; a day), `tries`, `max_exceptions`, `backoff`, `timeout`,
-    `fail_on_timeout` of all its tasks, and `tasks`: those of single ones, by their paths.
+    `fail_on_timeout` of all its tasks, and `tasks`: those of single tasks, by their paths.
     """
 
     task_class = QframeTask
@@ -93,9 +93,9 @@ class QframeBackend(BaseTaskBackend):
         return Capability.PRIORITY in self._able
 
     def _looked_at(self) -> Capability:
-        """Look at the connection: the process's own manager is for when all is set up.
+        """Reads the connection's capabilities; the process's own manager once all is set up.
 
-        A test runner, for one, gives databases other names before it runs any test.
+        A test runner, for example, gives databases other names before it runs any test.
         """
         conf.join()  # tasks may be imported before the apps are ready
         queues = QueueManager(config.load())
@@ -103,11 +103,11 @@ class QframeBackend(BaseTaskBackend):
 
     @property
     def connection(self) -> Connection:
-        """The connection that has the jobs; raises `ConfigurationError`."""
+        """The connection that has the jobs. Raises `ConfigurationError`."""
         return manager.default().connection(self.options.get("connection"))
 
     def validate_task(self, task: Task) -> None:
-        """Raise `InvalidTask` for what cannot be run."""
+        """Raises `InvalidTask` for a task that cannot run."""
         super().validate_task(task)
         for name, value in getattr(task, "declared", dict)().items():
             try:
@@ -116,7 +116,7 @@ class QframeBackend(BaseTaskBackend):
                 raise InvalidTask(str(error)) from None
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:  # noqa: ANN401 (the task's own)
-        """Queue it; in a transaction as `QFRAME["DISPATCH"]` says. Its id is known at once."""
+        """Queues it; in a transaction as `QFRAME["DISPATCH"]` says. Its id is known at once."""
         self.validate_task(task)
         at = time.time()
         result = TaskResult(
@@ -151,7 +151,7 @@ class QframeBackend(BaseTaskBackend):
         return result
 
     def _options_of(self, task: Task) -> dict[str, Any]:
-        """Give what an instance of its job says other than its class."""
+        """Returns the options of this job that its class does not have."""
         found: dict[str, Any] = {"queue": task.queue_name}
         if (after := _aware(task.run_after)) is not None:
             found["delay"] = after
@@ -165,7 +165,7 @@ class QframeBackend(BaseTaskBackend):
         return found | {name: value for name, value in given.items() if name not in declared}
 
     def get_result(self, result_id: str) -> TaskResult:
-        """Give what became of a task; raises `TaskResultDoesNotExist`."""
+        """Returns the result of a task. Raises `TaskResultDoesNotExist`."""
         record = task_results.find(self.connection.backend, str(result_id))
         if record is None:
             raise TaskResultDoesNotExist(result_id)
@@ -174,7 +174,7 @@ class QframeBackend(BaseTaskBackend):
     # -- system checks ----------------------------------------------------------------------------
 
     def check(self, **_: object) -> Iterable[CheckMessage]:
-        """Find what is wrong with OPTIONS and the connection; no backend is asked."""
+        """Finds what is wrong with OPTIONS and the connection, without asking a backend."""
         where = f"TASKS[{self.alias!r}]"
         for name in self.options:
             known = (*_OWN, *_AT_DISPATCH)

@@ -1,4 +1,4 @@
-"""Which of Django's transactions a dispatch belongs to, and when it is pushed."""
+"""The Django transactions a dispatch belongs to, and when it is pushed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qframe.django import conf
 
 
 class OpenAtomic:
-    """The outermost `atomic` blocks that are open where something is dispatched.
+    """The outermost open `atomic` blocks of a dispatch.
 
-    Where several databases have one, it is pushed when the last of them has been committed, and
+    If several databases have one, the job is pushed when the last of them has been committed, and
     never if one of them is rolled back.
     """
 
@@ -23,12 +23,12 @@ class OpenAtomic:
         self._inside = inside
 
     def within(self) -> object | None:
-        """Give the connection to push in, while its transaction is open; None: after the commit."""
+        """Returns the connection to push in now; None: push after the commit."""
         inside = self._inside
         return inside if inside is not None and inside.in_atomic_block else None
 
     def on_commit(self, act: Callable[[], None]) -> None:
-        """Call `act` once all are committed."""
+        """Calls `act` once all are committed."""
         left = len(self._wrappers)
 
         def committed() -> None:
@@ -42,19 +42,19 @@ class OpenAtomic:
 
 
 def find_open(connection: Connection) -> OpenAtomic | None:
-    """Give the transactions that are open on this thread, unless dispatches are to go at once."""
+    """Returns the open transactions of this thread, unless dispatches go at once."""
     wrappers = [each for each in connections.all(initialized_only=True) if each.in_atomic_block]
     if not wrappers or (mode := conf.mode()) == "now":
         return None
     only = conf.using()
     if only is not None:
         wrappers = [each for each in wrappers if each.alias == only]
-    # A TestCase keeps one open on each of its databases: what it wraps is meant, where that is one.
+    # A TestCase keeps one open on each of its databases: blocks inside it count, if any.
     begun = [each for each in wrappers if not _is_of_test(each)]
     wrappers = begun or wrappers[:1]
     if not wrappers:
         return None
-    # In memory, as in tests, there is no other transaction than the program's: its commit will do.
+    # In memory, as in tests, the program's transaction is the only one: its commit will do.
     is_within = mode == "within" and connection.settings.driver != "memory"
     return OpenAtomic(wrappers, _inside(wrappers, connection) if is_within else None)
 
@@ -65,7 +65,7 @@ def _is_of_test(wrapper: Any) -> bool:  # noqa: ANN401 (Django's connection)
 
 
 def _inside(wrappers: list[Any], connection: Connection) -> Any:  # noqa: ANN401 (Django's connection)
-    """Choose the transaction to push in: of the database that the jobs, or the outbox, are in."""
+    """Returns the transaction to push in: of the database that the jobs, or the outbox, are in."""
     from qframe import manager  # noqa: PLC0415 (made by the first dispatch)
 
     outbox = manager.default().settings.outbox.connection

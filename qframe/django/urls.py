@@ -1,6 +1,6 @@
 """The web view's addresses: `path("admin/queues/", include("qframe.django.urls"))`.
 
-They come before the admin's own, which take whatever begins with `admin/`.
+They come before the admin's own, which match whatever begins with `admin/`.
 """
 
 from __future__ import annotations

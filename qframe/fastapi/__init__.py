@@ -1,6 +1,6 @@
 """qframe in a FastAPI application: `lifespan`, `BackgroundJobs`, `Depends` in jobs, the page.
 
-Needs `pip install 'qframe[fastapi]'`. `lifespan` and `JobsOfRequest` do with Starlette alone.
+Needs `pip install 'qframe[fastapi]'`. `lifespan` and `JobsOfRequest` need only Starlette.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (what is there)
-    """Import what is asked for: jobs need no web view, Starlette has no FastAPI."""
+    """Imports lazily: jobs need no web view, Starlette has no FastAPI."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,4 +1,4 @@
-"""JobsOfRequest: what a request wants done by workers, queued before its answer is sent."""
+"""JobsOfRequest: the jobs of a request, queued before its response is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qframe.payload.text import one_line
 
 
 class JobsOfRequest:
-    """Jobs that are queued together when the request was handled, and not at all if that raised.
+    """Jobs that are queued together once the request was handled, but not if that raised.
 
     The durable counterpart of `BackgroundTasks`: in FastAPI a parameter `jobs: BackgroundJobs`
     gives one; elsewhere it is `async with JobsOfRequest() as jobs:`.
@@ -26,15 +26,15 @@ class JobsOfRequest:
         self._jobs: list[Any] = []
 
     def add_task(self, func: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 (as BackgroundTasks has it)
-        """Add a call of a function under `@queueable`, a job class with its fields, or a job.
+        """Adds a call of a function under `@queueable`, a job class with its fields, or a job.
 
-        Raises `InvalidJob` for arguments that do not fit, and for a function without
-        `@queueable`: a worker runs only what its author has made a job.
+        Raises `InvalidJob` for arguments that do not fit, and for a function without `@queueable`:
+        a worker runs only what its author has made a job.
         """
         self._jobs.append(_job(func, args, kwargs))
 
     async def send(self) -> list[str]:
-        """Queue what was added, in one exchange for each connection; gives the ids in order.
+        """Queues what was added, in one request to each connection; returns the ids in order.
 
         Raises what goes wrong; the event loop goes on meanwhile.
         """

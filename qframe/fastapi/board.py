@@ -1,4 +1,4 @@
-"""page: the web view to mount, behind an `authorize` that takes what a route takes."""
+"""page: the web view to mount, behind an `authorize` with the parameters of a route."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from qframe.manager import QueueManager
 
 _ANSWER = "qframe.fastapi"
-"""Where the scope of a request has what `authorize` said."""
+"""The key of the request's scope with the answer of `authorize`."""
 _OPEN = "/healthz"
 
 
 def page(
     authorize: Callable[..., Any], manager: QueueManager | None = None, *, live: bool = True
 ) -> ASGIApp:
-    """Give the web view as an ASGI application: mounted at `/queues` by `app.mount`.
+    """Returns the web view as an ASGI application: mounted at `/queues` by `app.mount`.
 
-    `authorize` may take what a route takes: the `Request`, cookies, `Depends`, `Security`; it may
-    be `async`, and raise `HTTPException`. It gives `"none"`, `"read"`, `"act"`, the names of
-    actions (`{"retry", "pause"}`), or a `qframe.web.Visitor`. The `dependency_overrides` of the
-    application hold.
+    `authorize` may have the parameters of a route: the `Request`, cookies, `Depends`, `Security`;
+    it may be `async`, and raise `HTTPException`. It returns `"none"`, `"read"`, `"act"`, the names
+    of actions (`{"retry", "pause"}`), or a `qframe.web.Visitor`. The `dependency_overrides` of the
+    application apply.
     """
     return _BoardEndpoint(authorize, web_app(manager, _said, live=live))
 
@@ -39,9 +39,9 @@ def _said(request: Request) -> Any:  # noqa: ANN401 (an answer)
 
 
 class _BoardEndpoint:
-    """Asks `authorize` as a route of its own, to its end; what that lets in goes to the page.
+    """Calls `authorize` as a route of its own, to its end, before the page answers.
 
-    So a session that it depends on is not kept open by a page that is.
+    So an open page does not keep a session open that `authorize` depends on.
     """
 
     def __init__(self, authorize: Callable[..., Any], board: ASGIApp) -> None:
@@ -77,5 +77,5 @@ class _BoardEndpoint:
 
 
 async def _nothing() -> Message:
-    """Give an empty body: that of the request is the page's."""
+    """Returns an empty body: the request's own body is the page's."""
     return {"type": "http.request", "body": b"", "more_body": False}

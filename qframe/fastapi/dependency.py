@@ -12,7 +12,7 @@ from qframe.fastapi.background import JobsOfRequest
 
 
 async def _of_request() -> AsyncIterator[JobsOfRequest]:
-    """Give what takes jobs, and queue them before the answer is sent."""
+    """Yields what takes jobs, and queues them before the response is sent."""
     jobs = JobsOfRequest()
     yield jobs
     try:
@@ -24,6 +24,6 @@ async def _of_request() -> AsyncIterator[JobsOfRequest]:
 BackgroundJobs: TypeAlias = Annotated[JobsOfRequest, Depends(_of_request, scope="function")]
 """`jobs: BackgroundJobs` in a route, or in a dependency of scope `function`.
 
-What was added is queued after the route has returned and before its answer is sent: a 2xx says that
-it is. Nothing is queued where the route raised. Where the backend does not answer, 503 is answered.
+The jobs are queued after the route has returned and before its response is sent: a 2xx confirms
+that. Nothing is queued if the route raised. If the backend does not answer, the response is 503.
 """

@@ -1,4 +1,4 @@
-"""inject: a job whose function takes the same `Depends` as a route."""
+"""inject: a job whose function has the same `Depends` as a route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def inject(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a function, or a job's `handle`, what its parameters with `Depends` ask for.
+    """Gives a function, or a job's `handle`, what its parameters with `Depends` ask for.
 
     ```python
     @queueable(queue="mail")
@@ -28,10 +28,10 @@ def inject(function: Callable[..., R]) -> Callable[..., R]:
     async def send_receipt(order: int, session: Annotated[Session, Depends(get_session)]): ...
     ```
 
-    The other parameters are the job's fields. Each attempt has dependencies of its own, each made
-    once; generators go on after the function, and are thrown what it raised. Dependencies of a
-    function without `async` run in the job's thread if none of them is `async`. A parameter that is
-    given in an ordinary call is taken as it is.
+    The other parameters are the job's fields. Each attempt has its own dependencies, each made
+    once; generators continue after the function, and get its exception thrown in. Dependencies of
+    a function without `async` run in the job's thread if none of them is `async`. An argument
+    given in an ordinary call replaces the dependency.
 
     Raises `JobDefinitionError` for a dependency that reads the request: a job has none.
     """
@@ -58,7 +58,7 @@ def inject(function: Callable[..., R]) -> Callable[..., R]:
 
 
 class _Call:
-    """A function that is given its own parameters in their order, the others by name."""
+    """A function that gets its own parameters in their order, the others by name."""
 
     def __init__(self, function: Callable[..., Any], kept: inspect.Signature) -> None:
         self._function = function
@@ -71,12 +71,12 @@ class _Call:
         if len(rest) > len(self._names):
             most, name = self._unnamed + len(self._names), self._function.__qualname__
             raise TypeError(f"{name}() takes {most} positional arguments, not {len(args)}")
-        # What stands before them may be given by name: a name given twice is Python's to refuse.
+        # The earlier parameters may also be given by name: Python refuses a name given twice.
         return self._function(*first, **dict(zip(self._names, rest, strict=False)), **kwargs)
 
 
 def _depends(parameter: inspect.Parameter) -> params.Depends | None:
-    """Give what a parameter depends on, with the class where only its type says that."""
+    """Returns what a parameter depends on, with the class if only its type says that."""
     said = [*get_args(parameter.annotation)[1:], parameter.default]
     found = next((each for each in reversed(said) if isinstance(each, params.Depends)), None)
     if found is None or found.dependency is not None:

@@ -1,4 +1,4 @@
-"""lifespan: what the application opens when it starts, and closes when it ends."""
+"""lifespan: opens connections when the application starts, and closes them when it ends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def lifespan(given: Lifespan) -> Lifespan: ...
 
 
 def lifespan(given: Any) -> Any:
-    """Open connections when the application starts, and close them when it ends.
+    """Opens connections when the application starts, and closes them when it ends.
 
     `FastAPI(lifespan=lifespan)`; with a lifespan of your own, `FastAPI(lifespan=lifespan(yours))`:
-    that begins after, ends before, and gives its state. A worker has none of it.
+    yours begins after, ends before, and its state is passed on. A worker runs none of it.
 
     A wrong configuration keeps the application from starting. A backend that does not answer is
-    logged: it may be back before it is needed. What was dispatched and not sent is sent at the end.
+    logged: it may be back before it is needed. Pending dispatches are sent at the end.
     """
     if isinstance(given, Starlette):
         return _opened(given, None)
@@ -61,7 +61,7 @@ async def _opened(app: Starlette, own: Lifespan | None) -> AsyncIterator[Mapping
 
 
 def _opening(queues: QueueManager) -> Call[None]:
-    """Open the default connection in the thread that pushes for coroutines."""
+    """Opens the default connection in the thread that pushes for coroutines."""
     connection = queues.connection()
     try:
         connection.backend.check()
@@ -71,6 +71,6 @@ def _opening(queues: QueueManager) -> Call[None]:
 
 
 def _closing(queues: QueueManager) -> Call[None]:
-    """Close what that thread has opened."""
+    """Closes what that thread has opened."""
     queues.close()
     yield from ()

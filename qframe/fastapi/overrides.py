@@ -1,4 +1,4 @@
-"""Which application's `dependency_overrides` hold for jobs."""
+"""The application whose `dependency_overrides` apply to jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _app: Callable[[], Any] | None = None
 
 
 def use(app: object) -> None:
-    """Have jobs that run in this process take the `dependency_overrides` of an application.
+    """Applies the `dependency_overrides` of an application to jobs that run in this process.
 
     `lifespan` does so by itself.
     """
@@ -19,6 +19,6 @@ def use(app: object) -> None:
 
 
 def overrides() -> Mapping[Any, Any]:
-    """Give what stands in place of dependencies."""
+    """Returns the replacements of dependencies."""
     app = None if _app is None else _app()
     return getattr(app, "dependency_overrides", None) or {}

@@ -39,7 +39,7 @@ _OBJECTS = (
 
 
 def tree(where: str, needed: params.Depends) -> Dependant:
-    """Give a dependency with all that it depends on; raises `JobDefinitionError`."""
+    """Returns a dependency with all that it depends on. Raises `JobDefinitionError`."""
     assert needed.dependency is not None  # noqa: S101 (seen before)
     return _read(where, needed.dependency, use_cache=needed.use_cache)
 
@@ -75,22 +75,22 @@ def _named(call: object) -> str:
 
 
 class _Made:
-    """What one job's dependencies gave, each made once; application overrides stand in for some."""
+    """The values of one job's dependencies, each made once; application overrides replace some."""
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
         self._instead = overrides()
 
     def real(self, dependant: Dependant) -> Dependant:
-        """Give what is to be made."""
+        """Returns the dependency, or its override."""
         call = self._instead.get(dependant.call)
         return dependant if call is None else _read("dependency_overrides", call)
 
 
 def opened(stack: ExitStack, needs: Needs, portal: Callable[[], BlockingPortal]) -> dict[str, Any]:
-    """Make dependencies in this thread, and have the stack close them.
+    """Makes dependencies in this thread, and has the stack close them.
 
-    Where one is `async` they are made on a loop that runs until then, in a thread of its own.
+    If one is `async` they are made on a loop that runs until then, in a thread of its own.
     """
     made = _Made()
     if any(_has_async(each, made) for each in needs.values()):
@@ -102,7 +102,7 @@ def opened(stack: ExitStack, needs: Needs, portal: Callable[[], BlockingPortal])
 
 
 async def opened_on_loop(stack: AsyncExitStack, needs: Needs) -> dict[str, Any]:
-    """Make dependencies on the running loop, those without `async` in threads, as FastAPI does."""
+    """Makes dependencies on the running loop, those without `async` in threads, as FastAPI does."""
     made = _Made()
     return {name: await _value_on_loop(stack, each, made) for name, each in needs.items()}
 
@@ -120,7 +120,7 @@ def _has_async(dependant: Dependant, made: _Made) -> bool:
 
 
 def _is(call: Any, *kinds: Callable[[Any], bool]) -> bool:  # noqa: ANN401 (whatever can be called)
-    """Whether a function, or what an object does when it is called, is of one of these kinds."""
+    """Whether a function, or the `__call__` of an object, is of one of these kinds."""
     while isinstance(call, functools.partial):
         call = call.func
     called = call if isinstance(call, type) else type(call).__call__
@@ -161,5 +161,5 @@ async def _value_on_loop(stack: AsyncExitStack, dependant: Dependant, made: _Mad
 
 
 def _named_ones(dependant: Dependant) -> Iterable[tuple[str, Dependant]]:
-    """Give what a dependency depends on, in order."""
+    """Returns what a dependency depends on, in order."""
     return [(str(each.name), each) for each in dependant.dependencies]

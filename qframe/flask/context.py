@@ -12,11 +12,11 @@ from flask import Flask
 from qframe.jobs import execution
 
 _is_there: ContextVar[bool] = ContextVar("qframe_flask_job", default=False)
-"""Whether a job has one already: what of it is awaited is in the same."""
+"""Whether a job has one already: awaited parts of it run in the same."""
 
 
 def around_jobs_of(app: Flask) -> None:
-    """Have jobs that run in this process run in a context of this application."""
+    """Runs jobs in this process in a context of this application."""
 
     @contextmanager
     def context() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""QFrame: the extension, which joins qframe and an application."""
+"""QFrame: the extension, which connects qframe to an application."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qframe.flask import context, settings
 from qframe.manager import QueueManager
 
 _SAID_HELP = {"ignore_unknown_options": True, "help_option_names": []}
-"""All words are for `qframe`, also --help."""
+"""All words are passed to `qframe`, also --help."""
 
 
 class QFrame:
-    """Joins qframe and a Flask application; nothing of a backend is opened by it.
+    """Connects qframe to a Flask application; opens nothing of a backend.
 
     ```python
     queue = QFrame()
@@ -28,11 +28,11 @@ class QFrame:
         return app
     ```
 
-    `app.config["QFRAME"]` has the keys of `qframe.toml`; without it that file is looked for. Jobs
-    run in an application context. `flask qframe ...` is the whole command. Where `app.testing`,
-    jobs run inside the dispatch.
+    `app.config["QFRAME"]` has the keys of `qframe.toml`; without it qframe looks for that file.
+    Jobs run in an application context. `flask qframe ...` is the whole command. With
+    `app.testing`, jobs run inside the dispatch.
 
-    A process has one application: the one that was joined last.
+    A process has one application: the last one connected.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -40,7 +40,7 @@ class QFrame:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Join an application. Its settings are read when a connection is first used."""
+        """Connects an application. Its settings are read when a connection is first used."""
         config.source = lambda: settings.of(app)
         config.command_line = "flask qframe"
         self.begin_anew()
@@ -50,11 +50,11 @@ class QFrame:
 
     @property
     def manager(self) -> QueueManager:
-        """The connections; raises `ConfigurationError` where the settings are wrong."""
+        """The connections. Raises `ConfigurationError` for wrong settings."""
         return manager.default()
 
     def begin_anew(self) -> None:
-        """Close what is open, and read the settings again when it is next used."""
+        """Closes what is open, and reads the settings again at the next use."""
         before = manager.current()
         if before is not None:
             before.close()

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from qframe.web import Access, Visitor
 
 _ANSWER = "qframe.flask"
-"""Where the environment of a request has what `authorize` said."""
+"""The key of the request's environment with the answer of `authorize`."""
 
 
 def page(
     authorize: Callable[[], Access | Visitor | ResponseReturnValue | None],
     name: str = "qframe",
 ) -> Blueprint:
-    """Give the web view as a blueprint to be registered under any prefix.
+    """Returns the web view as a blueprint to be registered under any prefix.
 
-    `authorize()` says what whoever sends the request may do: `"none"`, `"read"`, `"act"`, the names
-    of actions (`{"retry", "pause"}`), or a `Visitor(name, access)`. It is a part of Flask's
-    request: `session`, `current_user` of flask-login and `abort` are there. A response that it
-    gives, such as `redirect(...)`, is answered as it is.
+    `authorize()` returns what the sender of the request may do: `"none"`, `"read"`, `"act"`, the
+    names of actions (`{"retry", "pause"}`), or a `Visitor(name, access)`. It runs within Flask's
+    request: `session`, `current_user` of flask-login and `abort` are there. If it returns a
+    response, such as `redirect(...)`, that is sent.
     """
     board = Blueprint(name, __name__)
 
@@ -45,7 +45,7 @@ def page(
 
 @cache
 def _application() -> Any:  # noqa: ANN401 (a WSGI application)
-    """Make it with the first request: a server may fork before."""
+    """Makes it with the first request: a server may fork before."""
     from qframe.web import wsgi  # noqa: PLC0415 (an extra)
 
     def authorize(asked: Request) -> Any:  # noqa: ANN401 (an answer)
@@ -55,7 +55,7 @@ def _application() -> Any:  # noqa: ANN401 (a WSGI application)
 
 
 def _below(path: str, answer: object) -> dict[str, Any]:
-    """Give the environment of the request as an application has it that is mounted here."""
+    """Returns the environment of the request for an application mounted here."""
     raw = request.environ.get("PATH_INFO", "")
     rest = path.encode().decode("latin-1")
     prefix = raw[: len(raw) - len(rest)].rstrip("/")

@@ -1,4 +1,4 @@
-"""QFRAME: the settings in a Flask application's configuration, where they stand for a file."""
+"""QFRAME: the settings in a Flask application's configuration, in place of a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AS_EVER: Final = ("memory", "null", "sync")
 
 
 def of(app: Flask) -> tuple[str, Mapping[str, Any]] | None:
-    """Give the settings as `qframe.toml` would have them; raises `ConfigurationError`.
+    """Returns the settings as `qframe.toml` would have them. Raises `ConfigurationError`.
 
-    None where the application has none, and is not being tested: a file is looked for then.
+    None if the application has none, and is not being tested: then qframe looks for a file.
     """
     found = app.config.get("QFRAME")
     if found is not None and not isinstance(found, Mapping):
@@ -46,7 +46,7 @@ def of(app: Flask) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _run_at_once(given: dict[str, Any]) -> dict[str, Any]:
-    """Have each connection run jobs inside the push; those that keep none stay what they are."""
+    """Makes each connection run jobs inside the push, except those that keep none."""
     connections = given.get("connections")
     own = connections if isinstance(connections, Mapping) else {}
     drivers = {name: _driver(name, each) for name, each in own.items()}

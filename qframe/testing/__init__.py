@@ -1,4 +1,4 @@
-"""qframe.testing: what an application's tests need to see what it dispatches and to run its jobs.
+"""qframe.testing: for an application's tests, to see what it dispatches and to run its jobs.
 
 ```python
 from qframe.testing import drain, fake, run
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qframe.testing.recording import DispatchedChain as DispatchedChain
     from qframe.testing.running import Ran as Ran
     from qframe.testing.running import run as run
-else:  # or type checkers would take any name for one of these
+else:  # or type checkers would accept any name as one of these
     _PLACES = {
         "Dispatched": "recording",
         "DispatchedBatch": "recording",
@@ -44,7 +44,7 @@ else:  # or type checkers would take any name for one of these
     __all__ = list(_PLACES)
 
     def __getattr__(name: str) -> object:
-        """Import it when it is asked for: pytest loads this package where qframe is installed."""
+        """Imports lazily: pytest loads this package wherever qframe is installed."""
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415 (not before it is needed)

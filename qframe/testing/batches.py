@@ -1,4 +1,4 @@
-"""fake_batch: a batch that no queue knows, for `run`."""
+"""fake_batch: a batch outside any queue, for `run`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NOBODY = Prepared("", b"{}", "default", 0.0)
 def fake_batch(
     *, name: str = "", total: int = 1, done: int = 0, failed: int = 0, cancelled: bool = False
 ) -> Batch:
-    """Make a batch that no backend keeps, in such a state: for `run(job, batch=...)`.
+    """Returns a batch in the given state, for `run(job, batch=...)`; no backend keeps it.
 
-    Raises `ValueError` for counts that cannot be.
+    Raises `ValueError` for impossible counts.
     """
     if min(done, failed) < 0 or done + failed > total:
         raise ValueError("total is at least done and failed together, and none is negative")

@@ -24,10 +24,10 @@ _MOST = 10_000
 
 @dataclass(slots=True)
 class Drained:
-    """How many attempts ended in which way, and what was raised: what `drain` gives.
+    """How many attempts had which outcome, and what was raised: what `drain` returns.
 
     `released` counts jobs that released themselves, `retried` those that raised and are tried
-    again. What waits for its delay was left where it is.
+    again. Delayed jobs were left in their queues.
     """
 
     done: int = 0
@@ -41,7 +41,7 @@ class Drained:
     """What jobs raised or failed with, in order."""
 
     def count(self, outcome: JobOutcome) -> None:
-        """Count the end of an attempt."""
+        """Counts the end of an attempt."""
         name = outcome.value if hasattr(self, outcome.value) else "other"
         setattr(self, name, getattr(self, name) + 1)
 
@@ -54,18 +54,18 @@ def drain(
     at_most: int = _MOST,
     options: WorkerOptions | None = None,
 ) -> Drained:
-    """Work the queues of a connection until none has a job that is ready.
+    """Works the queues of a connection until none has a job that is ready.
 
-    A worker does it as ever, but in this thread, without signals and so without timeouts. `queues`
-    are all there are, or a name, names or patterns. What is delayed, a job waiting for its backoff
-    among them, is left, and so are paused queues.
+    A worker does it as usual, but in this thread, without signals and so without timeouts. `queues`
+    are all there are, or a name, names or patterns. Delayed jobs, and so those waiting for their
+    backoff, and paused queues are left alone.
 
-    With `raises`, the first thing a job raises ends it and is raised here, after the job was
+    With `raises`, the first exception of a job ends it and is raised here, after the job was
     settled. `options` are the worker's; by default a job is tried once unless it says otherwise.
 
-    Raises `ConfigurationError` for a connection that holds no jobs, `BackendUnavailable` at once
-    where the backend does not answer, and `AssertionError` after `at_most` attempts, for jobs that
-    would never end.
+    Raises `ConfigurationError` for a connection that holds no jobs, `BackendUnavailable` at once if
+    the backend does not answer, and `AssertionError` after `at_most` attempts, for jobs that would
+    never end.
     """
     queues_of = manager.default()
     queue = queues_of.connection(connection)
@@ -105,7 +105,7 @@ def drain(
 
 
 class _DrainLoop(Loop):
-    """A loop that waits for nothing, nor for a listener's consent."""
+    """A loop that never waits, not even for a listener's consent."""
 
     drain: _DrainWorker
 
@@ -123,7 +123,7 @@ class _DrainLoop(Loop):
 
 
 class _DrainWorker(Worker):
-    """A worker that hears no signals."""
+    """A worker without signals."""
 
     heeds_signals = False
     is_guest = True  # on any thread
@@ -135,7 +135,7 @@ class _DrainWorker(Worker):
         self._raises = raises
 
     def ran(self, attempt: Attempt) -> None:
-        """Count an attempt, and stop where what it raised is to be raised."""
+        """Counts an attempt, and stops if its exception is to be raised."""
         self.drained.count(attempt.outcome)
         if attempt.error is not None and attempt.outcome in {JobOutcome.RETRIED, JobOutcome.FAILED}:
             self.drained.errors.append(attempt.error)
@@ -143,7 +143,7 @@ class _DrainWorker(Worker):
                 self.stop()
 
     def is_empty(self) -> bool:
-        """Whether nothing is ready, found out by holding a job for a moment."""
+        """Whether nothing is ready, checked by holding a job for a moment."""
         held = self.connection.reserve(self._selected().find())
         for job in held:
             job.settle(End(State.WAITING))

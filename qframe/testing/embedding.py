@@ -17,16 +17,16 @@ _KEPT = ("queue", "retry_after", "max_payload", "push_retries")
 
 @contextlib.contextmanager
 def embedded(folder: str | Path) -> Iterator[QueueManager]:
-    """Put every configured connection on a database of its own in `folder`, and give the manager.
+    """Puts every configured connection on its own database in `folder`; yields the manager.
 
-    `dispatch` uses it until the block is left; then what was used before is put back. `sync` and
-    `null` connections stay what they are. Everything else is as configured: the default
-    connection, the names of queues, `jobs`, listeners; those added meanwhile are forgotten. Raises
+    `dispatch` uses it until the block ends, and then the previous one again. `sync` and `null`
+    connections stay what they are. Everything else is as configured: the default connection, the
+    names of queues, `jobs`, listeners; those added meanwhile are forgotten. Raises
     `ConfigurationError`.
     """
     before = manager.current()
     settings = config.load() if before is None else before.settings
-    if before is not None and before.opened():  # so its listeners listen already
+    if before is not None and before.opened():  # so its listeners are registered already
         settings = settings.model_copy(update={"listeners": {}})
     there = {name: settings.connection(name) for name in settings.connection_names()}
     moved = {name: _moved(values, Path(folder), name) for name, values in there.items()}

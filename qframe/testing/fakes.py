@@ -1,4 +1,4 @@
-"""fake: while it is on, what is dispatched is written down instead of being pushed."""
+"""fake: while it is on, dispatches are recorded instead of pushed."""
 
 from __future__ import annotations
 
@@ -41,20 +41,19 @@ if TYPE_CHECKING:
     from qframe.payload.timing import When
 
 __tracebackhide__ = True
-"""An assertion that fails is shown by pytest where the test makes it, not in here."""
+"""pytest shows a failed assertion in the test, not in here."""
 
 
 def fake(*, only: Iterable[Target] | None = None, besides: Iterable[Target] = ()) -> Fake:
-    """Write down what is dispatched in this process instead of pushing it.
+    """Records what is dispatched in this process instead of pushing it.
 
-    `with fake() as queued: ...`, then `queued.assert_dispatched(SendWelcome)`. With `only`, these
-    jobs alone are written down; with `besides`, all but these. The others are pushed. A chain or a
-    batch is written down where one of its jobs is.
+    `with fake() as queued: ...`, then `queued.assert_dispatched(SendWelcome)`. With `only`, it
+    records these jobs alone; with `besides`, all but these. The others are pushed. A chain or a
+    batch is recorded if one of its jobs is.
 
-    It holds for every connection, also `sync`, whose jobs do not run; for every way to dispatch;
-    and for every thread, until the block is left. Jobs are checked as ever, and listeners of
-    `JobQueueing` and `JobQueued` hear of them. Of fakes inside each other, the inner one that wants
-    a job has it.
+    It covers every connection, also `sync`, whose jobs do not run; every way to dispatch; and every
+    thread, until the block ends. Jobs are checked as usual, and listeners of `JobQueueing` and
+    `JobQueued` are called. Of nested fakes, the inner one that wants a job records it.
     """
     return Fake(only=only, besides=besides)
 
@@ -74,14 +73,14 @@ class Fake:
         self.chains = self._notes.chains
         """The chains that were dispatched, in order."""
         self.batches = self._notes.batches
-        """The batches that were dispatched, in order, but for those that are links of chains."""
+        """The batches that were dispatched, in order, without those that are links of chains."""
         self.memory = MemoryBackend()
-        """Where locks, limits and batches are kept meanwhile: what waits there is not worked."""
+        """Where locks, limits and batches are kept meanwhile; nobody works its queues."""
         self._connections: dict[Connection, RecordingConnection] = {}
         self._before: list[Any] = []
 
     def __enter__(self) -> Self:
-        """Begin to write down; what was dispatched before is pushed."""
+        """Starts recording; what was dispatched before is pushed."""
         flush()
         with _changing:
             if self in _active:
@@ -92,7 +91,7 @@ class Fake:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let jobs be pushed again; a dispatch that a variable holds unsent is written down."""
+        """Stops recording; a dispatch that a variable holds unsent is recorded."""
         try:
             for draft in self._held():
                 send_unsent(draft)
@@ -105,7 +104,7 @@ class Fake:
     # -- what there is --------------------------------------------------------------------------
 
     def dispatched(self, target: Target | None = None, **which: Unpack[Which]) -> list[Dispatched]:
-        """Give what was dispatched, in order, with connection, queue, delay and payload."""
+        """Returns what was dispatched, in order, with connection, queue, delay and payload."""
         kind = None if target is None else JobTarget(target)
         wanted = WantedJobs.jobs(kind, **which)
         return [each for each in self._notes.jobs.copy() if wanted.fits(each)]
@@ -121,7 +120,7 @@ class Fake:
     def jobs(
         self, target: Target | None = None, where: Callable[[Any], object] | None = None
     ) -> list[Any]:
-        """Give the jobs that were dispatched, in order: all, or those a target names."""
+        """Returns the jobs that were dispatched, in order: all, or those a target names."""
         return [each.job for each in self.dispatched(target, where=where) if each.job is not None]
 
     # -- assertions -----------------------------------------------------------------------------
@@ -129,21 +128,21 @@ class Fake:
     def assert_dispatched(
         self, target: Target, *, times: int | None = None, **which: Unpack[Which]
     ) -> None:
-        """Assert that there is such a dispatch, or exactly `times` of them.
+        """Asserts that there is such a dispatch, or exactly `times` of them.
 
-        `target` is a job class, a function under `@queueable`, a job (one equal to it), or a name
-        on the wire. `where` is given the job. `delay` is seconds, a timedelta or the moment.
+        `target` is a job class, a function under `@queueable`, a job (or an equal one), or a name
+        on the wire. `where` is called with the job. `delay` is seconds, a timedelta or the moment.
         The first link of a chain counts, its other links and the members of batches do not.
         """
         self._assert_found(WantedJobs.jobs(JobTarget(target), **which), times, self._notes.jobs)
 
     def assert_not_dispatched(self, target: Target, **which: Unpack[Which]) -> None:
-        """Assert that there is no such dispatch."""
+        """Asserts that there is no such dispatch."""
         wanted = WantedJobs.jobs(JobTarget(target), **which)
         self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:
-        """Assert that there was no dispatch at all: of no job, no chain and no batch."""
+        """Asserts that there was no dispatch at all: of no job, no chain and no batch."""
         there = self._all()
         if there:
             raise AssertionError(f"expected nothing to be dispatched, but were:\n{there}")
@@ -157,10 +156,11 @@ class Fake:
         connection: str | None = None,
         delay: When | None = None,
     ) -> None:
-        """Assert that such a chain was dispatched, or exactly `times`: all its links, in order.
+        """Asserts that such a chain was dispatched, or exactly `times`: all its links, in order.
 
         Each is named as for `assert_dispatched`; a link that is a batch by `PendingBatch`, or by a
-        function that is given the `DispatchedBatch`. `queue` and `delay` are the first link's.
+        function that is called with the `DispatchedBatch`. `queue` and `delay` are the first
+        link's.
         """
         links = checked_jobs(jobs)
         if not links:
@@ -181,10 +181,10 @@ class Fake:
         queue: str | None = None,
         connection: str | None = None,
     ) -> None:
-        """Assert that such a batch was dispatched, or exactly `times`.
+        """Asserts that such a batch was dispatched, or exactly `times`.
 
         `jobs` are all its members, in order, each named as for `assert_dispatched`, a chain as a
-        list. A batch that is a link of a chain is not among them.
+        list. A batch that is a link of a chain does not count.
         """
         shown = "a batch" if name is None else f"the batch {name!r}"
         members = None if jobs is None else checked_jobs(jobs)
@@ -226,12 +226,10 @@ class Fake:
         raise AssertionError(f"{expected}, {rest}")
 
     def _all(self) -> str:
-        """List all there is, a line each."""
         jobs = listed(repeat(False), map(line_of, self._notes.jobs.copy()))
         return "\n".join(filter(None, [jobs, self._grouped()]))
 
     def _grouped(self) -> str:
-        """List the chains and the batches."""
         lines = [f"a chain: {line_of(each)}" for each in self.chains.copy()]
         lines += [f"a batch: {line_of(each)}" for each in self.batches.copy()]
         return listed(repeat(False), lines)
@@ -239,7 +237,7 @@ class Fake:
     # -- for qframe itself ----------------------------------------------------------------------
 
     def takes(self, what: Dispatchable | str | bytes) -> bool:
-        """Whether a job, or a raw payload, is written down here."""
+        """Whether a job, or a raw payload, is recorded here."""
         job = None if isinstance(what, str | bytes) else what
         name = name_in(parsed(what)) if isinstance(what, str | bytes) else ""
         if self._only is not None and not any(kind.fits(job, name) for kind in self._only):
@@ -247,7 +245,7 @@ class Fake:
         return not any(kind.fits(job, name) for kind in self._besides)
 
     def connection_for(self, original: Connection) -> RecordingConnection:
-        """Give what stands in for a connection."""
+        """Returns what records in place of a connection."""
         with _changing:
             if original not in self._connections:
                 stand_in = RecordingConnection(original, self._notes, self.memory)
@@ -255,7 +253,7 @@ class Fake:
             return self._connections[original]
 
     def _held(self) -> list[Any]:
-        """Give the dispatches made meanwhile that a variable holds unsent."""
+        """Returns the dispatches made meanwhile that a variable holds unsent."""
         return [
             draft
             for draft in list(unsent)
@@ -268,14 +266,14 @@ _changing = forks.rlock()
 
 
 def active() -> Fake | None:
-    """Give the innermost fake that is on."""
+    """Returns the innermost fake that is on."""
     return _active[-1] if _active else None
 
 
 def _stand_in(
     connection: Connection, what: Dispatchable | str | bytes
 ) -> RecordingConnection | None:
-    """Give what takes a job in place of a connection, where a fake wants it."""
+    """Returns what takes a job in place of a connection, if a fake wants it."""
     if not isinstance(connection, RecordingConnection):
         for each in reversed(_active.copy()):
             if each.takes(what):

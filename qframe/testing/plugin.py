@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures `queued` and `qframe_database`, there wherever qframe is."""
+"""The pytest plugin: the fixtures `queued` and `qframe_database`, available wherever qframe is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def queued() -> Iterator[Fake]:
-    """Write down what the test dispatches instead of pushing it: `qframe.testing.fake()`."""
+    """Records what the test dispatches instead of pushing it: `qframe.testing.fake()`."""
     from qframe.testing.fakes import fake  # noqa: PLC0415 (pytest loads this for every test run)
 
     with fake() as recorded:
@@ -24,7 +24,7 @@ def queued() -> Iterator[Fake]:
 
 @pytest.fixture
 def qframe_database(tmp_path: Path) -> Iterator[QueueManager]:
-    """Give the test queues of its own, in SQLite files: `qframe.testing.embedded()`."""
+    """Gives the test queues of its own, in SQLite files: `qframe.testing.embedded()`."""
     from qframe.testing.embedding import embedded  # noqa: PLC0415 (as above)
 
     folder = tmp_path / "qframe"

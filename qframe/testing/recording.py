@@ -1,4 +1,4 @@
-"""The connection that stands in for another one and only writes down what is pushed."""
+"""The connection that replaces another one and only records what is pushed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dispatched:
     connection: str
     queue: str
     delay: float
-    payload: dict[str, Any] = field(repr=False)  # with secrets in clear, where it is not encrypted
+    payload: dict[str, Any] = field(repr=False)  # with secrets in clear, unless it is encrypted
     at: float = field(default_factory=time.time)
 
     @property
@@ -49,7 +49,7 @@ class Dispatched:
 
 
 LinkJob = Union[Dispatchable, "DispatchedBatch", None]
-"""A link of a chain: a job, or a batch; None where the job cannot be made here."""
+"""A link of a chain: a job, or a batch; None if the job cannot be made here."""
 MemberJob = Dispatchable | list[LinkJob] | None
 """A member of a batch: a job, or a chain of them."""
 
@@ -58,12 +58,12 @@ MemberJob = Dispatchable | list[LinkJob] | None
 class DispatchedChain:
     """One chain that was dispatched and not pushed.
 
-    `queue` is that of the first link, `delay`, in seconds, what it waits for.
+    `queue` and `delay`, in seconds, are those of the first link.
     """
 
     id: str
     jobs: list[LinkJob]
-    """The links in order; of a batch, what is a `DispatchedBatch`."""
+    """The links in order; a batch is a `DispatchedBatch`."""
     catch: list[Dispatchable | None]
     connection: str
     queue: str
@@ -76,13 +76,13 @@ class DispatchedChain:
 class DispatchedBatch:
     """One batch that was dispatched, or is a link of a chain that was, and not pushed.
 
-    `queue` is what was named by `on_queue`.
+    `queue` is that of `on_queue`.
     """
 
     id: str
     name: str
     jobs: list[MemberJob]
-    """The members in order; one that is a chain is a list. What `add` adds later is there, too."""
+    """The members in order; a chain is a list. What `add` adds later is included."""
     connection: str
     queue: str | None
     allows_failures: bool
@@ -109,15 +109,15 @@ class Notes:
         """Members that were added to a batch."""
         self.appended: list[LinkJob] = []
         self.prepended: list[LinkJob] = []
-        """Links that a job that runs has put into its chain."""
+        """Links that a running job has put into its chain."""
 
 
 class RecordingConnection(Connection):
-    """Takes jobs as the connection it stands in for would, and writes them down in `notes`.
+    """Takes jobs as the connection it replaces would, and records them in `notes`.
 
-    Everything is done as ever, but in memory, where nobody works: listeners hear of it and may add
-    to the payload, names and sizes are checked, locks are taken, batches have members. The batch of
-    a job that runs may be in another place, `apart`.
+    Everything is done as usual, but in memory, without workers: listeners are called and may add to
+    the payload, names and sizes are checked, locks are taken, batches have members. The batch of a
+    running job may be in another place, `apart`.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class RecordingConnection(Connection):
         self._apart = apart
 
     def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
-        """Write a job down that was pushed, and tell the listeners."""
+        """Records a pushed job, and fires the events."""
         if not holder:
             self._note(job, pushing.uuid, pushing.queue, pushing.delay, pushing.message)
         super().tell(job, pushing, holder)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
-        """Write a payload down, with its job where that can be made here."""
+        """Records a payload, with its job if that can be made here."""
         uuid = super().push_raw(payload, queue, delay)
         message, seconds = parsed(payload), timing.seconds_until(delay)
         self._note(self._made(message), uuid, queue or self.default_queue, seconds, message)
@@ -158,7 +158,7 @@ class RecordingConnection(Connection):
     # -- chains -----------------------------------------------------------------------------------
 
     def start_chain(self, plan: ChainPlan) -> None:
-        """Write a chain down, and its first link as dispatched: the first that is no duplicate."""
+        """Records a chain, and its first link as dispatched: the first that is no duplicate."""
         super().start_chain(plan)
         (head,) = self.backend.read(f"chain:{plan.id}")
         at = None if head is None else json.loads(head)["at"]
@@ -171,7 +171,7 @@ class RecordingConnection(Connection):
         )
 
     def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
-        """Write down a link that a job puts into its chain."""
+        """Records a link that a job puts into its chain."""
         del running
         there = self._notes.prepended if first else self._notes.appended
         there.append(self._job(link))
@@ -180,7 +180,7 @@ class RecordingConnection(Connection):
     # -- batches ----------------------------------------------------------------------------------
 
     def start_batch(self, plan: BatchPlan) -> None:
-        """Write a batch down; all its members wait."""
+        """Records a batch; all its members wait."""
         made: list[ChainPlan] = []
         super().start_batch(plan._replace(members=[_heard(each, made) for each in plan.members]))
         queue, follow = plan.options["queue"], plan.options["follow"]
@@ -191,7 +191,7 @@ class RecordingConnection(Connection):
     def extend_batch(
         self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
     ) -> None:
-        """Write down members that are added to a batch."""
+        """Records members that are added to a batch."""
         made: list[ChainPlan] = []
         heard = [_heard(each, made) for each in makers]
         if self._apart is None:
@@ -208,7 +208,7 @@ class RecordingConnection(Connection):
                 batch.jobs.extend(jobs)
 
     def batches(self) -> BatchStore:
-        """Give where batches are meanwhile."""
+        """Returns the batches in memory."""
         return BatchStore(self._apart or self.context)
 
     def _batch(
@@ -242,7 +242,7 @@ class RecordingConnection(Connection):
         return [self._link(job or self._job(link)) for link, job in links]
 
     def _link(self, job: Dispatchable | None) -> LinkJob:
-        """Give the batch that a link begins, or the link's job."""
+        """Returns the batch that a link begins, or the link's job."""
         if not isinstance(job, batch_jobs.StartBatch):
             return job
         members = map(ChainPlan.of, job.members)
@@ -251,7 +251,7 @@ class RecordingConnection(Connection):
         )
 
     def _job(self, prepared: Prepared) -> Dispatchable | None:
-        """Make a job whose class may be another program's."""
+        """Makes a job whose class may be another program's."""
         message = envelope.parse(prepared.raw)
         if name_in(message) in index:
             return self._made(message)
@@ -260,7 +260,7 @@ class RecordingConnection(Connection):
         return None
 
     def _made(self, message: dict[str, Any]) -> Dispatchable | None:
-        """Make the job of a payload, where its class is known here and its data fits."""
+        """Makes the job of a payload, if its class is known here and its data fits."""
         job_class, data = index.get(name_in(message)), message.get("data")
         if job_class is None:
             return None
@@ -273,7 +273,7 @@ class RecordingConnection(Connection):
 
 
 def _heard(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
-    """Give what makes a member of a batch and keeps it."""
+    """Returns a function that makes a member of a batch and records it."""
 
     def makes(number: int) -> ChainPlan:
         made.append(make(number))
@@ -283,7 +283,7 @@ def _heard(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
 
 
 def parsed(payload: str | bytes) -> dict[str, Any]:
-    """Read a payload; any bytes can be pushed as they are."""
+    """Reads a payload; returns {} for other bytes, which can be pushed, too."""
     try:
         return envelope.parse(payload.encode() if isinstance(payload, str) else payload)
     except InvalidPayload:
@@ -291,7 +291,7 @@ def parsed(payload: str | bytes) -> dict[str, Any]:
 
 
 def name_in(message: dict[str, Any]) -> str:
-    """Give the name of the job in a payload, "" where there is none."""
+    """Returns the name of the job in a payload, "" if there is none."""
     try:
         return envelope.job_name(message)
     except InvalidPayload:

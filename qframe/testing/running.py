@@ -1,4 +1,4 @@
-"""run: one job, run here by what runs jobs in a worker, with no backend behind it."""
+"""run: runs one job here with a worker's code, without a backend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from qframe.payload.timing import When
 
 __tracebackhide__ = True
-"""An assertion that fails is shown by pytest where the test makes it, not in here."""
+"""pytest shows a failed assertion in the test, not in here."""
 
 
 def run(
@@ -50,20 +50,20 @@ def run(
     batch: Batch | None = None,
     caught: Caught | None = None,
 ) -> Ran:
-    """Run one job here, once, and give what became of it; nothing it does reaches a backend.
+    """Runs one job here, once, and returns the result; nothing it does reaches a backend.
 
     The job is made from its payload, as a worker makes it, and so is not the object given here.
-    Hooks, middleware and listeners are called as in a worker without options: `tries` is 1 where
-    the job does not say. No timeout ends it. What the job raises is in what this gives.
+    Hooks, middleware and listeners are called as in a worker without options: `tries` is 1 unless
+    the job says otherwise. No timeout ends it. The result has what the job raised.
 
-    `attempts` says which attempt this is; those before it raised, but for the `releases` that
-    ended because the job released itself. Without `with_middleware`, no middleware is called.
-    Locks and limits are kept in memory: for this run, or for the `fake()` that is on. What the job
-    dispatches is pushed, unless there is one.
+    `attempts` is the number of this attempt; the earlier ones raised, except the `releases` that
+    ended because the job released itself. Without `with_middleware`, no middleware is called. Locks
+    and limits are kept in memory: for this run, or for the `fake()` that is on. What the job
+    dispatches is pushed, unless there is a fake.
 
-    The job counts as a link of a chain, and what it puts into that is written down. `batch` is what
-    `self.batch()` gives, such as `fake_batch(total=10)`: what it adds to that is written down, too,
-    and no member is counted. `caught` is what it is told where it stands for one given to `catch`.
+    The job counts as a link of a chain, and what it puts into that is recorded. `self.batch()`
+    returns `batch`, such as `fake_batch(total=10)`: what the job adds to it is recorded, too, and
+    no member is counted. `caught` is what a handler given to `catch` receives.
     """
     if not isinstance(job, Queueable):
         raise InvalidJob(f"run takes a job, not {one_line(repr(job), 80)}")
@@ -101,7 +101,7 @@ def run(
 
 
 class Ran:
-    """What became of one attempt, and assertions on it: what `run` gives.
+    """The result of one attempt, and assertions on it: what `run` returns.
 
     An assertion that does not hold raises `AssertionError`, caused by what the job raised.
     """
@@ -113,56 +113,56 @@ class Ran:
         self.outcome = attempt.outcome.value
         """`done`, `skipped`, `released`, `retried` or `failed`."""
         self.result = attempt.report.result
-        """What `handle` gave."""
+        """What `handle` returned."""
         self.error = reserved.failed_with or attempt.report.error
         """What the job raised, or failed itself with."""
         self.progress = reserved.said
-        """What `self.progress(...)` said, in order: how far, and the words."""
+        """The arguments of `self.progress(...)`, in order: how far, and the words."""
         self.delay = end.delay if end.state is State.RELEASED else None
-        """Seconds after which a released or retried job is ready; None for another one."""
+        """Seconds after which a released or retried job is ready; None for any other."""
         self.reason = end.remark
         """Why it was skipped."""
         self.appended = notes.appended
         """What `self.append_to_chain(...)` put at the end of its chain, in order."""
         self.prepended = notes.prepended
-        """What `self.prepend_to_chain(...)` put right behind it, in order of the calls."""
+        """What `self.prepend_to_chain(...)` put right after it, in order of the calls."""
         self.added = notes.added
         """What `self.batch().add(...)` added to its batch, in order; a chain is a list."""
         self._deleted = reserved.deleted_itself
         self._attempt = reserved.attempts()
 
     def assert_done(self) -> None:
-        """Assert that the job ended well; one that deleted itself did."""
+        """Asserts that the job ended well; a job that deleted itself did."""
         self._check(self.outcome == JobOutcome.DONE, "to be done")
 
     def assert_deleted(self) -> None:
-        """Assert that the job deleted itself."""
+        """Asserts that the job deleted itself."""
         self._check(self._deleted, "to delete itself")
 
     def assert_skipped(self) -> None:
-        """Assert that the job was skipped: it raised `DontHandle`, or a middleware stopped it."""
+        """Asserts that the job was skipped: it raised `DontHandle`, or a middleware stopped it."""
         self._check(self.outcome == JobOutcome.SKIPPED, "to be skipped")
 
     def assert_released(self, delay: When | None = None) -> None:
-        """Assert that the job, or a middleware, released it; after `delay` where one is given."""
+        """Asserts that the job, or a middleware, released it; after `delay` if given."""
         expected = "to be released" if delay is None else f"to be released {_after(delay)}"
         self._check(self.outcome == JobOutcome.RELEASED and self._is_after(delay), expected)
 
     def assert_not_released(self) -> None:
-        """Assert that neither the job nor a middleware released it."""
+        """Asserts that neither the job nor a middleware released it."""
         self._check(self.outcome != JobOutcome.RELEASED, "not to be released")
 
     def assert_retried(self, delay: When | None = None) -> None:
-        """Assert that the job raised and is tried again; after `delay` where one is given."""
+        """Asserts that the job raised and is tried again; after `delay` if given."""
         expected = "to be tried again" if delay is None else f"to be tried again {_after(delay)}"
         self._check(self.outcome == JobOutcome.RETRIED and self._is_after(delay), expected)
 
     def assert_failed(self) -> None:
-        """Assert that the job failed for good."""
+        """Asserts that the job failed for good."""
         self._check(self.outcome == JobOutcome.FAILED, "to fail")
 
     def assert_not_failed(self) -> None:
-        """Assert that the job did not fail for good."""
+        """Asserts that the job did not fail for good."""
         self._check(self.outcome != JobOutcome.FAILED, "not to fail")
 
     def assert_failed_with(
@@ -170,9 +170,9 @@ class Ran:
         error: type[BaseException] | tuple[type[BaseException], ...],
         match: str | None = None,
     ) -> None:
-        """Assert that the job failed for good with such an error.
+        """Asserts that the job failed for good with such an error.
 
-        `match` is a regular expression that is searched for in its words.
+        `match` is a regular expression, searched in its message.
         """
         kinds = error if isinstance(error, tuple) else (error,)
         expected = f"to fail with {' or '.join(kind.__name__ for kind in kinds)}"
@@ -184,15 +184,15 @@ class Ran:
         self._check(self.outcome == JobOutcome.FAILED and fits, expected)
 
     def assert_appended(self, target: Target) -> None:
-        """Assert that the job put such a job at the end of its chain."""
+        """Asserts that the job put such a job at the end of its chain."""
         self._check_among(self.appended, target, "to append", "to its chain", "it appended")
 
     def assert_prepended(self, target: Target) -> None:
-        """Assert that the job put such a job right behind itself in its chain."""
+        """Asserts that the job put such a job right after itself in its chain."""
         self._check_among(self.prepended, target, "to prepend", "to its chain", "it prepended")
 
     def assert_added(self, target: Target) -> None:
-        """Assert that the job added such a job to its batch, by itself and not in a chain."""
+        """Asserts that the job added such a job to its batch, by itself and not in a chain."""
         self._check_among(self.added, target, "to add", "to its batch", "it added")
 
     def _check_among(
@@ -220,7 +220,7 @@ class Ran:
         return "the job" if self.job is None else shown_job(self.job)
 
     def _became(self) -> str:
-        """Say what became of the job."""
+        """Returns the outcome in words."""
         error = "" if self.error is None else tracebacks.brief(self.error)
         after = _after(self.delay or 0)
         words = {
@@ -243,10 +243,9 @@ def _after(delay: When) -> str:
 
 
 class _Reserved(ReservedJob):
-    """A job that remembers what was said of it."""
+    """A job that records how it was settled."""
 
     end: End | None = None
-    """How it ended."""
     deleted_itself = False
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
@@ -254,16 +253,14 @@ class _Reserved(ReservedJob):
         self.said: list[tuple[float, str]] = []
 
     def progress(self, done: float, text: str = "") -> None:
-        """Keep what was said."""
         self.said.append((done, text))
 
     def delete(self) -> None:
-        """Keep that the job deleted itself."""
         super().delete()
         self.deleted_itself = True
 
     def plan(self, end: End) -> Plan:
-        """Keep how it ends."""
+        """Records how it ends."""
         self.end = end
         return super().plan(end)
 
@@ -271,7 +268,7 @@ class _Reserved(ReservedJob):
 def _reserved(
     connection: RecordingConnection, made: Envelope, queue: str, attempts: int, releases: int
 ) -> _Reserved:
-    """Hold a job as one that was started before."""
+    """Holds a job as if it was started before."""
     backend, now, history = connection.backend, time.time(), History()
     for number in range(1, attempts):
         history = history.started(number, process.NAME, process.pid(), now)

@@ -1,4 +1,4 @@
-"""What an assertion looks for among what was dispatched, and how all of that is shown."""
+"""What an assertion looks for among the dispatches, and how both are shown."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from qframe.testing.recording import (
 
 J = TypeVar("J", bound=Queueable)
 Target = type[Queueable] | QueueableFunction[..., Any] | Queueable | Foreign | str
-"""What names jobs: a class (its subclasses too), a function under `@queueable`, a job (those
-equal to it), or a name on the wire."""
+"""What names jobs: a class (its subclasses too), a function under `@queueable`, a job (or an equal
+one), or a name on the wire."""
 ChainTarget = Target | type[PendingBatch] | Callable[[DispatchedBatch], object]
-"""What names a link: what names a job; `PendingBatch`, any batch; a function, one it accepts."""
+"""What names a link: what names a job; `PendingBatch`, any batch; a function, what it accepts."""
 Members = Sequence[Target | Sequence[ChainTarget]]
 """What names the members of a batch; a list is a chain."""
 
@@ -63,7 +63,7 @@ class JobTarget:
         return str(self._target) if isinstance(self._target, str) else shown_job(self._target)
 
     def fits(self, job: Dispatchable | None, name: str = "") -> bool:
-        """Whether a job, or a raw payload of that name, is one of them."""
+        """Whether a job, or a raw payload of that name, is named by the target."""
         target = self._target
         if job is not None:
             name = job.name if isinstance(job, Foreign) else job.own_name()
@@ -77,11 +77,11 @@ class JobTarget:
 
 
 Checked = Union[JobTarget, Callable[[DispatchedBatch], object], list["Checked"]]  # noqa: UP007 (it names itself)
-"""What was read from a target: jobs, batches, or a chain."""
+"""A target that was read: jobs, batches, or a chain."""
 
 
 def checked_jobs(jobs: Iterable[Any]) -> list[Checked]:
-    """Read what names jobs; raises `TypeError` for what names none."""
+    """Reads what names jobs. Raises `TypeError` for anything else."""
     if isinstance(jobs, str | type | Queueable):
         raise TypeError("give a list of jobs: [Pack, Ship]")
     return [_checked(each) for each in jobs]
@@ -99,7 +99,7 @@ def _checked(target: Any) -> Checked:  # noqa: ANN401 (looked at here)
 
 
 def fit_all(jobs: Sequence[MemberJob | LinkJob], wanted: Sequence[Checked]) -> bool:
-    """Whether links or members are what is looked for, in order."""
+    """Whether links or members are those looked for, in order."""
     return len(jobs) == len(wanted) and all(map(_fits, jobs, wanted))
 
 
@@ -112,7 +112,7 @@ def _fits(job: MemberJob | LinkJob, wanted: Checked) -> bool:
 
 
 class Which(TypedDict, total=False):
-    """What may be said of a dispatch besides its job: `where` is called with that."""
+    """Conditions on a dispatch besides its job: `where` is called with the job."""
 
     where: Callable[[Any], object] | None
     queue: str | None
@@ -122,7 +122,7 @@ class Which(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WantedJobs:
-    """Which of what was dispatched an assertion is about."""
+    """Which dispatches an assertion is about."""
 
     name: str
     is_it: Callable[[Any], bool]
@@ -132,17 +132,17 @@ class WantedJobs:
     delay: When | None = None
 
     def __post_init__(self) -> None:
-        """Check the delay: an assertion that is wrong itself must not pass."""
+        """Checks the delay: a wrong assertion must not pass."""
         if self.delay is not None:
             timing.seconds_until(self.delay)
 
     @classmethod
     def jobs(cls, kind: JobTarget | None, **which: Unpack[Which]) -> WantedJobs:
-        """Look for jobs of a kind, or of any."""
+        """Returns what looks for jobs of a kind, or of any."""
         return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), **which)
 
     def fits(self, each: Dispatched | DispatchedChain | DispatchedBatch) -> bool:
-        """Whether it is one of them."""
+        """Whether a dispatch meets all conditions."""
         shown = each.job if isinstance(each, Dispatched) else each
         return (
             self.is_it(each)
@@ -165,7 +165,7 @@ class WantedJobs:
 
 
 def is_delay(wanted: When | None, seconds: float, since: float) -> bool:
-    """Whether a delay, counted from an epoch time, is the one looked for; None: any is."""
+    """Whether a delay, counted from an epoch time, is the wanted one; None: any is."""
     if wanted is None:
         return True
     if isinstance(wanted, datetime):
@@ -177,7 +177,7 @@ def is_delay(wanted: When | None, seconds: float, since: float) -> bool:
 
 
 def shown_targets(jobs: Iterable[Checked], between: str = " -> ") -> str:
-    """Show what is looked for."""
+    """Returns the targets as text."""
     return one_line(between.join(map(_shown_target, jobs)), _LONGEST) or "no jobs"
 
 
@@ -188,7 +188,7 @@ def _shown_target(target: Checked) -> str:
 
 
 def listed(fits: Iterable[bool], lines: Iterable[str]) -> str:
-    """Put lines below each other, those that fit marked with a star."""
+    """Lists lines, those that fit marked with a star."""
     shown = [f"  {'*' if fit else '-'} {line}" for fit, line in zip(fits, lines, strict=False)]
     if len(shown) > _MOST:
         shown[_MOST:] = [f"  and {len(shown) - _MOST} more"]
@@ -196,7 +196,7 @@ def listed(fits: Iterable[bool], lines: Iterable[str]) -> str:
 
 
 def line_of(each: Dispatched | DispatchedChain | DispatchedBatch) -> str:
-    """Show what was dispatched in a line."""
+    """Returns a line about a dispatch."""
     if isinstance(each, DispatchedBatch):
         where = f"{each.connection}:{each.queue}" if each.queue else each.connection
         return f"{_shown_batch(each)} on {where}"
@@ -226,7 +226,7 @@ def _shown_batch(batch: DispatchedBatch) -> str:
 
 
 def shown_member(job: MemberJob | LinkJob) -> str:
-    """Show a link or a member."""
+    """Returns a link or a member as text."""
     if isinstance(job, list):
         return f"[{_shown_links(job)}]"
     if isinstance(job, DispatchedBatch):
@@ -243,7 +243,7 @@ _MADE_BY_DATACLASS = _Plain.__repr__.__code__
 
 
 def shown_job(job: Dispatchable) -> str:
-    """Show a job as its class and fields, each value shortened, or as its own repr has it."""
+    """Returns a job as its class and fields, each value shortened, or as its own repr."""
     if isinstance(job, Foreign):
         return one_line(f"{job.name}({_shortened(repr(job.data))})", _LONGEST_JOB)
     if getattr(type(job).__repr__, "__code__", None) is not _MADE_BY_DATACLASS:

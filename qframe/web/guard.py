@@ -26,13 +26,15 @@ _OPEN = {"/healthz"}
 class Guard:
     """Lets a request through to the page, or answers it.
 
-    - `authorize` says who it is and what they may do; who may not even read gets 401 or 403.
-    - What changes something has to come from the page itself: `Sec-Fetch-Site: same-origin`, or,
-      of a browser that sends none, an `Origin` that is this host. Who shows a token in
-      `Authorization: Bearer` is no browser that was led here, and needs neither.
-    - `local` asks for a loopback name as `Host`, as long as no password does: else a stranger's
-      page could have its own name lead here.
-    - Each answer has a policy with a nonce of its own, may not be framed, kept, or sniffed.
+    - `authorize` returns the visitor and what they may do; without access to read, the answer is
+      401 or 403.
+    - A request that changes something must come from the page itself: `Sec-Fetch-Site:
+      same-origin`, or, from a browser that does not send it, an `Origin` that is this host. A
+      request with a token in `Authorization: Bearer` comes from no misled browser, and needs
+      neither.
+    - `local` requires a loopback name as `Host` unless a password is required: otherwise a foreign
+      page could make its own name resolve to this host.
+    - Each answer has a policy with its own nonce, and must not be framed, kept, or sniffed.
     """
 
     def __init__(self, app: ASGIApp, authorize: Authorize, *, challenge: bool, local: bool) -> None:

@@ -1,4 +1,4 @@
-"""The queue's tables, and what permissions are about."""
+"""The queue's tables, and the models for permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qframe.django.tables import MakeTables
 
 
 class Migration(migrations.Migration):
-    """Makes them where a connection of qframe's is in the database."""
+    """Makes the tables if a connection of qframe's is in the database."""
 
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []

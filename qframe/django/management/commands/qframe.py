@@ -10,13 +10,13 @@ from qframe.console import app
 
 
 class Command(BaseCommand):
-    """Hands all words on to `qframe`, also --help."""
+    """Passes all words on to `qframe`, also --help."""
 
     help = "qframe: work, look after and dispatch jobs; manage.py qframe --help lists the commands"
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command line `qframe` with what follows."""
+        """Runs the command line `qframe` with the following words."""
         given = sys.argv
         sys.argv = ["qframe", *argv[2:]]
         try:
@@ -25,9 +25,9 @@ class Command(BaseCommand):
             sys.argv = given
 
     def handle(self, *args: str, **_: object) -> None:
-        """Run it from code: `call_command("qframe", "size")`; raises `SystemExit`."""
+        """Runs it from code: `call_command("qframe", "size")`. Raises `SystemExit`."""
         self.run_from_argv(["manage.py", "qframe", *args])
 
     def add_arguments(self, parser: object) -> None:
-        """Take any words."""
+        """Accepts any words."""
         parser.add_argument("args", nargs="*")  # type: ignore[attr-defined] # argparse's
