@@ -92,7 +92,7 @@ def run(
         attempt.is_forced, attempt.is_bare = True, not with_middleware
         with execution.run_in_caller():
             runner.run(reserved, attempt)
-        runner.exchange.flush()
+        runner.settler.flush()
         runner.close()
     ran = Ran(attempt, reserved, notes)
     if isinstance(ran.error, KeyboardInterrupt):

@@ -197,7 +197,7 @@ class Attempt:
         shared.running.pop(job, None)
         shared.cancellation.ended(job)
         if self.scoreboard is not None:
-            self.scoreboard.settled(deferred=shared.exchange.defers(job))
+            self.scoreboard.settled(deferred=shared.settler.defers(job))
         if active.tracing is not None:
             active.tracing.attempted(job, self.outcome, self.report.error or self.error)
 

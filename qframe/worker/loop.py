@@ -105,7 +105,7 @@ class Loop:
         self._held: deque[ReservedJob] = deque()
         self._bounds = runner.bounds
         if self._bounds is not None and self._bounds.of_queues:
-            runner.exchange.reserve_after = self._reserve_within_bounds
+            runner.settler.reserve_after = self._reserve_within_bounds
         self._kept_waiting = False
         self._prefetch = Prefetch(options.concurrency)
         self._ended_by: Interruption | None = None
@@ -173,7 +173,7 @@ class Loop:
     def _let_go(self) -> None:
         """Sends what is still to be sent, and gives back held jobs."""
         try:
-            self.runner.exchange.flush()
+            self.runner.settler.flush()
             self._give_back_held()
             if self._bounds is not None:
                 self._bounds.permits.close()
@@ -219,7 +219,7 @@ class Loop:
     def _stand_by(self) -> None:
         """Paused or vetoed: holds nothing, and waits."""
         self._rest()
-        self.runner.exchange.flush()
+        self.runner.settler.flush()
         self._give_back_held()
         self.signals.wait(EVERY)
 
@@ -231,11 +231,11 @@ class Loop:
         if not self._held:
             queues = self.control.active
             if not queues:  # no queue matches a pattern yet
-                self.runner.exchange.flush()
+                self.runner.settler.flush()
                 return None
             events.fire(events.JobPopping, self.connection.name, queues)
             self.runner.watchdog.spare()
-            self._held.extend(self.runner.exchange.reserve(queues, self._limit()))
+            self._held.extend(self.runner.settler.reserve(queues, self._limit()))
             if not self._held:
                 return None
         job = self._held.popleft()
@@ -281,7 +281,7 @@ class Loop:
             self.jobs += 1
         if self.options.rest and not self.signals.quit:
             self._rest()
-            self.runner.exchange.flush()
+            self.runner.settler.flush()
             self.signals.wait(self.options.rest)
         return attempt
 

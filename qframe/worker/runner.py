@@ -153,11 +153,11 @@ class Runner(Shared):
         if end.state is State.COMPLETE:
             if job.features:  # the backend need not be asked otherwise
                 self.watchdog.spare()
-            self.exchange.defer(job, end)
+            self.settler.defer(job, end)
             return
         self.watchdog.spare()
         if end.state is State.FAILED and not job.reservation.started:
-            self.exchange.flush()  # its `failed` may take long
+            self.settler.flush()  # its `failed` may take long
         job.settle(end)
 
     def tell(self, attempt: Attempt, tell: needs.Tell) -> None:
@@ -178,14 +178,14 @@ class Runner(Shared):
         bounds = self.bounds_of(attempt)
         self.watchdog.spare()
         if not bounds:
-            started = self.exchange.start(attempt.job)
+            started = self.settler.start(attempt.job)
             if completing.waits.get(attempt.name, True):
                 return started and self._heard_start(attempt)
             return started
         for _try in range(_TRIES):
             if not self.admits(attempt, bounds):
                 return False
-            result = self.exchange.start_now(attempt.job)
+            result = self.settler.start_now(attempt.job)
             if result.outcome is not StepOutcome.REFUSED:
                 return result.applied
             self.was_refused(attempt.job, result)
@@ -233,7 +233,7 @@ class Runner(Shared):
         seconds = self.bounds.delay(full)
         log.debug("%s %s waits: the %s is full", job.name, job.uuid, full.shown)
         with suppress(SettleError):
-            self.exchange.give_back(job, End(State.WAITING, seconds))
+            self.settler.give_back(job, End(State.WAITING, seconds))
 
     def was_refused(self, job: ReservedJob, result: Result) -> None:
         """Handles a start refused because another job has the permit.

@@ -19,11 +19,11 @@ from qframe.metrics.recorder import Recorder
 from qframe.payload import envelope
 from qframe.worker.bounds import Bounds
 from qframe.worker.cancellation import Cancellation
-from qframe.worker.exchange import Exchange
 from qframe.worker.leases import LeaseKeeper
 from qframe.worker.limits import Limits
 from qframe.worker.options import WorkerOptions
 from qframe.worker.pool.scoreboard import JobScore, WorkerScore
+from qframe.worker.settler import Settler
 from qframe.worker.signals import Signals
 from qframe.worker.watchdog import Watchdog
 
@@ -87,10 +87,10 @@ class Shared:
         self.recorder = Recorder()
         self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, RunningAttempt] = {}
-        self.exchange = self._exchange()
+        self.settler = self._settler()
         self.cancellation = Cancellation(connection.backend, self._cancel)
         self.leases = LeaseKeeper(
-            connection.retry_after, self.exchange.confirm, self.cancellation.look, self._found_lost
+            connection.retry_after, self.settler.confirm, self.cancellation.look, self._found_lost
         )
         # The worker watches the process of an isolated job, which needs no watchdog.
         self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
@@ -105,8 +105,8 @@ class Shared:
         if bounds is not None:
             self.heartbeat.add(bounds.permits.every, bounds.permits.beat)
 
-    def _exchange(self) -> Exchange:
-        return Exchange(self.connection, self._ran_twice)
+    def _settler(self) -> Settler:
+        return Settler(self.connection, self._ran_twice)
 
     def let_go(self, job: ReservedJob) -> None:
         """Called when a job is over, however it ended."""
@@ -123,7 +123,7 @@ class Shared:
             events.fire(events.JobLeaseLost, job)
 
     def _ran_twice(self, job: ReservedJob) -> None:
-        """Called by the exchange when a done job could not be deleted."""
+        """Called by the settler when a done job could not be deleted."""
         log.warning(
             "%s %s was done, but %s: in the first case it runs twice",
             job.name,

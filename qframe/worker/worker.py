@@ -193,10 +193,10 @@ class Worker:
         if self.options.isolate:
             return self._isolating(signals)
         if self.options.concurrency > 1:
-            from qframe.worker.slots.feed import Feed  # noqa: PLC0415 (as in `load`)
+            from qframe.worker.slots.fetcher import Fetcher  # noqa: PLC0415 (as in `load`)
             from qframe.worker.slots.runner import SlotRunner  # noqa: PLC0415 (as in `load`)
 
-            return SlotRunner, Feed
+            return SlotRunner, Fetcher
         return Runner, self.loop
 
     def _isolating(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:

@@ -238,7 +238,7 @@ test_unique.py::*
 # What becomes of an attempt, and what decides it, as values.
 worker/test_balance.py::*
 worker/test_decide.py::*
-worker/test_exchange.py::*
+worker/test_settler.py::*
 worker/test_guard.py::*
 worker/test_heartbeat.py::*
 worker/test_loop.py::*

@@ -173,7 +173,7 @@ class Bench:
 
     def held(self) -> ReservedJob:
         """Hold the next job."""
-        (job,) = self.runner.exchange.reserve(["q"], 1)
+        (job,) = self.runner.settler.reserve(["q"], 1)
         return job
 
     def run(self, name: str, data: dict[str, Any] | None = None, **keys: Any) -> str:

@@ -25,7 +25,7 @@ from qframe.drivers.ordered import OrderedBackend
 from qframe.features import batch_jobs
 from qframe.features.reserved import ReservedJob
 from qframe.worker import Worker, WorkerOptions
-from qframe.worker.exchange import Exchange
+from qframe.worker.settler import Settler
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 _MOST = 200
@@ -209,7 +209,7 @@ def _install(arms: str) -> None:
         module, name, calls = _CALLS[package.rpartition(".")[2].removeprefix("new_")]
         _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
     _ending(ReservedJob, "_conclude", lambda job, *_: [job])
-    _ending(Exchange, "_hear_ends", lambda _, ended, *__: [each.job for each in ended])
+    _ending(Settler, "_hear_ends", lambda _, ended, *__: [each.job for each in ended])
     if arms:
         _arming(getattr(batch_jobs, arms))
 

@@ -112,7 +112,7 @@ class Hand:
         given = (lambda *_: report) if isinstance(report, Report) else report
         self.answer(Run, given)
         attempt.outcome = self.live(attempt, self.answers)
-        self.bench.runner.exchange.flush()
+        self.bench.runner.settler.flush()
         return attempt
 
 
@@ -388,7 +388,7 @@ def slot_of(bench: Bench) -> Iterator[LocalSlot]:
         runner.answers = {**runner.answers, Settle: bench.runner.settle}
         slot = LocalSlot(runner, bench.held())
         assert slot.is_startable()
-        runner.exchange.start_all([slot.job])
+        runner.settler.start_all([slot.job])
         runner.enter_started([slot])
         SLOTS[:] = [slot]
         yield slot

@@ -177,14 +177,14 @@ class Kept:
         self.now = 1000.0
         self.lost: list[ReservedJob] = []
         self.watched: list[ReservedJob] = []
-        exchange = self.bench.runner.exchange
+        settler = self.bench.runner.settler
         self.keeper = LeaseKeeper(
-            retry_after, exchange.confirm, self.watched.append, self.lost.append
+            retry_after, settler.confirm, self.watched.append, self.lost.append
         )
         monkeypatch.setattr("qframe.worker.leases.time.monotonic", lambda: self.now)
         self.bench.push("A", track=60)
         self.job = self.bench.held()
-        assert exchange.start(self.job)
+        assert settler.start(self.job)
         self.bench.backend.apply()  # it hears the answer
         self.said = self.bench.backend.said
         self.said.clear()
@@ -263,7 +263,7 @@ def test_a_backend_that_hardly_answers_is_asked_for_one_lease_after_the_other(
         kept.bench.push(name)
     jobs = [kept.job, *(kept.bench.held() for _ in range(2))]
     for job in jobs[1:]:
-        assert kept.bench.runner.exchange.start(job)
+        assert kept.bench.runner.settler.start(job)
     kept.bench.backend.apply()
     for job in jobs:
         kept.keeper.keep(job, 0)

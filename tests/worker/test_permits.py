@@ -67,8 +67,8 @@ def bounded(
     configured = {} if most is None else {"q": QueueSettings(concurrency=most)}
     bounds = bench.runner.bounds = Bounds(bench.connection, here or {}, configured)
     if bounds.of_queues:
-        exchange = bench.runner.exchange
-        exchange.reserve_after = partial(_reserve, bounds)  # as the loop does
+        settler = bench.runner.settler
+        settler.reserve_after = partial(_reserve, bounds)  # as the loop does
     ran.clear()
     return bench
 
@@ -95,7 +95,7 @@ def forget(bench: Bench) -> None:
 
 
 def hold(bench: Bench, count: int = 1) -> list[ReservedJob]:
-    return bench.runner.exchange.reserve(["q"], count)
+    return bench.runner.settler.reserve(["q"], count)
 
 
 # -- how many exchanges ---------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_job_without_a_bound_costs_what_it_did() -> None:
         bench.backend.said.clear()
         for job in hold(bench, 3):
             bench.runner.run(job)
-        bench.runner.exchange.flush()
+        bench.runner.settler.flush()
         said.append(bench.backend.said)
     assert said[0] == said[1]
     assert said[0] == ["reserve", *["tell Start", "tell Delete Start", "tell Delete Start"],
@@ -133,7 +133,7 @@ def test_a_permit_is_taken_with_the_start_and_given_back_with_the_end() -> None:
     for _ in range(3):
         (job,) = hold(bench)
         bench.runner.run(job)
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert bench.backend.said == [
         "reserve", "apply Expect Set Start",
         "reserve Unset Delete", "apply Expect Set Start",
@@ -274,7 +274,7 @@ def test_what_others_have_is_not_reserved_for() -> None:
     forget(bench)
     (job,) = hold(bench)
     assert bench.runner.run(job).outcome == "done"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert taken(bench) == [("permit:queue:memory:q:0", OTHER)]
 
 
@@ -307,7 +307,7 @@ def test_a_job_that_finds_none_goes_back_uncounted_and_first() -> None:
     occupy(bench, "permit:queue:memory:q:0", "permit:queue:memory:q:1")
     for job in jobs:
         assert bench.runner.run(job).outcome == "lost"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert ran == []
     again = bench.connection.reserve(["q"], 2)
     assert [job.id for job in again] == uuids
@@ -324,14 +324,14 @@ def test_a_class_that_is_full_waits_and_others_run() -> None:
     assert bench.runner.run(few).outcome == "lost"
     assert bench.runner.run(plain).outcome == "done"
     assert ran == ["plain"]
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert bench.backend.sizes("q").delayed == 1
     bench.backend.timing.skew += 1000
     (few,) = hold(bench)
     assert few.attempts() == 0
     forget(bench)
     assert bench.runner.run(few).outcome == "done"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert not taken(bench)
 
 
@@ -341,7 +341,7 @@ def test_a_job_of_two_bounds_takes_both_or_none() -> None:
     (few,) = hold(bench)
     occupy(bench, "permit:class:tests.worker.test_permits.Few:0")
     assert bench.runner.run(few).outcome == "lost"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert taken(bench) == [("permit:class:tests.worker.test_permits.Few:0", OTHER)]
     bench.push("Plain")
     (plain,) = hold(bench)
@@ -363,7 +363,7 @@ def test_a_class_that_is_known_late_is_asked_for_then() -> None:
     forget(bench)
     bench.backend.said.clear()
     assert bench.runner.run(late).outcome == "done"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert bench.backend.said[0] == "apply Expect Set Start", "by its name it is known now"
     assert not taken(bench)
 
@@ -382,7 +382,7 @@ def test_a_start_whose_answer_is_lost_leaves_no_permit_behind() -> None:
     job.reservation.started = False  # nobody was told
     job.reservation._attempts = 0
     assert bench.runner.run(job).outcome == "done", "its permit is its own"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert not taken(bench)
     assert bench.left == 0
 
@@ -395,7 +395,7 @@ def test_a_start_that_did_not_arrive_takes_its_permit_later() -> None:
     with pytest.raises(BackendUnavailable):
         bench.runner.run(job)
     assert bench.runner.run(job).outcome == "done"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert not taken(bench)
 
 
@@ -411,7 +411,7 @@ def test_the_permit_of_a_job_that_was_lost_is_given_back_by_the_heartbeat() -> N
 
     job.plan = lost_before  # type: ignore[method-assign] # another takes it as it ends
     bench.runner.run(job)
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert len(taken(bench)) == 1
     assert bench.runner.bounds is not None
     for permit in bench.runner.bounds.permits._left:
@@ -429,7 +429,7 @@ def test_a_job_that_settles_itself_keeps_its_permit_until_it_ends() -> None:
     bench.push("Plain")
     (plain,) = hold(bench)
     assert bench.runner.run(plain).outcome == "done", "its permit is handed on"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert not taken(bench)
 
 
@@ -529,7 +529,7 @@ def test_in_parts_a_permit_that_another_took_meanwhile_costs_no_attempt(
     ordered = OrderedBackend(bench.backend, facts, facts)
     bench.context.backend = ordered
     bench.connection.backend = ordered
-    bench.runner.exchange._backend = ordered
+    bench.runner.settler._backend = ordered
     assert bench.runner.bounds is not None
     bench.runner.bounds.permits._backend = ordered
     bench.push("Plain")
@@ -543,7 +543,7 @@ def test_in_parts_a_permit_that_another_took_meanwhile_costs_no_attempt(
 
     monkeypatch.setattr(facts, "read", read_before_another)
     assert bench.runner.run(job).outcome == "lost"
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert ran == []
     (again,) = bench.connection.reserve(["q"])
     assert again.attempts() == 0

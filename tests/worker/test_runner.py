@@ -109,7 +109,7 @@ def test_a_job_that_is_done_is_deleted_with_what_comes_next() -> None:
     assert bench.backend.said == ["reserve", "tell Start"]
     bench.run("Note")
     assert bench.backend.said == ["reserve Delete", "tell Start"]
-    bench.runner.exchange.flush()
+    bench.runner.settler.flush()
     assert bench.left == 0
     assert counted(bench) == {("Note", "q", "done"): 2}
 
@@ -118,7 +118,7 @@ def test_what_was_done_is_deleted_before_the_failed_of_one_that_may_not_start() 
     bench = Bench(Note)
     bench.push("Note")
     bench.push("Note", retryUntil=1)
-    done, refused = bench.runner.exchange.reserve(["q"], 2)
+    done, refused = bench.runner.settler.reserve(["q"], 2)
     assert bench.runner.run(done).outcome is JobOutcome.DONE
     bench.backend.said.clear()
     assert bench.runner.run(refused).outcome is JobOutcome.FAILED
@@ -208,7 +208,7 @@ def test_a_job_out_of_tries_is_failed_unstarted_and_told() -> None:
     bench.push("Raises")
     for _ in range(2):  # workers that died
         job = bench.held()
-        bench.runner.exchange.start(job)
+        bench.runner.settler.start(job)
         bench.backend.timing.skew += 1000
     with heard() as names:
         assert bench.again() == "failed"
@@ -255,7 +255,7 @@ def test_a_class_that_is_imported_late_has_its_limits_at_once() -> None:
     assert bench.again() == "failed"
     bench.push("Raises")
     for _ in range(2):
-        bench.runner.exchange.start(bench.held())
+        bench.runner.settler.start(bench.held())
         bench.backend.timing.skew += 1000
     NOTES.clear()
     assert bench.again() == "failed"
@@ -289,7 +289,7 @@ def test_a_forged_payload_touches_nothing_it_names() -> None:
     before = status.read(backend, "note")
     forged = {"uuid": "note", "job": "Note", "data": {}, "track": 60, "unique": unique}
     backend.apply(Step(None, Push("other", json.dumps(forged).encode())))
-    (job,) = bench.runner.exchange.reserve(["other"], 1)
+    (job,) = bench.runner.settler.reserve(["other"], 1)
     with heard() as names:
         attempt = bench.runner.run(job)
     assert (attempt.outcome, names, NOTES) == (JobOutcome.FAILED, ["JobFailed"], [])
@@ -358,7 +358,7 @@ def test_an_outcome_that_comes_too_late_is_told_once(name: str) -> None:
     try:
         with heard() as names:
             bench.run(name)
-            bench.runner.exchange.flush()
+            bench.runner.settler.flush()
     finally:
         events.forget(lose)
     assert names.count("JobLeaseLost") == 1
@@ -394,9 +394,9 @@ def test_what_another_process_reports_is_settled_here(
     runner = _Elsewhere(bench.connection, bench.registry, WorkerOptions(), bench.signals)
     runner.report_of = report
     bench.push("Note", track=60)
-    (job,) = runner.exchange.reserve(["q"], 1)
+    (job,) = runner.settler.reserve(["q"], 1)
     assert runner.run(job).outcome == expected
-    runner.exchange.flush()
+    runner.settler.flush()
     assert bench.left == left
 
 

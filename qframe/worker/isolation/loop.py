@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qframe.worker.isolation.runner import IsolatingRunner
 from qframe.worker.options import StopReason
-from qframe.worker.slots.feed import SlotLoop
+from qframe.worker.slots.fetcher import SlotLoop
 
 
 class IsolatingLoop(SlotLoop):
@@ -33,7 +33,7 @@ class IsolatingLoop(SlotLoop):
     def _exchange(self) -> bool:
         if self.options.rest and self.jobs > self._rested and not self.signals.quit:
             self._rested = self.jobs
-            self.runner.exchange.flush()
+            self.runner.settler.flush()
             self._pause(self.options.rest)
             return True
         return super()._exchange() and self.runner.free > 0
@@ -54,7 +54,7 @@ class IsolatingLoop(SlotLoop):
     def _sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
         runner = self.runner
         until = time.monotonic() + seconds
-        while not (runner.ended or runner.exchange.has_ends):
+        while not (runner.ended or runner.settler.has_ends):
             left = min(until - time.monotonic(), runner.patience())
             if queues and left > 0:
                 self.connection.backend.wait(queues, left, runner.fileno())

@@ -284,7 +284,7 @@ class ProcessSlot(Slot):
             self.until = 0.0
 
         job, waits = self.job, settle.end.state is not State.COMPLETE
-        self.runner.exchange.defer(job, settle.end, told if waits else None)
+        self.runner.settler.defer(job, settle.end, told if waits else None)
         while waits and not answers:
             yield math.inf
         if False in answers:

@@ -14,7 +14,7 @@ from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Begin, Need, Wait
 from qframe.worker.pool.scoreboard import WorkerScore
 from qframe.worker.runner import Runner
-from qframe.worker.slots.exchange import SlotExchange
+from qframe.worker.slots.settler import SlotSettler
 
 
 class Slot:
@@ -49,7 +49,7 @@ class Slot:
 class SlottedRunner(Runner):
     """Runs jobs in slots. `take` puts each into one; `ended` are those that have ended."""
 
-    exchange: SlotExchange
+    settler: SlotSettler
     stuck: JobTimedOut | None = None
     """The timeout of a job that does not end, if the worker is to end for that."""
     left = 0
@@ -70,8 +70,8 @@ class SlottedRunner(Runner):
         self._left_numbers: list[int] = []
         """The numbers of slots that were freed: a heap."""
 
-    def _exchange(self) -> SlotExchange:
-        return SlotExchange(self.connection, self._ran_twice, self.wake)
+    def _settler(self) -> SlotSettler:
+        return SlotSettler(self.connection, self._ran_twice, self.wake)
 
     def wake(self) -> None:
         """Wakes the thread that takes jobs, if it is another."""

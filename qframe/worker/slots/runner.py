@@ -368,10 +368,10 @@ class SlotRunner(SlottedRunner):
         """Settles with the next request; waits for the reply if that may fail."""
         job, end = attempt.job, settle.end
         if end.state is State.COMPLETE:
-            self.exchange.defer(job, end)
+            self.settler.defer(job, end)
             return
         ours: SimpleQueue[bool] = SimpleQueue()
-        self.exchange.defer(job, end, ours.put)
+        self.settler.defer(job, end, ours.put)
         if not ours.get():
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 

@@ -1,4 +1,4 @@
-"""Exchange: what a worker sends to its backend between two jobs, in as few requests as possible.
+"""Settler: what a worker sends to its backend between two jobs, in as few requests as possible.
 
 The deletion of a job that is done waits for the start of the next job, or for the next reservation,
 and both are one request. While the leases are certain to be ours, the worker does not wait for the
@@ -60,7 +60,7 @@ class Started:
         return steps
 
 
-class Exchange:
+class Settler:
     """Starts jobs and ends those that are done.
 
     `lost` is called with a job that was done and runs twice. All methods but `confirm` are called

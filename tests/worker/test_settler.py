@@ -16,7 +16,7 @@ from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope
-from qframe.worker.exchange import Exchange
+from qframe.worker.settler import Settler
 from tests.worker.bench import Bench
 
 DONE = End(State.COMPLETE)
@@ -27,18 +27,18 @@ def unavailable(*_: object) -> list[str | None]:
 
 
 class Talk:
-    """An exchange, and whom it found to run twice."""
+    """A settler, and whom it found to run twice."""
 
     def __init__(self, features: Sequence[Feature] = ()) -> None:
         self.bench = Bench(features=features)
         self.backend = self.bench.backend
         self.twice: list[str] = []
-        self.exchange = Exchange(self.bench.connection, lambda job: self.twice.append(job.uuid))
+        self.settler = Settler(self.bench.connection, lambda job: self.twice.append(job.uuid))
 
     def held(self, *names: str) -> list[ReservedJob]:
         for name in names:
             self.bench.push(name)
-        jobs = self.exchange.reserve(["q"], self.bench.left)
+        jobs = self.settler.reserve(["q"], self.bench.left)
         self.backend.said.clear()
         return jobs
 
@@ -50,31 +50,31 @@ def talk() -> Talk:
 
 def test_a_deletion_travels_with_the_next_start_and_neither_is_waited_for(talk: Talk) -> None:
     a, b = talk.held("A", "B")
-    assert talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
-    assert talk.exchange.defers(a)
-    assert talk.exchange.start(b)
+    assert talk.settler.start(a)
+    talk.settler.defer(a, DONE)
+    assert talk.settler.defers(a)
+    assert talk.settler.start(b)
     assert talk.backend.said == ["tell Start", "tell Delete Start"]
-    assert not talk.exchange.defers(a)
+    assert not talk.settler.defers(a)
     assert talk.bench.left == 1
     assert b.attempts() == 1
 
 
 def test_it_travels_with_a_reservation_where_nothing_is_held(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
-    assert talk.exchange.reserve(["q"], 1) == []
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
+    assert talk.settler.reserve(["q"], 1) == []
     assert talk.backend.said == ["tell Start", "reserve Delete"]
     assert talk.bench.left == 0
 
 
 def test_it_is_said_at_once_by_flush(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
-    talk.exchange.flush()
-    talk.exchange.flush()
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
+    talk.settler.flush()
+    talk.settler.flush()
     assert talk.backend.said == ["tell Start", "apply Delete"]
     assert talk.bench.left == 0
 
@@ -82,16 +82,16 @@ def test_it_is_said_at_once_by_flush(talk: Talk) -> None:
 def test_a_start_is_asked_where_the_lease_is_not_certain(talk: Talk) -> None:
     (a,) = talk.held("A")
     a.reservation.sure_until = 0
-    assert talk.exchange.start(a)
+    assert talk.settler.start(a)
     assert talk.backend.said == ["apply Start"]
 
 
 def test_it_is_asked_where_that_of_the_job_before_is_not(talk: Talk) -> None:
     a, b = talk.held("A", "B")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
     a.reservation.sure_until = 0
-    assert talk.exchange.start(b)
+    assert talk.settler.start(b)
     assert talk.backend.said[-1] == "apply Delete Start"
 
 
@@ -99,7 +99,7 @@ def test_a_job_held_too_long_is_not_run(talk: Talk) -> None:
     (a,) = talk.held("A")
     other = talk.backend.lose(a)
     a.reservation.sure_until = 0
-    assert not talk.exchange.start(a)
+    assert not talk.settler.start(a)
     assert a.is_lost
     assert other.attempts() == 0, "not counted"
 
@@ -107,7 +107,7 @@ def test_a_job_held_too_long_is_not_run(talk: Talk) -> None:
 def test_a_late_job_that_nobody_has_taken_is_started(talk: Talk) -> None:
     (a,) = talk.held("A")
     talk.backend.timing.skew += 100
-    assert talk.exchange.start(a)
+    assert talk.settler.start(a)
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -128,26 +128,26 @@ def test_where_the_worker_stood_still_at_its_start_nobody_else_may_have_the_job(
             talk.backend.lose(a)
 
     talk.backend.tell = slow  # type: ignore[method-assign]
-    assert talk.exchange.start(a) is not taken
+    assert talk.settler.start(a) is not taken
     assert a.is_lost is taken
 
 
 def test_a_start_that_was_lost_after_all_is_found_later(talk: Talk) -> None:
     (a,) = talk.held("A")
     talk.backend.lose(a)
-    assert talk.exchange.start(a), "nobody knows better so far"
-    assert not talk.exchange.reserve(["q"], 1)
+    assert talk.settler.start(a), "nobody knows better so far"
+    assert not talk.settler.reserve(["q"], 1)
     assert a.is_lost
     with pytest.raises(LeaseLost):
-        talk.exchange.defer(a, DONE)
+        talk.settler.defer(a, DONE)
 
 
 def test_a_job_done_whose_lease_was_lost_is_told(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
+    talk.settler.start(a)
     talk.backend.lose(a)
-    talk.exchange.defer(a, DONE)
-    talk.exchange.flush()
+    talk.settler.defer(a, DONE)
+    talk.settler.flush()
     assert talk.twice == ["a"]
     assert a.is_lost
 
@@ -155,29 +155,29 @@ def test_a_job_done_whose_lease_was_lost_is_told(talk: Talk) -> None:
 @pytest.mark.parametrize("how", ["down", "cut"])
 def test_what_was_not_heard_is_said_again_and_counts_once(talk: Talk, how: str) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
     setattr(talk.backend, how, 1)
     with pytest.raises(BackendUnavailable):
-        talk.exchange.reserve(["q"], 1)
-    assert talk.exchange.defers(a)
+        talk.settler.reserve(["q"], 1)
+    assert talk.settler.defers(a)
     setattr(talk.backend, how, 1)
     with pytest.raises(BackendUnavailable):
-        talk.exchange.flush()
-    talk.exchange.flush()
+        talk.settler.flush()
+    talk.settler.flush()
     assert talk.bench.left == 0
     assert talk.twice == []
 
 
 def test_a_start_that_cannot_be_told_leaves_the_deletion(talk: Talk) -> None:
     a, b = talk.held("A", "B")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
     talk.backend.down = 1
     with pytest.raises(BackendUnavailable):
-        talk.exchange.start(b)
-    assert talk.exchange.defers(a)
-    talk.exchange.flush()
+        talk.settler.start(b)
+    assert talk.settler.defers(a)
+    talk.settler.flush()
     assert talk.bench.left == 1
 
 
@@ -200,18 +200,18 @@ def link(uuid: str) -> Prepared:
 
 def test_a_chain_goes_on_with_the_next_reservation(chained: Talk) -> None:
     (a,) = chained.held()
-    chained.exchange.start(a)
-    chained.exchange.defer(a, DONE)
-    (z,) = chained.exchange.reserve(["q"], 1)
+    chained.settler.start(a)
+    chained.settler.defer(a, DONE)
+    (z,) = chained.settler.reserve(["q"], 1)
     assert z.uuid == "z"
     assert chained.backend.said == ["tell Start", "reserve Expect Unset Push Set Delete"]
 
 
 def test_before_the_next_start_it_is_waited_for(chained: Talk) -> None:
     a, b = chained.held("B")
-    chained.exchange.start(a)
-    chained.exchange.defer(a, DONE)
-    chained.exchange.start(b)
+    chained.settler.start(a)
+    chained.settler.defer(a, DONE)
+    chained.settler.start(b)
     assert chained.backend.said == [
         "tell Start", "apply Expect Unset Push Set Delete", "tell Start",
     ]  # fmt: skip
@@ -219,11 +219,11 @@ def test_before_the_next_start_it_is_waited_for(chained: Talk) -> None:
 
 def test_what_is_refused_is_made_anew_at_once(chained: Talk) -> None:
     (a,) = chained.held()
-    chained.exchange.start(a)
-    chained.exchange.defer(a, DONE)
+    chained.settler.start(a)
+    chained.settler.defer(a, DONE)
     assert chain.extend(chained.bench.context, "c", "a", link("m"), first=True)
-    assert chained.exchange.reserve(["q"], 1) == []
-    (m,) = chained.exchange.reserve(["q"], 1)
+    assert chained.settler.reserve(["q"], 1) == []
+    (m,) = chained.settler.reserve(["q"], 1)
     assert m.uuid == "m"
     assert a.is_deleted
     assert chained.bench.left == 1
@@ -233,15 +233,15 @@ def test_it_stays_to_be_settled_while_the_backend_does_not_answer(
     chained: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a,) = chained.held()
-    chained.exchange.start(a)
-    chained.exchange.defer(a, DONE)
+    chained.settler.start(a)
+    chained.settler.defer(a, DONE)
     chain.extend(chained.bench.context, "c", "a", link("m"), first=False)
     with monkeypatch.context() as patch:
         patch.setattr(chained.backend, "read", unavailable)
         with pytest.raises(BackendUnavailable):
-            chained.exchange.reserve(["q"], 1)
+            chained.settler.reserve(["q"], 1)
     assert not a.is_settled
-    chained.exchange.flush()
+    chained.settler.flush()
     assert a.is_deleted
     assert chained.bench.left == 1
 
@@ -252,26 +252,26 @@ def test_it_stays_to_be_settled_while_the_backend_does_not_answer(
 def test_a_start_without_an_answer_is_said_again_by_another_thread(talk: Talk) -> None:
     (a,) = talk.held("A")
     talk.backend.unsent = True
-    talk.exchange.start(a)
+    talk.settler.start(a)
     with talk.backend.elsewhere():
-        assert talk.exchange.confirm(a)
+        assert talk.settler.confirm(a)
     assert talk.backend.said == ["tell Start", "apply Start"]
     assert a.attempts() == 1
     talk.backend.apply()
     assert a.attempts() == 1
-    assert not talk.exchange.confirm(a)
+    assert not talk.settler.confirm(a)
     a.settle(DONE)
     assert talk.bench.left == 0
 
 
 def test_the_deletion_that_was_told_with_it_is_said_again_too(talk: Talk) -> None:
     a, b = talk.held("A", "B")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
     talk.backend.said.clear()
-    talk.exchange.start(b)
+    talk.settler.start(b)
     with talk.backend.elsewhere():
-        assert talk.exchange.confirm(b)
+        assert talk.settler.confirm(b)
     assert talk.backend.said == ["tell Delete Start", "apply Delete Start"]
     talk.backend.apply()  # and hears the first answer, after all
     assert talk.twice == [], "of two deletions one finds nothing"
@@ -281,13 +281,13 @@ def test_the_deletion_that_was_told_with_it_is_said_again_too(talk: Talk) -> Non
 
 def test_a_deletion_that_was_lost_is_told_once_both_times_say_so(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
+    talk.settler.start(a)
     talk.backend.lose(a)
     (b,) = talk.held("B")
-    talk.exchange.defer(a, DONE)
-    talk.exchange.start(b)
+    talk.settler.defer(a, DONE)
+    talk.settler.start(b)
     with talk.backend.elsewhere():
-        assert talk.exchange.confirm(b)
+        assert talk.settler.confirm(b)
     assert talk.twice == []
     talk.backend.apply()
     assert talk.twice == ["a"]
@@ -295,11 +295,11 @@ def test_a_deletion_that_was_lost_is_told_once_both_times_say_so(talk: Talk) -> 
 
 def test_a_lease_is_renewed_until_the_end_is_said(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
-    talk.exchange.defer(a, DONE)
+    talk.settler.start(a)
+    talk.settler.defer(a, DONE)
     a.renew()
     assert talk.backend.said[-1] == "apply Renew"
-    talk.exchange.flush()
+    talk.settler.flush()
     with pytest.raises(JobAlreadySettled):
         a.renew()
     assert talk.twice == []
@@ -308,15 +308,15 @@ def test_a_lease_is_renewed_until_the_end_is_said(talk: Talk) -> None:
 
 def test_a_confirmation_that_comes_to_nothing_hides_no_loss(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
+    talk.settler.start(a)
     talk.backend.lose(a)
     (b,) = talk.held("B")
-    talk.exchange.defer(a, DONE)
-    talk.exchange.start(b)
+    talk.settler.defer(a, DONE)
+    talk.settler.start(b)
     b.defer(DONE)
     b.saying()
     with pytest.raises(JobAlreadySettled), talk.backend.elsewhere():
-        talk.exchange.confirm(b)
+        talk.settler.confirm(b)
     talk.backend.apply()
     assert talk.twice == ["a"]
 
@@ -324,16 +324,16 @@ def test_a_confirmation_that_comes_to_nothing_hides_no_loss(talk: Talk) -> None:
 def test_a_loss_found_so_is_the_jobs(talk: Talk) -> None:
     (a,) = talk.held("A")
     talk.backend.unsent = True
-    talk.exchange.start(a)
+    talk.settler.start(a)
     talk.backend.lose(a)
     with pytest.raises(LeaseLost), talk.backend.elsewhere():
-        talk.exchange.confirm(a)
+        talk.settler.confirm(a)
     assert a.is_lost
 
 
 def test_an_answered_start_is_not_said_again(talk: Talk) -> None:
     (a,) = talk.held("A")
-    talk.exchange.start(a)
+    talk.settler.start(a)
     talk.backend.apply()
     talk.backend.timing.skew += 5
-    assert not talk.exchange.confirm(a)
+    assert not talk.settler.confirm(a)

@@ -1,4 +1,4 @@
-"""SlotLoop: one run of a worker of many jobs. Feed does it in a thread, beside an event loop."""
+"""SlotLoop: one run of a worker of many jobs. Fetcher does it in a thread, beside an event loop."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SlotLoop(Loop):
         did = self._exchange()
         if self._lost_since or not self._answered:
             self._backend_answers()
-        if not did and not self.runner.exchange.has_ends:
+        if not did and not self.runner.settler.has_ends:
             self._wait_for_work()
             return bool(self.runner.busy) or self._found_more()
         return True
@@ -86,18 +86,18 @@ class SlotLoop(Loop):
         limit = self._room()
         if limit > 0 and queues:
             events.fire(events.JobPopping, self.connection.name, queues)
-            found = self.runner.exchange.reserve(queues, limit)
+            found = self.runner.settler.reserve(queues, limit)
             self._held.extend(found)
         elif not starting:
-            self.runner.exchange.flush()
+            self.runner.settler.flush()
         return bool(starting or found)
 
     def _start(self, starting: list[Slot]) -> None:
         self._idle = False
         jobs = [slot.job for slot in starting]
-        exchange = self.runner.exchange
+        settler = self.runner.settler
         try:
-            is_known = exchange.start_all(jobs, wait=self._waits_for(starting, jobs))
+            is_known = settler.start_all(jobs, wait=self._waits_for(starting, jobs))
         except BackendUnavailable:
             for job in reversed(jobs):
                 if not (job.has_started() or job.is_settled):
@@ -123,7 +123,7 @@ class SlotLoop(Loop):
 
     def _refused(self) -> list[ReservedJob]:
         """Holds jobs again whose start was refused, to try another permit."""
-        refused = self.runner.exchange.refused
+        refused = self.runner.settler.refused
         for job, result in reversed(refused):
             self.runner.was_refused(job, result)
             if not job.is_settled:
@@ -223,7 +223,7 @@ class SlotLoop(Loop):
         has_room = self._room() > 0
         queues = self._open() if has_room else ()
         timeout = self._seconds_to_wait(looks=has_room)
-        runner.exchange.hear()
+        runner.settler.hear()
         try:
             self._sleep(timeout, () if self._held else queues)
         finally:
@@ -239,7 +239,7 @@ class SlotLoop(Loop):
 
     def _stand_by(self) -> None:
         """Paused or vetoed: holds nothing, settles what ends, and waits."""
-        self.runner.exchange.flush()
+        self.runner.settler.flush()
         self._give_back_held()
         self._sleep(EVERY)
 
@@ -254,7 +254,7 @@ class SlotLoop(Loop):
         super()._let_go()
         self._note_ended()
         runner = self.runner
-        while runner.busy > runner.left or runner.exchange.has_ends:
+        while runner.busy > runner.left or runner.settler.has_ends:
             if not self._settle_ended():
                 return
             self._sleep(_PAUSE)
@@ -262,9 +262,9 @@ class SlotLoop(Loop):
 
     def _settle_ended(self) -> bool:
         """Sends what has come up; false if the backend has been away for too long."""
-        has_ends = self.runner.exchange.has_ends
+        has_ends = self.runner.settler.has_ends
         try:
-            self.runner.exchange.flush()
+            self.runner.settler.flush()
         except BackendUnavailable as error:
             self._backend_lost(error)
             return not self._gave_up_settling()
@@ -276,7 +276,7 @@ class SlotLoop(Loop):
         return time.monotonic() - self._lost_since >= self.connection.retry_after
 
 
-class Feed(SlotLoop):
+class Fetcher(SlotLoop):
     """Talks to the backend in a thread; its own thread runs the event loop."""
 
     runner: SlotRunner
@@ -287,7 +287,7 @@ class Feed(SlotLoop):
         loop = self.runner.jobs_loop
         overseer = Overseer(self.runner)
         overseer.start()
-        thread = start_thread("qframe-feed", self._feed)
+        thread = start_thread("qframe-fetcher", self._fetch)
         try:
             loop.run()
         except OSError as error:
@@ -302,7 +302,7 @@ class Feed(SlotLoop):
             raise self._error
         return self._reason
 
-    def _feed(self) -> None:
+    def _fetch(self) -> None:
         try:
             heartbeat.use(self._beats)
             try:
@@ -332,7 +332,7 @@ class Feed(SlotLoop):
         runner = self.runner
         runner.sleeps = True
         try:
-            if runner.ended or runner.exchange.has_ends:
+            if runner.ended or runner.settler.has_ends:
                 return
             if queues:
                 self.connection.backend.wait(queues, seconds, self.signals.fileno())

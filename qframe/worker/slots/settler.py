@@ -1,4 +1,4 @@
-"""SlotExchange: sends all that many jobs need to the backend in one request.
+"""SlotSettler: sends all that many jobs need to the backend in one request.
 
 One thread sends. Jobs end on the event loop and in threads; they leave their ends here, and those
 whose end may be refused wait for the reply.
@@ -14,10 +14,10 @@ from qframe.contracts.step import Outcome, Result
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.worker.exchange import Ended, Exchange, Started
+from qframe.worker.settler import Ended, Settler, Started
 
 
-class SlotExchange(Exchange):
+class SlotSettler(Settler):
     """Starts and ends many jobs at once. Calls `wake` when one ends."""
 
     def __init__(
