@@ -214,10 +214,10 @@ class Worker:
         wanted = self.options.schedule and not self.options.once
         rows = rows_of(queues, connection, loop.control, wanted=wanted)
         if self.options.isolate:
-            from qframe.worker.isolation.companion import accompanied  # noqa: PLC0415 (as in `load`)
+            from qframe.worker.isolation.sidecar import running_sidecar  # noqa: PLC0415 (as in `load`)
 
             forking = cast("IsolatingRunner", loop.runner)
-            with accompanied(queues, connection, beats, forking, rows):
+            with running_sidecar(queues, connection, beats, forking, rows):
                 yield
         else:
             with relaying(queues), alerting(queues), scheduling(queues, connection, beats, rows):

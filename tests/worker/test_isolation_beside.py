@@ -28,7 +28,7 @@ IN_TICKS = '[schedule]\nmodules = ["ticks"]\n'
 EACH_SECOND = TICKS + "\nschedule(Tick()).every_second()\n"
 
 
-def companion(worker: Process) -> psutil.Process | None:
+def sidecar(worker: Process) -> psutil.Process | None:
     """Give the process beside; that of a job begins later, and is gone in no time."""
     there = [each for each in worker.descendants() if not is_gone(each.pid)]
     return min(there, key=psutil.Process.create_time, default=None)
@@ -43,13 +43,13 @@ def test_it_dispatches_schedules_each_once_also_when_the_process_beside_dies(
     worker = project.work("--isolate")
     project.wait_for_note("tick", count=2)
     assert {note[2] for note in project.notes("tick")} == {str(worker.pid)}
-    beside = companion(worker)
+    beside = sidecar(worker)
     assert beside is not None
     beside.kill()
     before = len(project.notes("tick"))
     wait_for(lambda: "was killed by SIGKILL" in worker.err, "the warning")
     project.wait_for_note("tick", count=before + 3)
-    left = companion(worker)
+    left = sidecar(worker)
     assert left is not None
     assert left != beside
     assert worker.stop() == 0
@@ -63,7 +63,7 @@ def test_it_ends_with_the_worker_whatever_ends_that(project: Project) -> None:
     project.configure('jobs = ["ticks"]\n')
     worker = project.work("--isolate")
     project.wait_for_note("tick")
-    beside = companion(worker)
+    beside = sidecar(worker)
     assert beside is not None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         beside.send_signal(number)  # as who signals all processes of a service does
@@ -143,8 +143,8 @@ url = "{url}"
 
 
 IMPATIENT = """
-from qframe.worker.isolation import companion
-companion.LOOK_EVERY = companion._SLOW = 1
+from qframe.worker.isolation import sidecar
+sidecar.LOOK_EVERY = sidecar._SLOW = 1
 from qframe.console.app import main
 main()
 """

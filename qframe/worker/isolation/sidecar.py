@@ -1,4 +1,4 @@
-"""Companion: the process in which an isolating worker runs what others run in threads.
+"""Sidecar: the process in which an isolating worker runs what others run in threads.
 
 It relays the outbox, checks alerts, and dispatches schedules.
 """
@@ -30,23 +30,23 @@ log = logging.getLogger("qframe")
 
 _WHAT = "schedules, alerts and the outbox"
 _PATIENCE = 5.0
-"""Seconds a companion has to end; its own waits are shorter."""
+"""Seconds a sidecar has to end; its own waits are shorter."""
 _PAUSE = 0.01
 _SLOW = 30.0
-"""Seconds after which the worker logs that its companion has not begun."""
+"""Seconds after which the worker logs that its sidecar has not begun."""
 _AT_WORK, _NOTHING = b"w", b"n"
-"""What a companion sends: it is at work, or it has nothing to do."""
+"""What a sidecar sends: it is at work, or it has nothing to do."""
 
 
 @contextlib.contextmanager
-def accompanied(
+def running_sidecar(
     queues: QueueManager,
     connection: Connection,
     beats: Heartbeat,
     runner: IsolatingRunner,
     rows: Rows | None,
 ) -> Iterator[None]:
-    """Runs a companion while the block runs, if it has something to do.
+    """Runs a sidecar while the block runs, if it has something to do.
 
     `rows` knows whether schedules were ever added; without it none are dispatched. Raises
     `ConfigurationError` for a wrong outbox.
@@ -55,16 +55,16 @@ def accompanied(
     if not needed and rows is None:
         yield
         return
-    companion = _Companion(queues, connection, runner, rows, needed=needed)
-    beat = beats.add(LOOK_EVERY, companion.look, 0.0)
+    sidecar = _Sidecar(queues, connection, runner, rows, needed=needed)
+    beat = beats.add(LOOK_EVERY, sidecar.look, 0.0)
     try:
         yield
     finally:
         beats.drop(beat)
-        companion.end()
+        sidecar.end()
 
 
-class _Companion:
+class _Sidecar:
     """The process as the worker sees it: restarted when it dies, not when it has nothing to do."""
 
     def __init__(
@@ -139,7 +139,7 @@ class _Companion:
     # -- there ------------------------------------------------------------------------------------
 
     def _be(self, unblock: Callable[[], object]) -> None:
-        """Runs the companion until the worker ends it; signals that stop the worker do not."""
+        """Runs the sidecar until the worker ends it; signals that stop the worker do not."""
         self._runner.close_here()
         for number in {*self._stopping, signal.SIGHUP} - {signal.SIGCHLD}:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -157,7 +157,7 @@ class _Companion:
 
     @contextlib.contextmanager
     def _scheduling(self) -> Iterator[bool]:
-        """Dispatches what is due; yields whether the companion has anything to do."""
+        """Dispatches what is due; yields whether the sidecar has anything to do."""
         schedulers = None
         if self._rows is not None:
             try:
