@@ -94,7 +94,7 @@ class ChainFeature(Feature):
     key: ClassVar[str] = KEY
     asks = True
 
-    def needless(self, job: ReservedJob) -> str | None:
+    def skip_reason(self, job: ReservedJob) -> str | None:
         """Say that the chain has gone on: the link was done before, where a step cannot be one."""
         chain = _chain_of(job)
         if chain is None or (job.context.joint and not job.attempts()):

@@ -47,7 +47,7 @@ class DebounceFeature(Feature):
         is_ours = named is not None and refused.key == named[0]
         return refused.holds if is_ours and refused.outcome is Outcome.REFUSED else None
 
-    def needless(self, job: ReservedJob) -> str | None:
+    def skip_reason(self, job: ReservedJob) -> str | None:
         """Say that a later dispatch has taken the job's place."""
         named = _named(job.payload)
         if named is None:

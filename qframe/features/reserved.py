@@ -568,10 +568,10 @@ class ReservedJob(Job):
         for feature in self.features:
             feature.log(self, line)
 
-    def needless(self) -> str | None:
+    def skip_reason(self) -> str | None:
         """Say why the job need not be run; None where it is to be."""
         for feature in self.features:
-            reason = feature.needless(self)
+            reason = feature.skip_reason(self)
             if reason is not None:
                 return reason
         return None
@@ -672,7 +672,7 @@ class Feature:
         """Give the uuid of the job that is there instead, where this feature refused the push."""
         return None
 
-    def needless(self, job: ReservedJob) -> str | None:
+    def skip_reason(self, job: ReservedJob) -> str | None:
         """Say why a held job need not be run; None where it is to be."""
         return None
 

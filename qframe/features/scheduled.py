@@ -40,7 +40,7 @@ class ScheduledFeature(Feature):
         if run is not None and run.claims and job.retried:
             plan.add(Unset(run.claim_key(job.uuid)))
 
-    def needless(self, job: ReservedJob) -> str | None:
+    def skip_reason(self, job: ReservedJob) -> str | None:
         """Claim the run for this message; say so where another has been started."""
         run = _run(job)
         if run is None or not run.claims or not job.own_uuid:

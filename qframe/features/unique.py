@@ -71,7 +71,7 @@ class UniqueFeature(Feature):
             return None
         return refused.holds
 
-    def needless(self, job: ReservedJob) -> str | None:
+    def skip_reason(self, job: ReservedJob) -> str | None:
         """Say that its push was broken off, and another has taken its place."""
         lock = _lock(job)
         if lock is None or not job.context.in_parts or job.attempts():

@@ -139,7 +139,7 @@ class Attempt:
     def _refused(self) -> Verdict | None:
         """Returns why the job must not run; None if it may."""
         job = self.job
-        reason = job.needless() if job.features else None
+        reason = job.skip_reason() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
         if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):

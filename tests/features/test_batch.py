@@ -109,8 +109,8 @@ class Benches(Bench):
         before = len(self.ran)
         while found := next((job for name in names if (job := self.reserve(name))), None):
             self.backend.apply(found.start_plan())
-            if needless := found.needless():
-                found.settle(End(State.SKIPPED, remark=needless))
+            if skip_reason := found.skip_reason():
+                found.settle(End(State.SKIPPED, remark=skip_reason))
                 continue
             try:
                 if found.payload["job"].startswith("qframe."):

@@ -121,7 +121,7 @@ def test_each_link_comes_when_the_one_before_is_over(bench: Bench, state: State)
     dispatch(bench, link(bench, "a"), link(bench, "b"), link(bench, "c"))
     for uuid in "abc":
         job = bench.started()
-        assert (job.uuid, job.needless()) == (uuid, None)
+        assert (job.uuid, job.skip_reason()) == (uuid, None)
         assert bench.reserve() is None
         job.settle(End(state))
     assert bench.reserve() is None
@@ -218,7 +218,7 @@ def test_a_link_whose_chain_has_gone_on_changes_nothing(bench: Bench) -> None:
         bench.context.push(bench.context.pushing(link(bench, "a")))
         bench.held().settle(End(State.WAITING))
         stale = next(job for job in iter(bench.started, None) if job.uuid == "a")
-        assert stale.needless() == "done before: its chain has gone on"
+        assert stale.skip_reason() == "done before: its chain has gone on"
         stale.settle(End(state, error=ValueError("no")))
         assert kept(bench) == before
         bench.backend.timing.skew += 100  # the other comes again
@@ -227,7 +227,7 @@ def test_a_link_whose_chain_has_gone_on_changes_nothing(bench: Bench) -> None:
 def test_a_link_of_which_nothing_is_kept_is_a_job_like_any_other(bench: Bench) -> None:
     bench.context.push(bench.context.pushing(link(bench, "a")))
     job = bench.started()
-    assert job.needless() is None
+    assert job.skip_reason() is None
     job.settle(End(State.COMPLETE))
     assert bench.reserve() is None
 
@@ -384,9 +384,9 @@ def test_a_worker_that_dies_at_any_point_loses_nothing(calls: int, state: State)
     _messages(bench.backend).timing.skew += 100  # its lease is over
     again = bench.reserve()
     if again is not None and again.uuid == "a":
-        needless = again.needless()
+        skip_reason = again.skip_reason()
         bench.backend.apply(again.start_plan())
-        again.settle(End(State.SKIPPED if needless else state, error=ValueError("no")))
+        again.settle(End(State.SKIPPED if skip_reason else state, error=ValueError("no")))
         again = None
     if again is not None:
         again.settle(End(State.WAITING))
@@ -424,7 +424,7 @@ def _dying(apply: Any, left: list[int]) -> Any:
 def test_what_could_be_no_chain_is_none(bench: Bench, said: Any, state: State) -> None:
     bench.push("a", chain=said)
     job = bench.started()
-    assert job.needless() is None
+    assert job.skip_reason() is None
     job.settle(End(state, error=ValueError("no")))
     assert bench.backend.scan("chain:") == []
 

@@ -50,7 +50,7 @@ def lives(raw: bytes, state: State) -> None:
     bench = Bench(FEATURES)
     bench.context.push(bench.context.pushing(Prepared("", raw, "q", 0)))
     job = bench.held()
-    job.needless()
+    job.skip_reason()
     (result,) = bench.backend.apply(job.start_plan())
     assert result.applied
     job.progress(0.5, "half")

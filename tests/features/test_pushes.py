@@ -57,8 +57,8 @@ class World(Benches):
         names = queues or ("q", "run", "told")
         before = len(self.ran)
         while job := next((job for name in names if (job := self.reserve(name))), None):
-            if needless := job.needless():
-                job.settle(End(State.SKIPPED, remark=needless))
+            if skip_reason := job.skip_reason():
+                job.settle(End(State.SKIPPED, remark=skip_reason))
                 continue
             assert self.backend.apply(job.start_plan())[0].applied
             if job.payload["job"].startswith("qframe."):

@@ -43,7 +43,7 @@ def refuse(bench: Bench, raw: bytes) -> str:
     before = everything(bench.backend)
     assert isinstance(job.refusal, InvalidPayload | InvalidSignature)
     assert not job.features
-    assert job.needless() is None
+    assert job.skip_reason() is None
     (result,) = bench.backend.apply(job.start_plan())
     assert result.applied
     plan = job.plan(End(State.FAILED, error=job.refusal))

@@ -329,9 +329,9 @@ def test_of_two_messages_of_a_run_one_is_run(apart: Bench) -> None:
     (raw,) = [each.raw_body for each in apart.queue.backend.search("default", b"uuid")]
     apart.queue.push_raw(raw.replace(b'"push":0', b'"push":1'))
     held = apart.queue.reserve(["default"], 2)
-    reasons = [job.features[-1].needless(job) for job in held]
+    reasons = [job.features[-1].skip_reason(job) for job in held]
     assert reasons == [None, "another message of the same planned time is run"]
-    assert [job.features[-1].needless(job) for job in held] == reasons
+    assert [job.features[-1].skip_reason(job) for job in held] == reasons
 
 
 # -- what is refused ------------------------------------------------------------------------------
