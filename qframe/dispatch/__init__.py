@@ -1,1 +1,1 @@
-"""The fluent calls: dispatch, bulk, chain, batch, after_commit, and what became of a job."""
+"""The fluent calls: dispatch, bulk, chain, batch, after_commit; and the status of a job."""

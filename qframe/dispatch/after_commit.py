@@ -1,4 +1,4 @@
-"""When the program's own transaction is committed: what a dispatch can wait for."""
+"""after_commit: lets a dispatch wait for the commit of the program's transaction."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from qframe.exceptions import InvalidJob
 
 
 class OpenTransaction(Protocol):
-    """The program's transaction that is open where something is dispatched."""
+    """The program's open transaction around a dispatch."""
 
     def within(self) -> object | None:
-        """Give the transaction to push in; None where it is over, or the push is to follow it."""
+        """Return the transaction to push in; None if it has ended, or the push comes after it."""
 
     def on_commit(self, act: Callable[[], None]) -> None:
-        """Call `act` once it has been committed, and never if it is not."""
+        """Call `act` after the commit, never after a rollback."""
 
 
 find_open: Callable[[Connection], OpenTransaction | None] | None = None
-"""Says, for a framework, which transaction a dispatch on a connection belongs to; None: to none."""
+"""Set by a framework: returns the transaction that a dispatch on a connection joins, or None."""
 
 
 def open_for(connection: Connection) -> OpenTransaction | None:
-    """Give the transaction that what is dispatched here belongs to, unless it says otherwise."""
+    """Return the transaction that a dispatch here joins unless told otherwise; None without one."""
     return None if find_open is None else find_open(connection)
 
 
 def when_committed(
     place: object, act: Callable[[], None], is_faked: Callable[[], bool] = lambda: False
 ) -> None:
-    """Call `act` once the transaction that is open now has been committed, and never if it is not.
+    """Call `act` after the commit of the current transaction, never after a rollback.
 
-    That is the outermost one: of a connection that a session was bound to when it had one open, as
-    in a test that rolls all back. What `is_faked` then goes by the session's own commit.
+    That is the outermost transaction: if a session was bound to a connection with an open one (as
+    in a test that rolls everything back), the connection's. If `is_faked()` is true then, the
+    session's own commit counts.
 
     `place` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a function
-    that is given `act` and sees to it, as Django's `transaction.on_commit`. Without an open
-    transaction it is called at once. Raises `InvalidJob` for anything else.
+    that takes `act` and arranges the call, as Django's `transaction.on_commit`. Without an open
+    transaction `act` is called at once. Raises `InvalidJob` for anything else.
     """
     session = _session(place)
     if session is not None:
@@ -55,7 +56,7 @@ def when_committed(
 
 
 def _session(place: object) -> Any:  # noqa: ANN401 (a Session, if SQLAlchemy is there)
-    """Give SQLAlchemy's own session, where there is one."""
+    """Return SQLAlchemy's own session behind `place`, if it is one."""
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is None:
         return None
@@ -83,12 +84,12 @@ def _when_session_commits(
 
 
 _KEY = "qframe: when it is committed"
-"""Where a session keeps what waits, each with the innermost transaction it was said in."""
+"""Key, in a session, of the waiting calls, each with its innermost transaction."""
 
 
 def _committed(session: Any) -> None:  # noqa: ANN401
     if session.in_nested_transaction():
-        return  # a savepoint: what is around it may still be rolled back
+        return  # a savepoint: the transaction around it may still be rolled back
     waiting, session.info[_KEY] = session.info[_KEY], []
     joined = outermost.joined_by(session) if waiting else []
     for _, act, is_faked in waiting:

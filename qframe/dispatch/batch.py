@@ -1,4 +1,4 @@
-"""batch: jobs that run side by side, counted, with jobs that follow when all have."""
+"""batch: jobs that run side by side and are counted, and jobs that follow them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MemberJobs = JobDefinition | PendingChain | Sequence[JobDefinition]
 """A member: a job, or a chain of jobs."""
 _CALLBACKS = ("before", "progress", "then", "catch", "finally")
 _STEPS = 100
-"""Progress is told about so often in the life of a batch, and after each member of a small one."""
+"""The most progress callbacks of a batch; a small one has one for each member."""
 _LONGEST_NAME = 200
 
 T = TypeVar("T")
@@ -64,14 +64,14 @@ T = TypeVar("T")
 def batch(jobs: Iterable[MemberJobs] = ()) -> PendingBatch:
     """Run jobs side by side: `batch([Import(part=1), ...]).then(Report()).dispatch()`.
 
-    A list of jobs among them is a chain, which counts as one member. All members are built before
+    A list of jobs in `jobs` is a chain, which counts as one member. All members are built before
     anything is pushed; but an iterator is read while its jobs are pushed, 500 at a time.
     """
     return PendingBatch(jobs)
 
 
 def find_batch(identity: str, connection: str | None = None) -> Batch | None:
-    """Give a batch by its id; None where there is none (any more).
+    """Return a batch by its id; None if there is none (any more).
 
     Raises `SynchronousOnly` on a running event loop: await `afind_batch` there.
     """
@@ -80,7 +80,7 @@ def find_batch(identity: str, connection: str | None = None) -> Batch | None:
 
 
 async def afind_batch(identity: str, connection: str | None = None) -> Batch | None:
-    """Do as `find_batch` without blocking the event loop."""
+    """As `find_batch`, without blocking the event loop."""
     return await _asked(partial(_found, identity, connection))
 
 
@@ -100,10 +100,11 @@ def _record(connection: Connection, identity: str) -> BatchRecord | None:
 
 
 class PendingBatch(Pending):
-    """A batch about to be dispatched (Laravel's PendingBatch); `dispatch()` does it.
+    """A batch before its dispatch (Laravel's PendingBatch); `dispatch()` pushes it.
 
-    What follows it are jobs: dispatched at least once, tried again like any other, never before
-    what they follow. `self.batch()` in them gives the batch.
+    Its callbacks are jobs: dispatched at least once, retried like any other job, and never before
+    what
+    they follow. `self.batch()` in them returns the batch.
     """
 
     def __init__(self, jobs: Iterable[MemberJobs] = ()) -> None:
@@ -115,35 +116,35 @@ class PendingBatch(Pending):
         self.label = ""
 
     def name(self, name: str) -> Self:
-        """Name it, for people; raises `InvalidJob` for what is no text."""
+        """Give the batch a name for people. Raises `InvalidJob` unless it is a text."""
         if not isinstance(name, str):
             raise InvalidJob(f"the name of a batch is a text, not {type(name).__name__}")
         self.label = one_line(name, _LONGEST_NAME)
         return self
 
     def allow_failures(self, allow: bool = True) -> Self:
-        """Go on after a failure; else the first one cancels the batch."""
+        """Continue after a failure; otherwise the first failure cancels the batch."""
         self.allows_failures = allow
         return self
 
     def before(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these before the first member."""
+        """Dispatch these jobs before the first member."""
         return self._follow("before", jobs)
 
     def progress(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these as members are done: after each, or about a hundred times in all."""
+        """Dispatch these jobs as members finish: after each, or about a hundred times in all."""
         return self._follow("progress", jobs)
 
     def then(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these when every member is done and none has failed."""
+        """Dispatch these jobs when every member is done and none has failed."""
         return self._follow("then", jobs)
 
     def catch(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these when the first member fails; they find why in `self.caught`."""
+        """Dispatch these jobs when the first member fails; `self.caught` in them tells why."""
         return self._follow("catch", jobs)
 
     def finally_(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these when every member is done or has failed."""
+        """Dispatch these jobs when every member is done or has failed."""
         return self._follow("finally", jobs)
 
     def _follow(self, event: str, jobs: Sequence[Dispatchable]) -> Self:
@@ -152,31 +153,34 @@ class PendingBatch(Pending):
         return self
 
     def dispatch(self) -> Batch:
-        """Dispatch the members, some hundred at a time.
+        """Dispatch the members, some hundred at a time. Returns the batch.
 
-        Raises `InvalidJob` or `BackendUnavailable`; what was pushed by then runs, and the batch is
-        cancelled. Raises `SynchronousOnly` on a running event loop: await the batch itself there,
-        or `adispatch`.
+        Raises `InvalidJob` or `BackendUnavailable`; the members pushed so far still run, and the
+        batch
+        is cancelled. Raises `SynchronousOnly` on a running event loop: await the batch itself
+        there, or
+        `adispatch`.
         """
         refuse_on_loop("dispatch() of a batch", "adispatch()")
         place = self._placed()
         return self._dispatch_joined(place) or self._dispatch_here(place)
 
     async def adispatch(self) -> Batch:
-        """Do as `dispatch` without blocking the event loop.
+        """As `dispatch`, without blocking the event loop.
 
-        Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported
-        as that of a dropped dispatch.
+        Once begun it completes even if the awaiting task is cancelled; an error is then reported
+        like
+        that of a dropped dispatch.
         """
         place = self._placed()
         return self._dispatch_joined(place) or await self._dispatch_on_loop(place)
 
     def __await__(self) -> Generator[Any, Any, Batch]:
-        """Dispatch it without blocking the event loop."""
+        """Dispatch the batch without blocking the event loop."""
         return self.adispatch().__await__()
 
     def _dispatch_joined(self, connection: Connection) -> Batch | None:
-        """Dispatch it in the transaction that is open, or at its commit; None: there is none."""
+        """Dispatch it in the open transaction or at its commit; None if there is none."""
         opened = None if connections.stand_in is not None else open_for(connection)
         if opened is None:
             return None
@@ -188,7 +192,7 @@ class PendingBatch(Pending):
         return _started(connection, connection, self._planned(connection))
 
     def _dispatch_committed(self, connection: Connection, opened: OpenTransaction) -> Batch:
-        """Dispatch it when the transaction is committed; what is given knows its id."""
+        """Dispatch it at the commit of the transaction. The returned batch has its id already."""
         self.jobs = list(self.jobs)
         plan = self._planned(connection)
         with sending(connection, many=True):
@@ -197,7 +201,7 @@ class PendingBatch(Pending):
         def push() -> None:
             try:
                 connection.start_batch(plan)
-            except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+            except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
                 what = f"the batch {self.label}" if self.label else "a batch"
                 lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
 
@@ -218,7 +222,7 @@ class PendingBatch(Pending):
         )
 
     def _dispatching(self, connection: Connection) -> Call[Batch]:
-        """Dispatch it beside others."""
+        """Dispatch it together with other calls."""
         plan = self._planned(connection)
         with sending(connection, many=True):
             for _ in connection.starting_batch(plan):
@@ -232,9 +236,9 @@ class PendingBatch(Pending):
     def within(self, transaction: object) -> Batch: ...
 
     def within(self, transaction: object) -> Batch | Awaitable[Batch]:
-        """Dispatch it in a transaction of the program's own; gives what `dispatch` gives.
+        """Dispatch the batch in a transaction of the program. Returns what `dispatch` returns.
 
-        As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
+        See `PendingDispatch.within`; with an asynchronous transaction, await the result.
         """
         connection = self._placed()
         plan = self._planned(connection)
@@ -255,7 +259,7 @@ class PendingBatch(Pending):
         return self.plan(connection, self._queue, str(uuid.uuid4()))
 
     def plan(self, connection: Connection, queue: str | None, identity: str) -> BatchPlan:
-        """Build what is kept of the batch; its members are built as they are pushed."""
+        """Build the batch's facts; its members are built when they are pushed."""
         with forks.undisturbed():
             from qframe.features.batch_jobs import RunBatchCallbacks  # noqa: PLC0415 (its jobs would cost every program time)
 
@@ -281,7 +285,7 @@ class PendingBatch(Pending):
         )
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
-        """Give the job that begins this batch, with all its payloads."""
+        """Return the job, with all payloads, that begins this batch as a link of a chain."""
         with forks.undisturbed():
             from qframe.features.batch_jobs import StartBatch  # noqa: PLC0415 (its jobs would cost every program time)
 
@@ -303,7 +307,7 @@ class PendingBatch(Pending):
 def _member(
     connection: Connection, identity: str, each: MemberJobs, queue: str | None, number: int
 ) -> ChainPlan:
-    """Build the payloads of a member, once its number is known."""
+    """Build the payloads of a member when its number is known."""
     keys = BatchMember(identity, number).keys()
     if isinstance(each, PendingChain):
         return each.plan(connection, queue, keys)
@@ -315,7 +319,7 @@ def _member(
 
 
 def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Batch:
-    """Dispatch a batch `through` its connection, or that in a transaction."""
+    """Dispatch a batch `through` its connection, or through that bound to a transaction."""
     with sending(connection, many=True):
         through.start_batch(plan)
     return Batch(connection, _record(through, plan.id) or _unkept(connection, plan))
@@ -325,10 +329,11 @@ def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Ba
 
 
 class Batch:
-    """A batch as it stood when it was read; `fresh()` reads it again.
+    """A batch as it was when it was read; `fresh()` reads it again.
 
-    What `self.batch()` gives on a running event loop is read when it is first looked at, which
-    blocks; `await self.batch().afresh()` does not.
+    On a running event loop, `self.batch()` in a job returns a batch that is read on first access,
+    which
+    blocks; `await self.batch().afresh()` does not block.
     """
 
     def __init__(
@@ -340,46 +345,46 @@ class Batch:
     ) -> None:
         self._connection = connection
         self._adder = adder
-        """The running job that asked for it."""
+        """The running job that asked for the batch."""
         self._record = record
         self.id = identity if record is None else record.id
-        """Its id, for `find_batch` and `qframe batch`."""
+        """The id for `find_batch` and `qframe batch`."""
 
     @property
     def record(self) -> BatchRecord:
-        """Everything that is kept of it; raises `QframeError` where it is gone."""
+        """Everything that is stored of the batch. Raises `QframeError` if it is gone."""
         if self._record is None:
             self._record = self._read()
         return self._record
 
     @property
     def name(self) -> str:
-        """Its name, "" where it was given none."""
+        """The name; "" if it has none."""
         return self.record.name
 
     @property
     def total(self) -> int:
-        """How many members there are; a chain is one."""
+        """The number of members; a chain counts as one."""
         return self.record.total
 
     @property
     def done(self) -> int:
-        """How many members are done."""
+        """The number of members that are done."""
         return self.record.done
 
     @property
     def failed(self) -> int:
-        """How many members have failed."""
+        """The number of members that have failed."""
         return self.record.failed
 
     @property
     def pending(self) -> int:
-        """How many members are neither done nor failed."""
+        """The number of members that are neither done nor failed."""
         return self.record.pending
 
     @property
     def progress(self) -> float:
-        """How much of it is over, from 0 to 1."""
+        """The settled share of the members, from 0 to 1."""
         record = self.record
         return record.settled / record.total if record.total else 1.0
 
@@ -390,7 +395,7 @@ class Batch:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled, by `cancel` or by a failure."""
+        """Whether the batch was cancelled, by `cancel` or by a failure."""
         return self.record.cancelled_at is not None
 
     @property
@@ -400,28 +405,29 @@ class Batch:
 
     @property
     def failed_jobs(self) -> list[str]:
-        """The ids of the jobs by which members failed, as the failed store has them (1,000).
+        """The ids of the jobs that failed their members, as in the failed store (at most 1,000).
 
-        As the calls below it raises `SynchronousOnly` on a running event loop: await the one with
-        `a` there, which here is a call as well.
+        Like the calls below it raises `SynchronousOnly` on a running event loop: await the call
+        with
+        the prefix `a` there.
         """
         refuse_on_loop("failed_jobs of a batch", "afailed_jobs()")
         return self._failed_jobs()
 
     async def afailed_jobs(self) -> list[str]:
-        """Do as `failed_jobs` without blocking the event loop."""
+        """As `failed_jobs`, without blocking the event loop."""
         return await _asked(self._failed_jobs)
 
     def _failed_jobs(self) -> list[str]:
         return self._batches().failures(self.id)
 
     def fresh(self) -> Batch:
-        """Read it again; raises `QframeError` where it is gone."""
+        """Read the batch again. Raises `QframeError` if it is gone."""
         refuse_on_loop("fresh() of a batch", "afresh()")
         return self._again()
 
     async def afresh(self) -> Batch:
-        """Do as `fresh` without blocking the event loop."""
+        """As `fresh`, without blocking the event loop."""
         return await _asked(self._again)
 
     def _again(self) -> Batch:
@@ -434,32 +440,32 @@ class Batch:
         return record
 
     def cancel(self) -> bool:
-        """Cancel it; says whether it was neither cancelled nor finished.
+        """Cancel the batch. Returns False if it was already cancelled or finished.
 
-        Members that wait still run, unless they go through `SkipIfBatchCancelled` or ask
-        `self.batch()`. `finally` follows when all have ended, `then` does not.
+        Waiting members still run, unless they have the middleware `SkipIfBatchCancelled` or check
+        `self.batch()`. The `finally_` jobs follow when all have ended, the `then` jobs do not.
         """
         refuse_on_loop("cancel() of a batch", "acancel()")
         return self._cancelled()
 
     async def acancel(self) -> bool:
-        """Do as `cancel` without blocking the event loop."""
+        """As `cancel`, without blocking the event loop."""
         return await self._done("acancel", self._cancelled)
 
     def _cancelled(self) -> bool:
         return self._batches().cancel(self.id)
 
     def add(self, *jobs: MemberJobs) -> Batch:
-        """Add members, from a job of the batch; raises `InvalidJob` where it is over."""
+        """Add members from a job of the batch. Raises `InvalidJob` if the batch is over."""
         refuse_on_loop("add() of a batch", "aadd()")
         return self._adding(jobs)()
 
     async def aadd(self, *jobs: MemberJobs) -> Batch:
-        """Do as `add` without blocking the event loop."""
+        """As `add`, without blocking the event loop."""
         return await self._done("aadd", self._adding(jobs))
 
     def _adding(self, jobs: Sequence[MemberJobs]) -> Callable[[], Batch]:
-        """Give what adds members: the same ones where the job that adds them runs again."""
+        """Return what adds the members: the same ones if the adding job runs again."""
         adder, running, word = self._adder, None, ""
         if jobs and adder is not None:
             running = adder.job
@@ -477,7 +483,7 @@ class Batch:
         return added
 
     async def _done(self, what: str, act: Callable[[], T]) -> T:
-        """Do something with it, in a thread, whatever becomes of who awaits it."""
+        """Run `act` in a thread, to the end even if the awaiting task is cancelled."""
 
         def untold(error: BaseException) -> None:
             lost.tell_undone(f"{what}() of the batch {self.id}", error)
@@ -499,7 +505,7 @@ class Batch:
 
 
 def _unkept(connection: Connection, plan: BatchPlan) -> BatchRecord:
-    """Give the record of a batch that nobody keeps: on the null connection, or in a fake."""
+    """Return the record of a batch that is not stored: on the null connection, or in a fake."""
     return BatchRecord(
         id=plan.id, name=plan.name, connection=connection.name, total=0, done=0, failed=0,
         closed=True, notified=frozenset(), notified_progress=0, options=dict(plan.options),
@@ -509,7 +515,7 @@ def _unkept(connection: Connection, plan: BatchPlan) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """Which job failed, for what is dispatched by `catch`."""
+    """The failed job, for the jobs that `catch` dispatches."""
 
     id: str
     name: str
@@ -517,7 +523,7 @@ class Caught:
 
 
 def batch_of(job: JobDefinition) -> Batch | None:
-    """Give the batch a running job belongs to, as member or as what follows."""
+    """Return the batch that a running job is a member or callback of."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
     identity = None if reserved is None else batch_feature.batch_of(reserved.payload)
     if reserved is None or identity is None:
@@ -530,7 +536,7 @@ def batch_of(job: JobDefinition) -> Batch | None:
 
 
 def caught_by(job: JobDefinition) -> Caught | None:
-    """Give what a callback of `catch` follows."""
+    """Return the failed job that a callback of `catch` follows."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
     said = None if reserved is None else reserved.payload.get(chain_feature.CAUSE)
     if not isinstance(said, dict):

@@ -1,4 +1,4 @@
-"""bulk: many jobs queued at once."""
+"""bulk: queues many jobs at once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from qframe.jobs.tracing import sending
 from qframe.payload import envelope
 
 _MANY = 1000
-"""So many jobs take long: they would keep other calls waiting."""
+"""Jobs from which a bulk goes to the long sender, because it would delay other calls."""
 
 
 def bulk(
     jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
 ) -> list[str]:
-    """Queue many jobs at once and give their ids in order.
+    """Queue many jobs at once. Returns their ids in order.
 
-    Those of one connection go together, all or none where the backend can; unique and debounced
-    jobs each for itself, after the others. A duplicate has the id of the job that is there in its
-    place. `within` is a transaction of the program's own, as for `PendingDispatch.within`. Raises
-    `InvalidJob` before anything is pushed, `BackendUnavailable`, or `SynchronousOnly` on a running
-    event loop: await `abulk` there.
+    The jobs of one connection are pushed together, all or none where the backend can; unique and
+    debounced jobs follow one by one. For a duplicate, the id is that of the job already queued.
+    `within` is a transaction of the program, as for `PendingDispatch.within`. Raises `InvalidJob`
+    before anything is pushed, `BackendUnavailable`, or `SynchronousOnly` on a running event loop:
+    await `abulk` there.
     """
     execution.refuse_on_loop("bulk()", "abulk()")
     refuse_while_importing()
@@ -49,10 +49,11 @@ def bulk(
 async def abulk(
     jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
 ) -> list[str]:
-    """Do as `bulk` without blocking the event loop; `within` may be asynchronous, too.
+    """As `bulk`, without blocking the event loop; `within` may be asynchronous, too.
 
-    Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported as
-    that of a dropped dispatch.
+    Once begun it completes even if the awaiting task is cancelled; an error is then reported like
+    that
+    of a dropped dispatch.
     """
     refuse_while_importing()
     if is_async(within):
@@ -64,7 +65,7 @@ async def abulk(
 def _bulk_joined(
     jobs: Iterable[Dispatchable], queue: str | None, within: object
 ) -> list[str] | None:
-    """Push in a transaction, or at its commit: the one given, or that is open; None: in none."""
+    """Push in the given or open transaction, or at its commit; None if there is none."""
     if within is not None:
         return _bulk_within(jobs, queue, within)
     opened = open_for(manager.default().connection())
@@ -93,7 +94,7 @@ def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: o
 def _bulk_committed(
     placed: Sequence[tuple[Connection, Dispatchable]], queue: str | None, opened: OpenTransaction
 ) -> list[str]:
-    """Build all payloads now, and push them when the transaction is committed."""
+    """Build all payloads now, and push them at the commit of the transaction."""
     if any(substitute(connection, job) is not None for connection, job in placed):
         return push_together(placed, queue)
     if not placed:
@@ -111,7 +112,7 @@ def _bulk_committed(
         try:
             for together in gathered.values():
                 together.push()
-        except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+        except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
             lost.tell(f"a bulk of {len(placed):,} jobs", built, error)
 
     opened.on_commit(push)
@@ -154,7 +155,7 @@ def _pushing(
     queue: str | None,
     built: list[tuple[str, bytes, float]],
 ) -> Call[list[str]]:
-    """Do as `push_together`, beside others; notes what it has built."""
+    """As `push_together`, together with other calls; `built` receives the payloads."""
     if not placed:
         return []
     ids: list[str] = []

@@ -1,7 +1,7 @@
-"""Calls: what is done for a caller, as a generator that says what it needs of a backend.
+"""Call: an operation as a generator of requests to a backend.
 
-Who may block does one by itself, here and now. On an event loop a sender does it beside others, and
-what many need goes in few exchanges.
+A caller that may block runs it directly. On an event loop a sender thread runs many together, and
+combines their requests into few exchanges.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ T = TypeVar("T")
 
 
 class Apply(NamedTuple):
-    """Needs the results of steps."""
+    """Requests the results of steps."""
 
     backend: Backend
     parts: Sequence[Step]
 
     def ask(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """Ask for this and the like, in one exchange."""
+        """Send this and similar requests in one exchange."""
         return self.backend.apply(*parts)
 
 
 class Read(NamedTuple):
-    """Needs the values of facts."""
+    """Requests the values of facts."""
 
     backend: Backend
     parts: Sequence[str]
 
     def ask(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """Ask for this and the like, in one exchange."""
+        """Send this and similar requests in one exchange."""
         return self.backend.read(*parts)
 
 
 class CallPause(NamedTuple):
-    """Needs some time to pass; 0: lets others come first."""
+    """Requests a pause in seconds; 0 lets other calls run first."""
 
     seconds: float
 
 
 Need = Apply | Read | CallPause
 Call = Generator[Need, Any, T]
-"""Gives what comes of it, and raises what goes wrong. It may also ask a backend by itself."""
+"""Returns the result, or raises. It may also call a backend directly."""
 
 
 def run(call: Call[T]) -> T:
-    """Do a call here and now."""
+    """Run a call, blocking."""
     return driven(call, _answer)
 
 
@@ -64,7 +64,7 @@ def _answer(need: Need) -> Sequence[Any] | None:
 
 
 def applying(backend: Backend, steps: Generator[Plan, Result, T]) -> Call[T]:
-    """Give the call of what gives plans to be applied, and is given their results."""
+    """Return the call of a generator that yields plans and receives their results."""
     step: Callable[[Any], Plan] = steps.send
     said: Any = None
     while True:
@@ -78,11 +78,11 @@ def applying(backend: Backend, steps: Generator[Plan, Result, T]) -> Call[T]:
             if result.applied:
                 plan.applied()
             step, said = steps.send, result
-        except BaseException as error:  # noqa: BLE001 (it may have to clean up, and raises)
+        except BaseException as error:  # noqa: BLE001 (passed on to the generator, which raises it)
             step, said = steps.throw, error
 
 
 def direct(act: Callable[[], T]) -> Call[T]:
-    """Give the call of what asks the backend by itself."""
+    """Return the call of a function that calls the backend directly."""
     yield from ()
     return act()

@@ -1,4 +1,4 @@
-"""chain: jobs that run one after the other, each when the one before it is done."""
+"""chain: jobs that run one after the other."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ if TYPE_CHECKING:
 
 
 _MANY = 100
-"""So many links take long: they would keep other calls waiting."""
+"""Links from which a chain goes to the long sender, because it would delay other calls."""
 
 
 def chain(jobs: Iterable[JobDefinition | Pending]) -> PendingChain:
     """Run jobs one after the other: `chain([Pack(...), Ship(...)]).on_queue("x").dispatch()`.
 
-    The next is pushed in the step that removes the one before it, where the backend keeps both;
-    a job that fails for good ends the chain. A link may be a batch: the chain goes on when that
-    has finished. Raises `InvalidJob` for what cannot be a link.
+    The next job is pushed in the step that removes the one before, where the backend keeps both; a
+    job
+    that fails for good ends the chain. A link may be a batch: the chain continues when the batch
+    has
+    finished. Raises `InvalidJob` for anything else.
     """
     return PendingChain(jobs)
 
 
 class Pending:
-    """Jobs about to be dispatched together: on which connection, and to which queue."""
+    """Jobs to be dispatched together, on one connection and queue."""
 
     jobs: Iterable[Any]
     _connection: str | None = None
@@ -57,30 +59,30 @@ class Pending:
     def on_connection(self, name: str) -> Self:
         """Use this connection for all jobs; default: that of the first.
 
-        Raises `ConfigurationError`.
+        Raises `ConfigurationError` for an unknown connection.
         """
         manager.default().connection(name)
         self._connection = name
         return self
 
     def on_queue(self, name: str) -> Self:
-        """Use this queue for the jobs that name none themselves; raises `InvalidQueueName`."""
+        """Use this queue for the jobs that set none themselves. Raises `InvalidQueueName`."""
         self._queue = queue_name(name)
         return self
 
     def as_job(self, connection: Connection, queue: str | None, identity: str) -> JobDefinition:
-        """Give the job that begins a batch when its turn in a chain has come, with this id."""
+        """Return the job that begins a batch, with this id, when its turn in a chain has come."""
         del connection, queue, identity
         raise InvalidJob(f"a chain takes jobs, not {type(self).__name__}")
 
     def _chosen(self, jobs: Sequence[object]) -> Connection:
-        """Give the connection for all jobs, or what stands in for it."""
+        """Return the connection for all jobs, or its stand-in."""
         refuse_while_importing()
         named = self._connection or getattr(next(_single(jobs), None), "connection", None)
         return stand_in_for(manager.default().connection(named), jobs)
 
     def _queue_within(self, connection: Connection, queue: str | None, what: str) -> str | None:
-        """Give the queue within another chain or batch, whose connection it has to be on.
+        """Return the queue inside another chain or batch, which must use the same connection.
 
         Raises `InvalidJob`.
         """
@@ -93,10 +95,10 @@ class Pending:
 
 
 class PendingChain(Pending):
-    """A chain about to be dispatched (Laravel's PendingChain); `dispatch()` does it."""
+    """A chain before its dispatch (Laravel's PendingChain); `dispatch()` pushes it."""
 
     jobs: list[Any]
-    """Its links in order."""
+    """The links in order."""
 
     def __init__(self, jobs: Iterable[JobDefinition | Pending]) -> None:
         if not isinstance(jobs, Iterable):
@@ -105,13 +107,14 @@ class PendingChain(Pending):
         if not self.jobs:
             raise InvalidJob("a chain needs a job: chain([First(...), Second(...)])")
         self.callbacks: list[Dispatchable] = []
-        """What is dispatched when a link fails."""
+        """The jobs to dispatch when a link fails."""
         self._delay: When | None = None
 
     def delay(self, delay: When) -> Self:
         """Make the first link ready after `delay`: seconds, timedelta or aware datetime.
 
-        It is in place of that link's own `delay`; the others' begin when the one before them is
+        It replaces that link's own `delay`; the delays of the others begin when the job before them
+        is
         done. Raises `InvalidJob`.
         """
         seconds(delay)
@@ -119,16 +122,17 @@ class PendingChain(Pending):
         return self
 
     def catch(self, *jobs: Dispatchable) -> Self:
-        """Dispatch these when a link fails for good; they find why in `self.caught`."""
+        """Dispatch these jobs when a link fails for good; `self.caught` in them tells why."""
         self.callbacks = [*self.callbacks, *(dispatchable(job, "catch") for job in jobs)]
         return self
 
     def dispatch(self) -> str:
-        """Dispatch the first link and keep the others; gives the chain's id.
+        """Dispatch the first link and store the others. Returns the chain's id.
 
         Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
-        connection what a link raised; and `SynchronousOnly` on a running event loop: await the
-        chain itself there, or `adispatch`.
+        connection
+        the exception of a link. Raises `SynchronousOnly` on a running event loop: await the chain
+        itself there, or `adispatch`.
         """
         refuse_on_loop("dispatch() of a chain", "adispatch()")
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
@@ -137,21 +141,22 @@ class PendingChain(Pending):
         return joined or identity
 
     async def adispatch(self) -> str:
-        """Do as `dispatch` without blocking the event loop.
+        """As `dispatch`, without blocking the event loop.
 
-        Once begun, it is done whatever becomes of who awaits it; what goes wrong then is reported
-        as that of a dropped dispatch.
+        Once begun it completes even if the awaiting task is cancelled; an error is then reported
+        like
+        that of a dropped dispatch.
         """
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
         joined = self._dispatch_joined(connection, identity)
         return joined or await self._dispatch_on_loop(connection, identity)
 
     def __await__(self) -> Generator[Any, Any, str]:
-        """Dispatch it without blocking the event loop; gives the chain's id."""
+        """Dispatch the chain without blocking the event loop. Returns the chain's id."""
         return self.adispatch().__await__()
 
     def _dispatch_joined(self, connection: Connection, identity: str) -> str:
-        """Dispatch it in the transaction that is open, or at its commit; "" where there is none."""
+        """Dispatch it in the open transaction or at its commit; "" if there is none."""
         opened = None if connections.stand_in is not None else open_for(connection)
         if opened is None:
             return ""
@@ -167,14 +172,14 @@ class PendingChain(Pending):
     def _dispatch_committed(
         self, connection: Connection, identity: str, opened: OpenTransaction
     ) -> str:
-        """Build it now, and push it when the transaction is committed."""
+        """Build it now, and push it at the commit of the transaction."""
         with sending(connection, many=True):
             plan = self.plan(connection, None, {}, identity)
 
         def push() -> None:
             try:
                 connection.start_chain(plan)
-            except Exception as error:  # noqa: BLE001 (it is committed: nobody is to hear it)
+            except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
                 link = plan.links[0]
                 first = Unpushed(connection, link.queue, plan.jobs[0], link.message or {})
                 lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
@@ -204,7 +209,7 @@ class PendingChain(Pending):
     def _dispatching(
         self, connection: Connection, identity: str, built: list[ChainPlan]
     ) -> Call[str]:
-        """Dispatch it beside others; notes what it has built."""
+        """Dispatch it together with other calls; `built` receives the plan."""
         with sending(connection, many=True):
             plan = self.plan(connection, None, {}, identity)
             built.append(plan)
@@ -218,9 +223,9 @@ class PendingChain(Pending):
     def within(self, transaction: object) -> str: ...
 
     def within(self, transaction: object) -> str | Awaitable[str]:
-        """Dispatch it in a transaction of the program's own; gives what `dispatch` gives.
+        """Dispatch the chain in a transaction of the program. Returns what `dispatch` returns.
 
-        As `PendingDispatch.within`; with an asynchronous transaction it is to be awaited.
+        See `PendingDispatch.within`; with an asynchronous transaction, await the result.
         """
         connection = self._chosen(self.jobs)
         with sending(connection, many=True):
@@ -256,7 +261,7 @@ class PendingChain(Pending):
 def _link_job(
     connection: Connection, each: JobDefinition | Pending, queue: str | None
 ) -> tuple[JobDefinition, dict[str, Any]]:
-    """Give the job of a link, and what its payload says of the chain besides."""
+    """Return the job of a link, and its payload's additional keys about the chain."""
     if not isinstance(each, Pending):
         return own_job(each, connection, "a chain"), {}
     identity = str(uuid.uuid4())
@@ -267,7 +272,7 @@ def _link_job(
 
 
 def own_job(job: object, connection: Connection, place: str) -> JobDefinition:
-    """Check a job that is to be a link or a member; raises `InvalidJob`."""
+    """Check that a job may be a link or a member. Raises `InvalidJob`."""
     if isinstance(job, Foreign):
         raise InvalidJob(
             f"{job.name} runs in another program, which would not tell {place} of its end"
@@ -284,7 +289,7 @@ def own_job(job: object, connection: Connection, place: str) -> JobDefinition:
 
 
 def dispatchable(job: object, where: str) -> Dispatchable:
-    """Check a job that is to be a callback; raises `InvalidJob`."""
+    """Check that a job may be a callback. Raises `InvalidJob`."""
     if isinstance(job, type) and issubclass(job, JobDefinition):
         raise InvalidJob(f"{where} takes a job, not a class: {job.__name__}(...)")
     if not isinstance(job, (JobDefinition, Foreign)):
@@ -306,11 +311,11 @@ def callbacks(
 
 
 def stand_in_for(connection: Connection, jobs: Sequence[object]) -> Connection:
-    """Give what takes these jobs in place of a connection: in tests, a fake."""
+    """Return the connection's stand-in for these jobs: in tests, a fake."""
     stand_in = connections.stand_in
     if stand_in is None:
         return connection
-    for job in list(_single(jobs)) or [b"{}"]:  # an empty batch: whatever it is
+    for job in list(_single(jobs)) or [b"{}"]:  # an empty batch, whatever its jobs would be
         if (
             isinstance(job, JobDefinition | bytes)
             and (other := stand_in(connection, job)) is not None
@@ -320,7 +325,7 @@ def stand_in_for(connection: Connection, jobs: Sequence[object]) -> Connection:
 
 
 def _single(jobs: Iterable[object]) -> Iterator[object]:
-    """Give the jobs inside links and members."""
+    """Iterate over the jobs inside links and members."""
     for each in jobs:
         if isinstance(each, Pending):
             if isinstance(each.jobs, Iterator):
@@ -333,7 +338,7 @@ def _single(jobs: Iterable[object]) -> Iterator[object]:
 
 
 def connection_of(reserved: Job) -> Connection:
-    """Give the connection a running job came by."""
+    """Return the connection that a running job came from."""
     context = getattr(reserved, "context", None)
     if context is not None and isinstance(context.owner, Connection):
         return context.owner
@@ -344,7 +349,7 @@ def connection_of(reserved: Job) -> Connection:
 
 
 def extend(running: JobDefinition, job: JobDefinition, *, first: bool) -> None:
-    """Put a job into the chain of the one that runs; raises `QframeError` where that is in none."""
+    """Add a job to the chain of the running one. Raises `QframeError` if it is in no chain."""
     reserved = running.job
     connection = connection_of(reserved)
     said = reserved.payload

@@ -1,4 +1,4 @@
-"""Draft: what `dispatch` is about to push, when it is pushed, and how, where it is dropped."""
+"""Draft: what `dispatch` is about to push, when, and how if it is dropped."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from qframe.payload.timing import When, seconds_until
 
 _LONGEST_PAUSE = 10.0
 unsent: dict[Draft, bool] = {}
-"""What is pushed when it goes out of scope."""
+"""Drafts to push when they go out of scope."""
 
 
 class Moment(Enum):
-    """When a draft is pushed that is sent, awaited or dropped."""
+    """When a draft is pushed."""
 
     OPEN = auto()
-    """Nobody has said: then, or with the transaction that the program has open."""
+    """Unspecified: when it is sent, or with the program's open transaction."""
     THEN = auto()
-    """Then, whatever transaction is open."""
+    """When it is sent, whatever transaction is open."""
     IN_OPEN = auto()
-    """In the transaction that is open, or at its commit."""
+    """In the open transaction, or at its commit."""
     AT_COMMIT = auto()
-    """When a transaction that was named is committed."""
+    """At the commit of a transaction that the program named."""
     WITHIN = auto()
     """When it is awaited, in an asynchronous transaction."""
 
 
 class Draft:
-    """What is to be pushed; apart from `PendingDispatch`, which must be free to go out of scope.
+    """The job to push, separate from `PendingDispatch`, which must be free to go out of scope.
 
-    It is sent when it has its `id`.
+    It is sent once it has its `id`.
     """
 
     __slots__ = (
@@ -61,14 +61,14 @@ class Draft:
 
     opened: OpenTransaction
     thread: int
-    """Where that is open."""
+    """The thread of that transaction."""
     transaction: AsyncTransaction
 
     def __init__(self, job: Dispatchable) -> None:
         self.job = job
         self.pid = process.own.pid
         self.context = contextvars.copy_context()
-        """What listeners see when it is pushed from another thread, or at a commit."""
+        """The context for listeners, for a push from another thread or at a commit."""
         self.queue: str | None = None
         self.delay: When = job.delay
         self.id = ""
@@ -76,9 +76,9 @@ class Draft:
         self.rank: int | None = None
         self.moment = Moment.OPEN
         self.disarmed = False
-        """Whether a call raised, so that no commit pushes it, unless it is sent after that."""
+        """Whether a call raised: then no commit pushes it, unless it is sent later."""
         self.handed: Handed[str] | None = None
-        """The push that was awaited."""
+        """The awaited push."""
         self.connection = manager.connection(job.connection)
         self.envelope = self.connection.envelope(job)
         unsent[self] = True
@@ -95,13 +95,13 @@ class Draft:
             self.prioritize(self.rank)
 
     def prioritize(self, priority: int) -> None:
-        """Give it another priority than its class's."""
+        """Set a priority in place of the class's."""
         self.rank = priority
         self.envelope.payload["priority"] = priority
         self.envelope.encode()
 
     def keep_status(self, seconds: float) -> None:
-        """Have its status kept."""
+        """Keep the job's status."""
         if isinstance(self.job, Foreign):
             raise InvalidJob(
                 f"{self.job.name} runs in another program, which keeps no status of it"
@@ -111,22 +111,22 @@ class Draft:
 
     @property
     def is_faked(self) -> bool:
-        """Whether a fake takes it."""
+        """Whether a fake takes the job."""
         return substitute(self.connection, self.job) is not None
 
     # -- when -------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Have it pushed by nothing but what follows."""
+        """Remove it from the drafts that are pushed when they go out of scope."""
         unsent.pop(self, None)
 
     def disarm(self) -> None:
-        """Have it pushed by nothing but a later `send`: a call has raised."""
+        """Leave it to a later `send`, because a call raised."""
         self.disarmed = True
         self.keep()
 
     def join_open(self) -> None:
-        """Belong to the transaction that is open here, where a framework says that there is one."""
+        """Join the open transaction, if a framework names one."""
         if self.moment is not Moment.OPEN:
             return
         opened = open_for(self.connection)
@@ -138,14 +138,14 @@ class Draft:
         opened.on_commit(lambda: _send_in_open(self, opened))
 
     def leave_open(self) -> None:
-        """Belong to no transaction that nobody has named."""
+        """Leave a transaction that only the framework named."""
         if self.moment is Moment.IN_OPEN:
             unsent[self] = True
         if self.moment in (Moment.OPEN, Moment.IN_OPEN):
             self.moment = Moment.THEN
 
     def wait_for_commit(self) -> None:
-        """Be pushed when a transaction is committed, by `send_committed`."""
+        """Wait for `send_committed`, at the commit of a transaction."""
         self.leave_open()
         if self.moment is Moment.WITHIN:
             raise _refusal()
@@ -153,7 +153,7 @@ class Draft:
         self.keep()
 
     def go_within(self, transaction: AsyncTransaction | None) -> None:
-        """Be pushed in a transaction of the program's own: when it is awaited in this one."""
+        """Use a transaction of the program; an asynchronous one when it is awaited."""
         self.leave_open()
         if self.moment is not Moment.THEN:
             raise _refusal()
@@ -167,7 +167,7 @@ class Draft:
     # -- pushing ----------------------------------------------------------------------------------
 
     def send(self) -> str:
-        """Push it, unless a commit does; gives its id."""
+        """Push it, unless a commit will. Returns its id."""
         if self.id:
             return self.id
         if after_commit.find_open is not None:
@@ -186,7 +186,7 @@ class Draft:
         return self._push(self.connection) if handed is None else handed.result()
 
     async def send_on_loop(self) -> str:
-        """Push it without blocking the loop, with what others await just now."""
+        """Push it without blocking the loop, together with other awaited calls."""
         if self.moment is Moment.WITHIN and not self.id:
             return await run_in(self.transaction, self.send_within)
         if self.id or self.moment in _COMMITTED or self.is_faked or self.pid != process.own.pid:
@@ -197,11 +197,11 @@ class Draft:
         return await handed.outcome()
 
     def send_within(self, transaction: object) -> str:
-        """Push it in a transaction, which is not waited for."""
+        """Push it in a transaction, without waiting."""
         return self._push(joined(self.connection, transaction, self.job))
 
     def send_in_open(self) -> bool:
-        """Push it in the transaction that is open, where that is wanted and possible here."""
+        """Push it in the open transaction, if that is possible here. Returns whether it was."""
         inside = self.opened.within()
         if inside is None or self.thread != threading.get_ident() or guard.busy():
             return False
@@ -210,7 +210,7 @@ class Draft:
         return True
 
     def _under_way(self) -> Handed[str] | None:
-        """Give the push that another await has begun, if nobody has heard that it failed."""
+        """Return the push of another await, unless its error was already raised."""
         handed = self.handed
         return None if handed is None or handed.was_heard else handed
 
@@ -222,7 +222,7 @@ class Draft:
         return send(Handed(self._pushing(), report, self.context))
 
     def _pushing(self) -> Call[str]:
-        """Push it beside others; gives the id."""
+        """Push it together with other calls. Returns the id."""
         connection, plan = self.connection, Plan()
         with sending(connection):
             pushing = connection.pushing(
@@ -258,7 +258,7 @@ def _refusal() -> InvalidJob:
 
 
 def send_committed(draft: Draft) -> None:
-    """Have a draft pushed that waited for a commit, if no call on it has raised."""
+    """Push a draft that waited for a commit, unless a call on it has raised."""
     draft.moment = Moment.THEN
     if not draft.disarmed:
         unsent[draft] = True
@@ -266,10 +266,11 @@ def send_committed(draft: Draft) -> None:
 
 
 def _send_in_open(draft: Draft, opened: OpenTransaction) -> None:
-    """Push, after its commit, what belongs to a transaction; what goes wrong is reported.
+    """Push a draft after the commit of its transaction; reports an error.
 
-    It is in place when the commit returns, unless the backend does not answer: then it is tried
-    again as a dropped dispatch is.
+    It is pushed before the commit returns, unless the backend does not answer: then it is retried
+    like
+    a dropped dispatch.
     """
     if draft.moment is not Moment.IN_OPEN or draft.opened is not opened:
         return
@@ -284,7 +285,7 @@ def _send_in_open(draft: Draft, opened: OpenTransaction) -> None:
     except BackendUnavailable:
         unsent[draft] = True
         drop(draft)
-    except Exception as error:  # noqa: BLE001 (the transaction is committed: nobody is to hear it)
+    except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
         _report(draft, error)
 
 
@@ -292,19 +293,19 @@ def _send_in_open(draft: Draft, opened: OpenTransaction) -> None:
 
 
 def send_unsent(draft: Draft) -> None:
-    """Push a dispatch at once that would be pushed when it goes out of scope."""
+    """Push a draft now that would be pushed when it goes out of scope."""
     if unsent.pop(draft, False):
         _push(draft)
 
 
 def flush() -> None:
-    """Wait until all that was dispatched on event loops, or dropped, is pushed or reported."""
+    """Wait until every dispatch made on an event loop or dropped is pushed or reported."""
     pusher.wait(everything=True)
 
 
 @atexit.register
 def send_dropped() -> None:
-    """Push now whatever is unsent: the process ends."""
+    """Push all unsent drafts: the process ends."""
     ended = True
     while own := [draft for draft in list(unsent) if draft.pid == process.own.pid]:
         for draft in own:
@@ -315,15 +316,15 @@ def send_dropped() -> None:
                 if unsent.pop(draft, False):
                     _report(draft, BackendUnavailable("the push of another one does not end"))
     if ended:
-        pusher.wait(everything=True)  # also for those whose push had begun
+        pusher.wait(everything=True)  # also for pushes that had begun
     tell_unheard()
 
 
 def drop(draft: Draft) -> None:
-    """Have a dispatch pushed that went out of scope, wherever the garbage collector happens to run.
+    """Push a dispatch that went out of scope, wherever the garbage collector runs.
 
-    The pusher does it; only what needs no backend is done at once: what a fake takes, and the job
-    of a sync connection, which runs in the thread that dispatched it.
+    The pusher does it. Only what needs no backend is done at once: a job for a fake, and a job of a
+    sync connection, which runs in the thread that dispatched it.
     """
     if draft.moment is Moment.IN_OPEN:
         _drop_in_open(draft)
@@ -332,14 +333,14 @@ def drop(draft: Draft) -> None:
     elif _done_here(draft):
         draft.keep()
         error = _push(draft)
-        if isinstance(error, Interruption):  # it is for the job that dispatched this one
+        if isinstance(error, Interruption):  # meant for the job that dispatched this one
             guard.defer(error)
     else:
         pusher.put(partial(draft.context.run, send_unsent, draft))
 
 
 def _drop_in_open(draft: Draft) -> None:
-    """Push in the transaction that it belongs to; where that cannot be here, its commit does."""
+    """Push it in its transaction; if that is not possible here, the commit does."""
     draft.keep()
     try:
         if draft.pid == process.own.pid:
@@ -349,14 +350,14 @@ def _drop_in_open(draft: Draft) -> None:
 
 
 def _done_here(draft: Draft) -> bool:
-    if draft.is_faked:  # for which no loop has to wait
+    if draft.is_faked:  # no event loop has to wait for a fake
         return True
     may_run = not guard.busy() and not execution.on_a_running_loop()
     return isinstance(draft.connection, SyncConnection) and may_run
 
 
 def _push(draft: Draft) -> BaseException | None:
-    """Push, as often as the connection says; what goes wrong is reported, and given."""
+    """Push with the connection's retries. Reports an error and returns it."""
     try:
         _push_patiently(draft)
     except BaseException as error:  # noqa: BLE001 (nothing can be raised from here)

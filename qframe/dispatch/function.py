@@ -1,4 +1,4 @@
-"""@queueable: a function as a job, still an ordinary function when called."""
+"""@queueable: makes a function a job; called directly, it stays an ordinary function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qframe.payload.timing import When
 
     class FunctionOptions(TypedDict, total=False):
-        """The options of a job, as `Queueable` documents them."""
+        """The options of a job, documented in `Queueable`."""
 
         connection: str
         queue: str
@@ -66,11 +66,11 @@ class QueueableFunction(Generic[P, R]):
         self.job_class = _job_class(function, self._signature, options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now."""
+        """Call the function directly."""
         return self._function(*args, **kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Queueable:
-        """Make the job of one call; raises `InvalidJob` when the arguments do not fit."""
+        """Make the job of one call. Raises `InvalidJob` if the arguments do not fit."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -96,10 +96,11 @@ def queueable(
 
 
 def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a job of a function; its parameters are the fields, the keywords the options.
+    """Make a function a job; its parameters are the fields, the keywords the options.
 
-    `@queueable` or `@queueable(queue="math", tries=3)`. The parameters need annotations to be
-    validated; `*args` and `**kwargs` cannot be queued. Raises `JobDefinitionError`.
+    `@queueable` or `@queueable(queue="math", tries=3)`. Parameters need annotations to be
+    validated;
+    `*args` and `**kwargs` cannot be queued. Raises `JobDefinitionError`.
     """
     if function is not None:
         return QueueableFunction(function, {})
@@ -109,7 +110,7 @@ def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> 
 def _of_arguments(
     name: str, given: Callable[..., Sequence[str]], fields: dict[str, Any]
 ) -> Callable[[Queueable], Sequence[str]]:
-    """Make a method of a function that takes some of the arguments by their names."""
+    """Make a method of a function that takes some of the arguments by name."""
     wanted = list(inspect.signature(given).parameters)
     if wanted[:1] == ["self"]:
         return given

@@ -1,4 +1,4 @@
-"""Handed: a call that another thread does for coroutines, and what comes of it."""
+"""Handed: a call that another thread runs for coroutines, and its result."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from qframe.exceptions import BackendUnavailable, InvalidJob
 
 T = TypeVar("T")
 Lost = Callable[[BaseException], object]
-"""Tells of an error that nobody has heard."""
+"""Reports an error that no caller received."""
 
 
 class Handed(Generic[T]):
-    """A call that was handed to another thread. It is done whatever becomes of who waits for it.
+    """A call that was given to another thread. It runs even if its callers stop waiting.
 
-    With `lost` its error reaches somebody: whoever waits, or else `lost`, at exit at the latest.
-    Without, it is a question, which is given up when nobody waits for the answer any more.
+    With `lost`, an error reaches a waiting caller, or otherwise `lost`, at exit at the latest. A
+    call
+    without `lost` is read-only, and is dropped once no caller waits for it.
     """
 
     value: T | None = None
     error: BaseException | None = None
     is_done = False
     is_over = False
-    """Whether those who wait know that it is done."""
+    """Whether all waiting callers have been woken."""
     is_left = False
-    """Whether all who waited for it have left."""
+    """Whether all waiting callers have left."""
     was_heard = False
-    """Whether its error has reached somebody."""
+    """Whether a caller has received its error."""
 
     def __init__(
         self,
@@ -47,22 +48,22 @@ class Handed(Generic[T]):
         self.call = call
         self.lost = lost
         self.context = context or contextvars.copy_context()
-        """What the call, and the listeners it tells, see."""
+        """The context of the call and of the listeners it notifies."""
         self.pid = process.own.pid
         self._waiting = 0
-        """How many coroutines wait."""
+        """The number of waiting coroutines."""
         self._futures: list[asyncio.Future[None]] = []
-        """What wakes them, each on its loop."""
+        """Futures that wake them, each on its loop."""
 
     # -- for those who wait -----------------------------------------------------------------------
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits, or is about to."""
+        """Whether a caller waits, or is about to."""
         return not self.is_left
 
     async def outcome(self) -> T:
-        """Wait for it, without blocking the event loop, and give what came of it."""
+        """Wait for the result without blocking the event loop."""
         self._check_process()
         future = asyncio.get_running_loop().create_future()
         with _lock:
@@ -83,14 +84,14 @@ class Handed(Generic[T]):
                 self._tell()
 
     def result(self) -> T:
-        """Wait for it, blocking, and give what came of it."""
+        """Wait for the result, blocking."""
         self._check_process()
         self.is_left = False
         self.wait()
         return self._given()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is done; says whether it is."""
+        """Wait until it is done, at most `seconds`. Returns whether it is."""
         with _changed:
             return _changed.wait_for(lambda: self.is_over, seconds)
 
@@ -107,7 +108,7 @@ class Handed(Generic[T]):
     # -- its error --------------------------------------------------------------------------------
 
     def _hear(self) -> Lost | None:
-        """Note that its error is known; gives, the first time, what else would have told of it."""
+        """Mark the error as received. The first time, returns what would have reported it."""
         with _lock:
             lost, self.lost = self.lost, None
             self.was_heard = True
@@ -115,12 +116,12 @@ class Handed(Generic[T]):
         return lost
 
     def _tell(self) -> None:
-        """Have the pusher tell of an error that nobody has heard."""
+        """Let the pusher report an error that no caller received."""
         if self.error is not None and self.pid == process.own.pid and (lost := self._hear()):
             pusher.put(partial(self.context.run, lost, self.error))
 
     def tell_now(self) -> None:
-        """Tell of its error, or that it does not end: the process ends."""
+        """Report its error, or that it did not end, because the process ends."""
         if (lost := self._hear()) is not None:
             error = self.error or BackendUnavailable("it does not end")
             self.context.run(lost, error)
@@ -128,20 +129,23 @@ class Handed(Generic[T]):
     # -- for who does it --------------------------------------------------------------------------
 
     def end(self, value: T | None, error: BaseException | None) -> None:
-        """Note what came of it; `wake` wakes those who wait."""
+        """Set the result; `wake` wakes the callers."""
         self.value, self.error, self.call = value, error, None
 
     def done(self) -> Sequence[asyncio.Future[None]]:
-        """Note that it is done; gives what wakes those who wait."""
+        """Mark it as done. Returns the futures of the callers."""
         with _lock:
             self.is_done = True
             futures, self._futures = self._futures, []
         return futures
 
     def over(self, *, unheard: bool) -> None:
-        """Note that those who wait know; `unheard`: they cannot, their loops are closed."""
+        """Mark the callers as woken.
+
+        `unheard` if they cannot be, because their loops are closed.
+        """
         if self.error is None:
-            self.lost = None  # which may hold what holds this
+            self.lost = None  # it may refer back to this object
             pusher.over(self)
         elif unheard or self.is_left:
             self._tell()
@@ -149,20 +153,20 @@ class Handed(Generic[T]):
 
 
 _lock = forks.rlock()
-"""Reentrant: a coroutine that waits may end in the garbage collector."""
+"""Reentrant: the garbage collector may end a waiting coroutine."""
 _changed = threading.Condition(_lock)
-"""Told when some are over."""
+"""Notified when some are over."""
 
 
 def tell_unheard() -> None:
-    """Tell of every error that nobody has heard, and of what does not end: the process does."""
+    """Report every error that no caller received, and every unfinished call: the process ends."""
     for handed in pusher.left():
         if isinstance(handed, Handed):
             handed.tell_now()
 
 
 def wake(ended: Sequence[Handed[Any]]) -> None:
-    """Wake those who wait, each loop in one call."""
+    """Wake the callers, with one call for each loop."""
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]](list)
     waiting = [handed.done() for handed in ended]
     for futures in waiting:

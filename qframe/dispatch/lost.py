@@ -1,4 +1,4 @@
-"""Telling of what was dispatched and could not be pushed, where nobody can be raised at."""
+"""Reports jobs that could not be pushed where no caller can receive an exception."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("qframe")
 
 
 class Unpushed(NamedTuple):
-    """A job that was not pushed; the payload is empty where it could not be built."""
+    """A job that was not pushed; `payload` is empty if it could not be built."""
 
     connection: Connection
     queue: str
@@ -24,13 +24,13 @@ class Unpushed(NamedTuple):
 
     @classmethod
     def unbuilt(cls, connection: Connection, job: Any, queue: str | None = None) -> Unpushed:  # noqa: ANN401 (what was to be a job)
-        """Give one whose payload is not there."""
+        """Return one without a payload."""
         own = getattr(job, "queue", None)
         return cls(connection, queue or own or connection.default_queue, job, {})
 
 
 def tell(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
-    """Tell of an error: by the event, for each job, a log record and `sys.unraisablehook`."""
+    """Report an error: an event for each job, a log record, and `sys.unraisablehook`."""
     for connection, queue, job, payload, delay in unpushed:
         events.fire(
             events.JobDispatchFailed, connection.name, queue, job, payload, delay, error
@@ -43,13 +43,13 @@ def tell(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
 
 
 def tell_undone(what: str, error: BaseException) -> None:
-    """Tell of the error of what pushes no job."""
+    """Report the error of a call that pushes no job."""
     log.critical("%s failed, and nobody has heard of it: %s", what, tracebacks.brief(error))
     raise_unraisably(error)
 
 
 def raise_unraisably(error: BaseException) -> None:
-    """Have the interpreter itself call `sys.unraisablehook`: only it can make its argument."""
+    """Let the interpreter call `sys.unraisablehook`: only it can create the hook's argument."""
 
     class DroppedDispatch:
         def __del__(self) -> None:

@@ -1,8 +1,8 @@
-"""The outermost transaction of a SQLAlchemy session that has joined one of its connection's.
+"""The outermost transaction of a SQLAlchemy session that has joined its connection's.
 
-`Session(bind=connection)` commits into the transaction that the connection has open already, so its
-own commit decides nothing. SQLAlchemy has an event before such a transaction is committed and none
-after it. So the dialect's methods are wrapped that say it to the database.
+`Session(bind=connection)` commits into the transaction that the connection already has, so its own
+commit decides nothing. SQLAlchemy has an event before such a transaction is committed, and none
+after. So this module wraps the dialect's methods that commit.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ Act = Callable[[], None]
 
 
 class _AfterCommit:
-    """What is done when a connection's transaction has been committed."""
+    """The calls to make when a connection's transaction has been committed."""
 
     def __init__(self, act: Act) -> None:
         self.act = act
         self.later: set[str] = set()
-        """The savepoints that were set afterwards: to go back to one of these undoes nothing."""
+        """Savepoints that were set later: a rollback to one of these undoes nothing."""
 
 
 _waiting: WeakKeyDictionary[Any, list[_AfterCommit]] = WeakKeyDictionary()
-"""By what the pool has given out: where that goes back, nothing of it is committed any more."""
+"""By the pool's connection record: once that is returned, nothing more is committed."""
 _watched: WeakSet[Any] = WeakSet()
-"""The dialects whose methods are wrapped."""
+"""Dialects with wrapped methods."""
 
 
 def joined_by(session: Any) -> list[Any]:  # noqa: ANN401 (SQLAlchemy's session)
-    """Give the connections of a session that have a transaction open besides the session's own.
+    """Return the connections of a session with an open transaction besides the session's own.
 
-    It is asked when the session has none, or has just committed it.
+    Called when the session has none, or has just committed it.
     """
     from sqlalchemy import Connection  # noqa: PLC0415 (the session is of this library)
 
     transaction = session.get_transaction()
-    # There is no public way to ask a session that has committed.
+    # SQLAlchemy has no public way to ask a session that has committed.
     held = getattr(transaction, "_connections", {}).values()
     found = dict.fromkeys(each[0] for each in held)
     if isinstance(session.bind, Connection):
@@ -83,7 +83,8 @@ def _line_of(connection: Any) -> Any:  # noqa: ANN401 (what the pool has given o
 def _committing(act: Callable[..., Any], line_of: Callable[[Any], Any]) -> Callable[..., Any]:
     @wraps(act)
     def committing(place: Any, *values: Any, **named: Any) -> Any:  # noqa: ANN401 (the dialect's own)
-        waiting = _waiting.pop(line_of(place), ())  # before: two phases end with a rollback, too
+        # before the commit: a two-phase one ends with a rollback, too
+        waiting = _waiting.pop(line_of(place), ())
         given = act(place, *values, **named)
         for each in waiting:
             each.act()

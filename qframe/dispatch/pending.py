@@ -25,14 +25,14 @@ def dispatch(job: Dispatchable) -> PendingDispatch:
     """Queue a job: `dispatch(SendWelcome(user_id=7)).on_queue("high").delay(10)`.
 
     The job is checked and its payload built at once, so a bad job raises `InvalidJob` here. It is
-    pushed by `.send()`, `.id` or `await`, or when what this returns goes out of scope, as in
+    pushed by `.send()`, `.id` or `await`, or when the returned object goes out of scope, as in
     Laravel.
     """
     return PendingDispatch(job)
 
 
 def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (what the job returns)
-    """Run a job here and now, once, and give what `handle` returned; raises what it raised."""
+    """Run a job here and now, once. Returns the result of `handle`, or raises its exception."""
     queue = manager.default().connection("sync")
     if isinstance(queue, SyncConnection):
         return queue.run(job)
@@ -41,23 +41,26 @@ def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (what the job retur
 
 
 def dispatch_if(condition: object, job: Dispatchable) -> PendingDispatch | None:
-    """Dispatch if `condition` is true."""
+    """Dispatch if `condition` is true. Returns None otherwise."""
     return dispatch(job) if condition else None
 
 
 def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | None:
-    """Dispatch unless `condition` is true."""
+    """Dispatch unless `condition` is true. Returns None otherwise."""
     return None if condition else dispatch(job)
 
 
 class PendingDispatch:
-    """A job about to be queued (Laravel's PendingDispatch).
+    """A job before its push (Laravel's PendingDispatch).
 
-    `send()` pushes it, raises what goes wrong and gives the id. One that is dropped unsent is
-    pushed when it goes out of scope, at interpreter exit at the latest; nothing can be raised
-    there, so a push that fails is tried again and then reported by the event `JobDispatchFailed`,
-    a log record at CRITICAL, and `sys.unraisablehook`. `os._exit` and `kill -9` lose the unsent.
-    After a call that raised, nothing is pushed behind the caller's back.
+    `send()` pushes it, raises any error and returns the id. If it is dropped unsent, it is pushed
+    when
+    it goes out of scope, at interpreter exit at the latest. Python cannot raise there, so a failing
+    push is retried and then reported by the event `JobDispatchFailed`, a log record at CRITICAL,
+    and
+    `sys.unraisablehook`. `os._exit` and `kill -9` lose unsent jobs. After a call that raised,
+    nothing
+    is pushed behind the caller's back.
     """
 
     __slots__ = ("_draft",)
@@ -79,13 +82,13 @@ class PendingDispatch:
         del self
 
     def __del__(self) -> None:
-        """Have it pushed, if nobody has."""
+        """Push it, if nobody has."""
         draft = getattr(self, "_draft", None)  # a bad job has none
         if draft is not None and draft in unsent:
             drop(draft)
 
     def on_connection(self, name: str) -> Self:
-        """Use another connection than the job's own; raises `ConfigurationError`."""
+        """Use this connection in place of the job's own. Raises `ConfigurationError`."""
         with _Disarming(self._draft):
             self._draft.use(manager.default().connection(name))
         try:
@@ -94,7 +97,7 @@ class PendingDispatch:
             del self
 
     def on_queue(self, name: str) -> Self:
-        """Use another queue than the job's own; raises `InvalidQueueName`."""
+        """Use this queue in place of the job's own. Raises `InvalidQueueName`."""
         with _Disarming(self._draft):
             self._draft.queue = queue_name(name)
         try:
@@ -115,8 +118,9 @@ class PendingDispatch:
     def track(self, ttl: float | timedelta | None = None) -> Self:
         """Keep the job's status, for `job_status`, `wait_for` and `qframe status`.
 
-        It is kept for `ttl` seconds (default: a day, or what the class says) after it was last
-        written. Raises `InvalidJob` for a job that Laravel runs.
+        The status is kept for `ttl` seconds (default: the class's `track`, or a day) after each
+        update.
+        Raises `InvalidJob` for a job that Laravel runs.
         """
         with _Disarming(self._draft):
             given = ttl if ttl is not None else self._draft.job.track or True
@@ -127,9 +131,9 @@ class PendingDispatch:
             del self
 
     def priority(self, priority: int) -> Self:
-        """Give the job another priority than its class's: 0 is first, the last is 4294967295.
+        """Set a priority in place of the class's: 0 is first, 4294967295 is last.
 
-        Only beanstalkd has priorities; elsewhere it is ignored.
+        Only beanstalkd has priorities; other backends ignore it.
         """
         with _Disarming(self._draft):
             try:
@@ -143,14 +147,18 @@ class PendingDispatch:
             del self
 
     def after_commit(self, transaction: object) -> Self:
-        """Push the job when the transaction that is open now has been committed, else never.
+        """Push the job after the commit of the current transaction, never after a rollback.
 
         `transaction` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a
-        function that takes a function to call then, as Django's `transaction.on_commit`. Where a
-        session has joined a transaction of its connection, that one counts. Without an open
-        transaction it is pushed at once. Nothing can be raised after a commit: a push that
-        fails is tried again and then reported, as that of a dropped dispatch; what dies between the
-        commit and the push loses it. `send()` and `.id` give the id and push nothing.
+        function that takes a function to call then, as Django's `transaction.on_commit`. If a
+        session
+        has joined a transaction of its connection, that one counts. Without an open transaction the
+        job
+        is pushed at once. `send()` and `.id` return the id and push nothing.
+
+        After a commit nothing can be raised: a failing push is retried and then reported, like that
+        of
+        a dropped dispatch. If the process dies between the commit and the push, the job is lost.
         """
         with _Disarming(self._draft):
             draft = self._draft
@@ -158,14 +166,14 @@ class PendingDispatch:
             try:
                 when_committed(transaction, lambda: send_committed(draft), lambda: draft.is_faked)
             except BaseException:
-                draft.moment = Moment.THEN  # for nothing: a later `send` pushes
+                draft.moment = Moment.THEN  # the registration has no effect: a later `send` pushes
                 raise
         return self
 
     def before_commit(self) -> Self:
         """Push the job at once, whatever transaction is open (Laravel's `beforeCommit`).
 
-        That is what happens anyway, but where a framework has dispatches wait: in Django.
+        That is the default, except where a framework makes dispatches wait: in Django.
         """
         with _Disarming(self._draft):
             self._draft.leave_open()
@@ -175,19 +183,23 @@ class PendingDispatch:
             del self
 
     def within(self, transaction: object) -> Self:
-        """Push the job in a transaction of the program's own: committed with it, or not at all.
+        """Push the job in a transaction of the program: committed with it, or not at all.
 
         `transaction` is SQLAlchemy's `Session` or `Connection`, a DBAPI connection or cursor
-        (psycopg, sqlite3, PyMySQL, mysqlclient) or Django's `connection`, on the database the jobs
-        are in. It is the last call. An `AsyncSession` or `AsyncConnection` is awaited:
-        `await dispatch(job).within(session)`; without that nothing is pushed, and it is reported as
-        a dropped dispatch that failed. A job of the sync connection runs at once.
+        (psycopg,
+        sqlite3, PyMySQL, mysqlclient) or Django's `connection`, on the database of the jobs. Call
+        it
+        last. For an `AsyncSession` or `AsyncConnection`, write `await
+        dispatch(job).within(session)`;
+        without the await nothing is pushed, and it is reported as a failed dropped dispatch. A job
+        of
+        the sync connection runs at once.
 
-        Where the jobs are elsewhere, the transaction keeps them in the outbox that is configured,
-        and a relay hands them on.
+        If the jobs are elsewhere, the transaction stores them in the configured outbox, and a relay
+        sends them.
 
-        Raises `InvalidTransaction` for what is none, is in autocommit mode or on another database,
-        `Unsupported` where the jobs are in no database and there is no outbox, and
+        Raises `InvalidTransaction` for anything else, in autocommit mode or on another database;
+        `Unsupported` if the jobs are in no database and no outbox is configured; and
         `BackendUnavailable`.
         """
         with _Disarming(self._draft):
@@ -199,12 +211,12 @@ class PendingDispatch:
         return self
 
     def send(self) -> str:
-        """Push the job and give its id; a second call gives the same id.
+        """Push the job. Returns its id; a second call returns the same id.
 
-        The id of a duplicate of a unique job is that of the one that is there.
+        For a duplicate of a unique job, that is the id of the job already queued.
 
-        Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection what the job
-        raised.
+        Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection the job's
+        exception.
         """
         draft = self._draft
         unsent.pop(draft, None)
@@ -219,11 +231,11 @@ class PendingDispatch:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether a unique job of its kind was there; pushes the job, if there was none."""
+        """Whether the same unique job was already queued; pushes this one if not."""
         return self.send() != self._draft.envelope.uuid
 
     def __await__(self) -> Generator[Any, None, str]:
-        """Push the job without blocking the event loop and give its id."""
+        """Push the job without blocking the event loop. Returns its id."""
         self._draft.keep()
         return self._draft.send_on_loop().__await__()
 
@@ -233,7 +245,7 @@ class PendingDispatch:
 
 
 class _Disarming:
-    """Disarms a pending dispatch when what it surrounds raises."""
+    """Disarms a pending dispatch if the body raises."""
 
     __slots__ = ("_draft",)
 
@@ -252,13 +264,13 @@ _JOBS = (JobDefinition, Foreign)
 
 
 def check_job(job: object) -> None:
-    """Raise `InvalidJob` for what is no job."""
+    """Raise `InvalidJob` unless `job` is a job."""
     if not isinstance(job, _JOBS):
         raise no_job(job)
 
 
 def no_job(given: object) -> InvalidJob:
-    """Give the error for what is no job."""
+    """Return the error for an object that is not a job."""
     shown = given.__name__ if isinstance(given, type) else type(given).__name__
     hint = f"{shown}(...)" if isinstance(given, type) else "a Queueable"
     return InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")

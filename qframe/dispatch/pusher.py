@@ -1,8 +1,7 @@
-"""The pusher: one thread that does, in order, what must not be done where an object dies.
+"""Pusher: one thread that runs, in order, what a finalizer must not do itself.
 
 A finalizer runs at any byte code, on any thread, perhaps in the middle of an exchange with a
-backend. So it only leaves a task here; the thread, started when first needed, has connections of
-its own.
+backend. So it only adds a task here; the thread starts on first use and has its own connections.
 """
 
 from __future__ import annotations
@@ -26,34 +25,32 @@ from qframe.jobs.execution import on_a_running_loop
 log = logging.getLogger("qframe")
 
 _STUCK = 60.0
-"""Seconds after which nobody waits any longer for a task that makes no progress."""
+"""Seconds after which waiting for a task without progress ends."""
 _MOST = 100
-"""How many tasks may wait before whoever makes more has to."""
+"""Tasks that may wait before those who add more must wait."""
 
 
 class Elsewhere(Protocol):
-    """What another thread does."""
+    """A task of another thread."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a caller waits for it."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is done; says whether it is."""
+        """Wait until it is done, at most `seconds`. Returns whether it is."""
 
 
 class _Pusher:
-    """The tasks of one process, and their thread."""
-
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.beats = 0
         self.tasks_open: dict[int, Callable[[], object]] = {}
-        """Those that are not done; a dictionary, whose changes no finalizer can break into."""
+        """Unfinished tasks; a dictionary, whose changes no finalizer can interrupt."""
         self._follow: deque[Callable[[], object]] = deque()
-        """Those made by the one that is being done: they are done before any other."""
+        """Tasks added by the current one; they run before any other."""
         self.elsewhere: dict[int, Elsewhere] = {}
-        """What other threads do that is not done, or whose error nobody has heard."""
+        """Tasks of other threads that are unfinished, or whose error no caller has received."""
         self._noted = False
         self._running = threading.Lock()
         self._started = False
@@ -61,7 +58,8 @@ class _Pusher:
 
     def put(self, task: Callable[[], object]) -> None:
         self.tasks_open[id(task)] = task
-        if sys.is_finalizing():  # a module's object dies: no thread runs any more, and none starts
+        # an object of a module dies: no thread runs any more, and none can start
+        if sys.is_finalizing():
             self._do(task)
             return
         if self._thread == threading.get_ident():
@@ -106,7 +104,7 @@ class _Pusher:
             return False
         if not self._started:
             self._start()
-        if not self._started:  # no thread can be had
+        if not self._started:  # no thread could be started
             self._do_all()
             return True
         done = threading.Lock()
@@ -122,7 +120,7 @@ class _Pusher:
 
     def _start(self) -> None:
         """Start the thread; without the locks of `threading`, which this thread may hold."""
-        with contextlib.suppress(RuntimeError):  # there are too many, or the process ends
+        with contextlib.suppress(RuntimeError):  # too many threads, or the process ends
             _thread.start_new_thread(self._run, ())
             self._started = True
             process.before_a_child_ends(self.wait)
@@ -147,7 +145,7 @@ class _Pusher:
     def _do_one(self, task: Callable[[], object]) -> None:
         try:
             task()
-        except BaseException:  # what comes after it must not be lost
+        except BaseException:  # the following tasks must not be lost
             log.exception("a dropped dispatch could not be pushed, nor could that be reported")
         finally:
             self.beats += 1
@@ -155,49 +153,50 @@ class _Pusher:
 
 
 own = _Pusher()
-"""That of this process."""
+"""The pusher of this process."""
 
 
 def put(task: Callable[[], object]) -> None:
-    """Have a task done. Takes no lock and never waits: a finalizer may call it anywhere.
+    """Add a task. Takes no lock and never waits, so a finalizer may call it anywhere.
 
-    The next driver call on this thread waits until it is done.
+    The next driver call on this thread waits until the task is done.
     """
     own.put(task)
     guard.before_next_call(_wait_before_a_call)
 
 
 def wait(*, everything: bool = False) -> bool:
-    """Wait until what was put is done, and what other threads do (`note`) that nobody waits for.
+    """Wait for all tasks, and for tasks of other threads (`note`) that have no waiting caller.
 
-    Also what somebody waits for, where it is to be `everything`. Not to be called by those threads.
-    False where it takes too long, on the thread of a running loop, and on the pusher's own.
+    `everything` includes those with a waiting caller. Those threads must not call it. Returns False
+    if
+    it takes too long, on the thread of a running loop, and on the pusher's own.
     """
     return own.wait(everything=everything)
 
 
 def wait_for_tasks() -> bool:
-    """Wait until what was put is done, and for nothing else."""
+    """Wait for all tasks, but not for those of other threads."""
     return own.wait_for_tasks()
 
 
 def note(task: Elsewhere) -> None:
-    """Have whoever waits for the pusher wait for this, too, until it is `over`."""
+    """Include a task of another thread in `wait`, until it is `over`."""
     own.note(task)
 
 
 def over(task: Elsewhere) -> None:
-    """Wait no more for this."""
+    """Remove a task of another thread from `wait`."""
     own.elsewhere.pop(id(task), None)
 
 
 def left() -> list[Elsewhere]:
-    """Give what was noted and is not over."""
+    """Return the noted tasks that are not over."""
     return list(own.elsewhere.values())
 
 
 async def wait_on_loop() -> None:
-    """Do as `wait`, on the thread of a running loop, without blocking it."""
+    """As `wait`, on the thread of a running loop, without blocking it."""
     if own.tasks_open:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
@@ -213,13 +212,13 @@ def _end(done: asyncio.Future[None]) -> None:
 
 
 def make_room() -> None:
-    """Wait where many tasks do: who makes them may be quicker than the backend."""
+    """Wait while too many tasks wait: the caller may be faster than the backend."""
     if own.tasks.qsize() >= _MOST:
         own.wait()
 
 
 def beat() -> None:
-    """Say that the task that is being done makes progress."""
+    """Report progress of the current task."""
     own.beats += 1
 
 

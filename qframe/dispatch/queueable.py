@@ -26,44 +26,46 @@ class Queueable(JobDefinition, base=True):
         def handle(self) -> None: ...
     ```
 
-    Fields are given by keyword and validated by pydantic, when the job is made and again when it
-    is run. Options (all optional, Laravel's names):
+    Fields are passed by keyword and validated by pydantic, when the job is made and again when it
+    runs. Options (all optional, with Laravel's names):
 
     - `connection`, `queue`: where it is dispatched; default: the configured ones.
     - `delay`: seconds, timedelta or aware datetime before it is ready; default 0.
-    - `priority`: on beanstalkd, from 0, which comes first, to 4294967295; default: the
-      connection's. Other backends have no priorities and ignore it: use queues.
+    - `priority`: on beanstalkd, from 0 (first) to 4294967295; default: the connection's. Other
+      backends have no priorities and ignore it: use queues.
     - `tries`: how often it may be started, 0 without limit; default: the worker's `--tries`.
-      Attempts the job ended by releasing itself do not count.
-    - `max_exceptions`: how many attempts may raise before it is failed; default: no limit.
-    - `backoff`: seconds before it is tried again, a sequence of them for the first, second, ...
-      failure, or a method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
+      Attempts in which the job released itself do not count.
+    - `max_exceptions`: how many attempts may raise before it fails; default: no limit.
+    - `backoff`: seconds before a retry, a sequence of them for the first, second, ... failure, or a
+      method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
     - `timeout`: seconds an attempt may take, 0 without limit; default: the worker's `--timeout`.
-    - `concurrency`: how many of the class run at once over all workers of all hosts, from 1 to
-      1000; default: no limit. The `sync` connection, `dispatch_sync` and `testing.run` do not ask.
-    - `fail_on_timeout`: fail at the first timeout instead of trying again.
-    - `retry_until`: it is tried again until then, whatever `tries` says (seconds or timedelta
-      after dispatch, an aware datetime, or a method giving one).
-    - `expires`: not started by then (as `retry_until`), it is skipped.
-    - `track`: keep its status (`job_status`, `qframe status`): True for a day after it was last
-      written, or seconds, or a timedelta; default: no.
-    - `keep_log`: keep the last so many lines that are logged in it, with its status where it is
+    - `concurrency`: how many jobs of the class run at once over all workers of all hosts, from 1 to
+      1000; default: no limit. The `sync` connection, `dispatch_sync` and `testing.run` ignore it.
+    - `fail_on_timeout`: fail at the first timeout instead of retrying; default: False.
+    - `retry_until`: retry until then, whatever `tries` says (seconds or timedelta after the
+    dispatch,
+      an aware datetime, or a method that returns one).
+    - `expires`: skip the job if it has not started by then (types as for `retry_until`).
+    - `track`: keep its status (`job_status`, `qframe status`): True for a day after each update, or
+      seconds, or a timedelta; default: no.
+    - `keep_log`: how many of the last lines that the job logs are kept with its status, if it is
       tracked; default: 0.
     - `unique`: while one waits or runs, another dispatch of the same job queues nothing.
-      `unique_id` says which are the same: a text, a number, or a method giving one; default: those
-      with equal fields. `unique_until`: "handled", its final end (default), or "started".
-      `unique_for`: seconds or a timedelta after which it ends in any case; default 3600.
+      `unique_id` says which jobs are the same: a text, a number, or a method that returns one;
+      default: those with equal fields. `unique_until`: "handled", its final end (default), or
+      "started". `unique_for`: seconds or a timedelta after which uniqueness ends in any case;
+      default 3600.
     - `debounce`: seconds, or a timedelta, that each dispatch waits for a later one of the same job
-      (by `unique_id`), which takes its place.
-    - `encrypted`: its fields travel encrypted, with the configured `encryption_keys`.
+      (by `unique_id`), which replaces it.
+    - `encrypted`: encrypt its fields with the configured `encryption_keys`; default: False.
     - `job_name`: its name on the wire; default: module and class.
-    - `display_name`, `tags`: how people see it; may be methods.
-    - `middleware`: what its run goes through, outermost first; may be a method. See
-      `qframe.middleware`.
+    - `display_name`, `tags`: shown to people; may be methods.
+    - `middleware`: what wraps its run, outermost first; may be a method. See `qframe.middleware`.
 
-    `set_up`, `handle` and `tear_down` are called in this order, `tear_down` also after a failure
-    (php-resque's setUp, perform, tearDown); `succeeded()` after a success and `failed(error)`
-    once, at the final failure. Each may be `async def`.
+    The worker calls `set_up`, `handle` and `tear_down` in this order, `tear_down` also after a
+    failure
+    (php-resque's setUp, perform, tearDown). It calls `succeeded()` after a success, and
+    `failed(error)` once, at the final failure. Each may be `async def`.
     """
 
     # -- dispatching ----------------------------------------------------------------------------
@@ -75,32 +77,35 @@ class Queueable(JobDefinition, base=True):
 
     @classmethod
     def dispatch_if(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
-        """Dispatch if `condition` is true."""
+        """Dispatch if `condition` is true. Returns None otherwise."""
         return cls.dispatch(**fields) if condition else None
 
     @classmethod
     def dispatch_unless(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
-        """Dispatch unless `condition` is true."""
+        """Dispatch unless `condition` is true. Returns None otherwise."""
         return None if condition else cls.dispatch(**fields)
 
     @classmethod
     def dispatch_sync(cls, **fields: Any) -> Any:  # noqa: ANN401
-        """Run the job here and now and give what `handle` returned."""
+        """Run the job here and now. Returns the result of `handle`, or raises its exception."""
         return dispatch_sync(made(cls, fields))
 
     def batch(self) -> Batch | None:
-        """Give the batch the job belongs to, as member or as what follows it; None in none."""
+        """Return the batch that the job is a member or callback of; None if there is none."""
         return batch_of(self)
 
     @property
     def caught(self) -> Caught | None:
-        """Which job failed, in a job that was given to `catch`; else None."""
+        """The failed job, in a job that `catch` dispatched; otherwise None."""
         return caught_by(self)
 
     def append_to_chain(self, job: JobDefinition) -> None:
-        """Put a job at the end of the chain this one is a link of; raises `QframeError` in none."""
+        """Add a job at the end of this job's chain. Raises `QframeError` if it is in no chain."""
         extend(self, job, first=False)
 
     def prepend_to_chain(self, job: JobDefinition) -> None:
-        """Put a job right behind this one in its chain; raises `QframeError` in none."""
+        """Add a job right behind this one in its chain.
+
+        Raises `QframeError` if it is in no chain.
+        """
         extend(self, job, first=True)

@@ -1,6 +1,6 @@
-"""Senders: threads that do what coroutines await, many calls in one exchange.
+"""Senders: threads that run what coroutines await, many calls in one exchange.
 
-A thousand that are awaited at once need no thousand threads, nor as many round trips.
+A thousand concurrent awaits then need neither a thousand threads nor as many round trips.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from qframe.dispatch.handed import Handed, Lost, wake
 from qframe.exceptions import BackendUnavailable
 
 _MOST = 200
-"""How many calls are taken up, steps applied and facts read at once."""
+"""The most calls, steps and facts in one round."""
 _GRID = 4
-"""A pause may last longer by this part of it, so that many end together."""
+"""A pause may be longer by this fraction of it, so that many end together."""
 
 T = TypeVar("T")
 _Asking = tuple[Handed[Any], Apply | Read]
-"""A call, and what it needs of a backend."""
+"""A call and its request to a backend."""
 _Turn = tuple[Handed[Any], Any, BaseException | None]
-"""A call that goes on, with what it asked for, or what went wrong with that."""
+"""A call that continues, with the answer to its request or the error."""
 
 
 class _Sender:
-    """Calls of one process, and the thread that does them."""
+    """The calls of one process, and their thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._new: SimpleQueue[Handed[Any]] = SimpleQueue()
         self._paused: list[tuple[float, int, Handed[Any]]] = []
-        """When each goes on."""
+        """When each paused call continues."""
         self._count = itertools.count()
         self._starting = forks.lock()
         self._started = False
@@ -68,10 +68,10 @@ class _Sender:
             turns = [*self._answered(needs)]
             needs, ended = self._stepped(turns)
             wake(ended)
-            del turns, ended  # who is told may be the last to hold what it is told
+            del turns, ended  # a caller may be the last to hold its result, so let go of it
 
     def _begun(self, *, waits: bool) -> list[_Asking]:
-        """Give what is needed by new calls, and by those whose pause is over."""
+        """Return the requests of new calls, and of those whose pause is over."""
         new: list[Handed[Any]] = []
         now = time.monotonic()
         with contextlib.suppress(Empty):
@@ -81,7 +81,7 @@ class _Sender:
             while len(new) < _MOST:
                 new.append(self._new.get_nowait())
         if new:
-            pusher.wait_for_tasks()  # what was dropped before is pushed before
+            pusher.wait_for_tasks()  # earlier dropped dispatches are pushed first
         turns: list[_Turn] = [(handed, None, None) for handed in new]
         now = time.monotonic()
         while self._paused and self._paused[0][0] <= now:
@@ -91,7 +91,7 @@ class _Sender:
         return needs
 
     def _stepped(self, turns: Iterable[_Turn]) -> tuple[list[_Asking], list[Handed[Any]]]:
-        """Let calls go on; gives what they need then, and those that have ended."""
+        """Continue calls. Returns their next requests, and the calls that have ended."""
         needs, ended = list[_Asking](), list[Handed[Any]]()
         for handed, said, error in turns:
             need = _step(handed, said, error)
@@ -111,7 +111,7 @@ class _Sender:
         heapq.heappush(self._paused, (due, next(self._count), handed))
 
     def _answered(self, needs: Sequence[_Asking]) -> Iterator[_Turn]:
-        """Ask for what calls need, together what is of one kind; gives how they go on."""
+        """Send the requests, those of one kind together. Returns how the calls continue."""
         groups = defaultdict[tuple[type, int], list[_Asking]](list)
         for handed, need in needs:
             groups[type(need), id(need.backend)].append((handed, need))
@@ -121,13 +121,13 @@ class _Sender:
                 yield from self._asked(some)
 
     def _asked(self, group: Sequence[_Asking]) -> Iterator[_Turn]:
-        """Ask for what some calls need in one exchange."""
+        """Send several requests in one exchange."""
         try:
             said = iter(group[0][1].ask([part for _, need in group for part in need.parts]))
-        except BaseException as error:  # noqa: BLE001 (who awaits hears of it)
+        except BaseException as error:  # noqa: BLE001 (the awaiting callers get it)
             _forget_frame(error)
             if len(group) > 1 and not isinstance(error, BackendUnavailable):
-                for each in group:  # one of them is refused: each by itself
+                for each in group:  # one of them is refused: send each alone
                     yield from self._asked([each])
                 return
             for handed, _ in group:
@@ -138,13 +138,13 @@ class _Sender:
 
 
 def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need | None:  # noqa: ANN401 (any answer)
-    """Let a call go on; gives what it needs, None where it has ended."""
+    """Continue a call. Returns its next request; None if it has ended."""
     call = handed.call
     assert call is not None  # noqa: S101 (it has not ended)
     try:
-        if handed.is_left and handed.lost is None:  # a question whose answer nobody will hear
+        if handed.is_left and handed.lost is None:  # read-only, and no caller waits any more
             call.close()
-            raise StopIteration  # as a call that ends
+            raise StopIteration  # as for a call that ends
         if error is not None:
             return handed.context.run(call.throw, error)
         return handed.context.run(call.send, said)
@@ -157,7 +157,7 @@ def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need |
 
 
 def _forget_frame(error: BaseException) -> None:
-    """Take from an error the frame that has caught it, which holds the call."""
+    """Remove the frame that caught an error from it, because it refers to the call."""
     trace = error.__traceback__
     error.__traceback__ = trace and trace.tb_next
 
@@ -165,7 +165,7 @@ def _forget_frame(error: BaseException) -> None:
 def _portions(
     group: Sequence[_Asking],
 ) -> Iterator[Sequence[_Asking]]:
-    """Divide a group: no exchange is larger than it has to be."""
+    """Split a group, so that no exchange is larger than necessary."""
     portion: list[_Asking] = []
     size = 0
     for each in group:
@@ -180,37 +180,38 @@ def _portions(
 
 
 _quick, _long = _Sender("qframe-sender"), _Sender("qframe-long-sender")
-"""Those of this process: calls that only say what they need, and those that ask for long by
-themselves, which would keep the others waiting."""
+"""The senders of this process: one for calls that only yield requests, one for calls that block,
+which would delay the others.
+"""
 
 
 def send(handed: Handed[T], *, is_long: bool = False) -> Handed[T]:
-    """Have a call done that was handed over, and give it."""
+    """Let a sender run a call, and return it."""
     if handed.lost is not None:
         pusher.note(handed)
     try:
         (_long if is_long else _quick).put(handed)
-    except RuntimeError:  # no thread can be had
+    except RuntimeError:  # no thread could be started
         pusher.over(handed)
         raise
     return handed
 
 
 submit: Callable[[Callable[[], None]], None] | None = None
-"""Has something done in the thread where a framework runs what blocks for the running loop."""
+"""Set by a framework: runs a function in its thread for blocking code."""
 
 
 def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
-    """Have this done in a thread, where it may take any time, and give what is handed.
+    """Run `act` in a thread, where it may take any time, and return `handed`.
 
-    The threads are those of the running loop, unless a framework has one for what blocks.
+    The threads are those of the running loop, or the framework's one for blocking code.
     """
 
     def ends() -> None:
         value, error = None, None
         try:
             value = handed.context.run(act)
-        except BaseException as raised:  # noqa: BLE001 (who awaits hears of it)
+        except BaseException as raised:  # noqa: BLE001 (the awaiting caller gets it)
             error = raised
         handed.end(value, error)
         wake([handed])
@@ -228,7 +229,7 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
 
 
 async def awaited(call: Call[T], *, is_long: bool = False) -> T:
-    """Have a question asked, and give the answer."""
+    """Run a read-only call, and return its result."""
     return await send(Handed(call), is_long=is_long).outcome()
 
 
@@ -240,9 +241,9 @@ async def done(
     *,
     is_long: bool = False,
 ) -> T:
-    """Have something done on these connections: `here`, or as a `call`.
+    """Run an operation on these connections: `here`, or as a `call`.
 
-    What a fake takes is done here and now; a connection that runs jobs at once has a thread for it.
+    For a fake it runs at once; for a connection that runs jobs in their push it runs in a thread.
     """
     if connections.stand_in is not None:
         return here()

@@ -1,4 +1,4 @@
-"""job_status, wait_for, cancel: what became of a tracked job, and ending one before its time."""
+"""job_status, wait_for, cancel: the status of a tracked job, and cancelling it."""
 
 from __future__ import annotations
 
@@ -20,64 +20,71 @@ from qframe.jobs.execution import refuse_on_loop
 from qframe.manager import QueueManager
 
 CANCEL_TTL = 30.0
-"""Seconds until a wish to cancel a running job is forgotten."""
+"""Seconds until a request to cancel a running job expires."""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
 _HELD = 3.0
-"""Seconds after which a job that was only held has been started, or given back."""
+"""Seconds after which a held job has been started or given back."""
 
 T = TypeVar("T")
 
 
 def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002 (as `send()` calls it)
-    """Give the status of a tracked job, or None where there is none (any more).
+    """Return the status of a tracked job; None if there is none (any more).
 
-    Asks the named connection, or the default one and all those configured. Raises
-    `BackendUnavailable` where one does not answer and none of the others has it, and
-    `SynchronousOnly` on a running event loop: await `ajob_status` there.
+    Asks the named connection, or the default one and all configured ones. Raises
+    `BackendUnavailable`
+    if one does not answer and no other has the status, and `SynchronousOnly` on a running event
+    loop:
+    await `ajob_status` there.
     """
     refuse_on_loop("job_status()", "ajob_status()")
     return run(_status(id, connection))
 
 
 async def ajob_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002
-    """Do as `job_status` without blocking the event loop."""
+    """As `job_status`, without blocking the event loop."""
     return await awaited(_status(id, connection))
 
 
 def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002
-    """Wait until a tracked job has come to its end and give its status.
+    """Wait until a tracked job has reached its final state, and return its status.
 
-    It is asked for every few milliseconds at first, then four times a second. Raises
-    `WaitTimedOut`, with the last `status`, after `timeout` seconds, `NotTracked` where there
-    is no status, and `SynchronousOnly` on a running event loop: await `await_for` there.
+    It polls every few milliseconds at first, then four times a second. Raises `WaitTimedOut`, with
+    the
+    last `status`, after `timeout` seconds; `NotTracked` if there is no status; and
+    `SynchronousOnly` on
+    a running event loop: await `await_for` there.
     """
     refuse_on_loop("wait_for()", "await_for()")
     return run(_waiting(id, timeout, connection))
 
 
 async def await_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002, ASYNC109 (as `wait_for`)
-    """Do as `wait_for` without blocking the event loop.
+    """As `wait_for`, without blocking the event loop.
 
-    What many coroutines wait for is asked for together.
+    The requests of many waiting coroutines are combined.
     """
     return await awaited(_waiting(id, timeout, connection))
 
 
 def cancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
-    """Remove a job that waits; gives what became of it.
+    """Cancel a job. Returns what became of it.
 
-    `Cancelling.REMOVED`: it will not run. `RUNNING`: it is being run; with `running`, its worker
-    was told to interrupt it, which takes about a second, and to end it as cancelled. `ABSENT`:
-    there is none. Raises `Unsupported` for one that waits where jobs cannot be looked for
-    (beanstalkd), and `SynchronousOnly` on a running event loop: await `acancel` there.
+    `Cancelling.REMOVED`: the job was waiting and will not run. `RUNNING`: it is running; with
+    `running`
+    set, its worker will interrupt it within about a second and end it as cancelled. `ABSENT`: there
+    is
+    no such job. Raises `Unsupported` for a waiting job if the backend cannot search (beanstalkd),
+    and
+    `SynchronousOnly` on a running event loop: await `acancel` there.
     """
     refuse_on_loop("cancel()", "acancel()")
     return run(_cancelling(id, connection, running=running))
 
 
 async def acancel(id: str, *, running: bool = False, connection: str | None = None) -> Cancelling:  # noqa: A002
-    """Do as `cancel` without blocking the event loop."""
+    """As `cancel`, without blocking the event loop."""
     return await awaited(_cancelling(id, connection, running=running), is_long=True)
 
 
@@ -93,7 +100,7 @@ def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
 
 
 def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus]:
-    """Ask again and again, until there is a final status."""
+    """Poll until the status is final."""
     if math.isnan(timeout):
         raise ValueError("timeout must be seconds, not nan")
     deadline = time.monotonic() + timeout
@@ -122,7 +129,7 @@ def _cancelling(uuid: str, connection: str | None, *, running: bool) -> Call[Can
 
 
 def connections(queues: QueueManager, only: str | None = None) -> Iterator[Connection]:
-    """Give the connections that hold jobs: the default one and those configured, or `only`."""
+    """Iterate over the connections that hold jobs: the default and configured ones, or `only`."""
     names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
     for name in [only] if only else names:
         queue = queues.connection(name)
@@ -131,7 +138,7 @@ def connections(queues: QueueManager, only: str | None = None) -> Iterator[Conne
 
 
 def _first(only: str | None, ask: Callable[[Connection], Call[T | None]]) -> Call[T | None]:
-    """Give the first answer of a connection that is not None."""
+    """Return the first answer of a connection that is not None."""
     trouble: BackendUnavailable | None = None
     for queue in connections(manager.default(), only):
         try:
@@ -147,7 +154,7 @@ def _first(only: str | None, ask: Callable[[Connection], Call[T | None]]) -> Cal
 
 
 def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | None:
-    """Cancel on one connection; None where it has no such job."""
+    """Cancel a job on one connection; None if it has no such job."""
     return run(_cancelling_on(queue, uuid, running=running))
 
 
@@ -162,7 +169,7 @@ def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cance
         outcome = queue.cancel(uuid, known.queue if known is not None else None)
         if outcome is Cancelling.RUNNING and running:
             interrupt(queue, uuid)
-        # A job that was being moved as it was looked for is found the second time.
+        # A job that moved during the first search is found by the second.
         looked += outcome is Cancelling.ABSENT
         if outcome is Cancelling.ABSENT and (looked > 1 or (known and known.is_final)):
             return None
@@ -177,7 +184,7 @@ def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cance
 def _without_search(
     queue: Connection, known: JobStatus | None, *, running: bool
 ) -> Cancelling | None:
-    """Cancel where jobs cannot be looked for: only its status tells of a job."""
+    """Cancel a job where the backend cannot search: only its status is known."""
     if known is None or known.is_final or known.connection != queue.name:
         return None
     if known.state is not State.RUNNING:
@@ -188,5 +195,5 @@ def _without_search(
 
 
 def interrupt(queue: Connection, uuid: str) -> None:
-    """Tell the worker that runs a job to end it."""
+    """Request the job's worker to end it."""
     queue.store.set(status.cancel_key(uuid), "1", CANCEL_TTL)

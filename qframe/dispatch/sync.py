@@ -1,4 +1,4 @@
-"""The sync connection: a job runs inside its push, in the caller (Laravel's SyncQueue)."""
+"""SyncConnection: runs a job inside its push, in the caller (Laravel's SyncQueue)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ log = logging.getLogger("qframe")
 
 
 class SyncConnection(Connection):
-    """Runs each job inside the push: one attempt, its exception reaches the caller of `send()`.
+    """Runs each job inside its push, with one attempt; `send()` raises the job's exception.
 
-    A delay is ignored, with one warning. Nothing is recorded. What the end of a job pushes, as the
-    next link of its chain, runs after it, in a loop: a chain does not nest.
+    It ignores delays, with one warning, and records nothing. What the end of a job pushes, such as
+    the
+    next link of its chain, runs after it, in a loop: chains do not nest.
     """
 
     runs_elsewhere = False
@@ -56,7 +57,7 @@ class SyncConnection(Connection):
     def push_envelope(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
     ) -> str:
-        """Run a job, and what its end pushes; gives its id, or that of the one in its place."""
+        """Run a job, and what its end pushes. Returns its id, or that of the job in its place."""
         ours = _ours(self, job)
         if (other := substitute(self, job)) is not None:
             return other.push_envelope(job, made, queue, delay)
@@ -73,9 +74,9 @@ class SyncConnection(Connection):
         return holder or made.uuid
 
     def run(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 (what the job gives)
-        """Run a job whatever runs or waits beside it, and give what `handle` gave.
+        """Run a job, whatever else runs or waits, and return the result of `handle`.
 
-        `more` are keys that its payload has besides.
+        `more` has additional keys of its payload.
         """
         ours = _ours(self, job)
         made = self.envelope(job, more)
@@ -91,18 +92,18 @@ class SyncConnection(Connection):
         return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
     def gather(self, queue: str | None) -> BulkPush:
-        """Give what runs jobs one after the other."""
+        """Return a bulk that runs jobs one after the other."""
         return _SyncPush(self, queue)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
-        """Refuse bytes, also where a fake would take them: only a job object can be run here."""
+        """Raise `Unsupported`, even for a fake: only a job object can run here."""
         del payload, queue, delay
         raise Unsupported(f"the connection {self.name!r} (sync) runs jobs, not raw payloads")
 
     # -- running ----------------------------------------------------------------------------------
 
     def _pushed(self, push: Push) -> None:
-        """Run what was pushed, now or when the step that pushes it is done."""
+        """Run what was pushed, now or after the step that pushes it."""
         waiting = _waiting.get()
         if waiting is None:
             self._work_off(deque([push]))
@@ -110,9 +111,9 @@ class SyncConnection(Connection):
             waiting.append(push)
 
     def _work_off(self, waiting: deque[Push], first: type[JobDefinition] | None = None) -> Any:  # noqa: ANN401 (what the first job gives)
-        """Run jobs in turn, each with what its end pushes behind it; gives what the first gave.
+        """Run jobs in turn, each followed by what its end pushes. Returns the first one's result.
 
-        Raises, in the end, what the first one or a link of its chain has raised.
+        In the end it raises the exception of the first job or of a link of its chain.
         """
         with execution.run_in_caller():
             return self._worked_off(waiting, first)
@@ -123,7 +124,7 @@ class SyncConnection(Connection):
         while waiting:
             after: deque[Push] = deque()
             job = _OneAttempt(self.context, waiting.popleft(), after)
-            context = current.context_of(job)  # the caller's is the caller's
+            context = current.context_of(job)  # the caller's own context stays as it is
             try:
                 gave.append(context.run(self._run, job, first if not gave else None))
             except Exception as error:  # noqa: BLE001 (raised below)
@@ -141,7 +142,7 @@ class SyncConnection(Connection):
         return gave[0] if gave else None
 
     def _run(self, job: _OneAttempt, job_class: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (what the job gives)
-        """Run a job as it arrives, and settle it; it is traced as an attempt."""
+        """Run a job as it arrives, and settle it, traced as an attempt."""
         if (tracing := active.tracing) is None:
             return self._run_untraced(job, job_class)
         outcome, error = "failed", None
@@ -193,7 +194,7 @@ class _SyncPush(OneByOne):
 
 
 def _ours(connection: Connection, job: Dispatchable) -> JobDefinition:
-    """Give a job that can run here; raises `Unsupported` for another program's."""
+    """Return a job that can run here. Raises `Unsupported` for a job of another program."""
     if isinstance(job, Foreign):
         raise Unsupported(
             f"the connection {connection.name!r} (sync) runs jobs in this process and {job.name} "
@@ -203,7 +204,7 @@ def _ours(connection: Connection, job: Dispatchable) -> JobDefinition:
 
 
 class _OneAttempt(ReservedJob):
-    """The one attempt of a job; what its end pushes is put into `after`."""
+    """The one attempt of a job; what its end pushes goes into `after`."""
 
     def __init__(self, context: Context, push: Push, after: deque[Push]) -> None:
         super().__init__(context, SyncJob(push))
@@ -219,7 +220,7 @@ class _OneAttempt(ReservedJob):
 
 
 _waiting: ContextVar[deque[Push] | None] = ContextVar("qframe_sync_waiting", default=None)
-"""Where what is pushed now waits for the end of the step that pushes it."""
+"""What was pushed during a step and runs after it."""
 
 
 @contextlib.contextmanager
@@ -232,7 +233,7 @@ def _later(waiting: deque[Push]) -> Iterator[None]:
 
 
 def _made(job: ReservedJob, job_class: type[JobDefinition] | None) -> JobDefinition:
-    """Make a job from its payload; raises `UnknownJob` or `InvalidArguments`."""
+    """Make a job from its payload. Raises `UnknownJob` or `InvalidArguments`."""
     name = envelope.job_name(job.payload)
     job_class = job_class or index.get(name) or defined_in_main(name) or own_job(name)
     if job_class is None:

@@ -1,4 +1,4 @@
-"""Within: what is dispatched in the program's own transaction, and committed with its rows."""
+"""Dispatching in a transaction of the program, which commits the job with its rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qframe.outbox.keep import OutboxBackend
 def joined(
     connection: Connection, transaction: object, job: Dispatchable | None = None
 ) -> Connection:
-    """Give a connection that pushes in a transaction; raises `InvalidTransaction`.
+    """Return a connection that pushes in a transaction. Raises `InvalidTransaction`.
 
-    `sync` runs jobs at once and `null` drops them, as ever; so does a fake that takes the `job`.
+    `sync` still runs jobs at once, `null` drops them, and a fake takes a `job` of its kind.
     """
     if job is not None and substitute(connection, job) is not None:
         return connection
@@ -25,14 +25,14 @@ def joined(
         return connection.through(outbox(connection, transaction), counts=False)
     try:
         return connection.through(connection.backend.within(transaction))
-    except (OtherDatabase, BackendUnavailable):  # the jobs are in a database that is elsewhere
+    except (OtherDatabase, BackendUnavailable):  # the jobs are in another database
         if manager.default().outbox() is None:
             raise
         return connection.through(outbox(connection, transaction), counts=False)
 
 
 def outbox(connection: Connection, transaction: object) -> Backend:
-    """Give what keeps steps in the transaction for a backend that is elsewhere."""
+    """Return the backend that stores steps for another backend in the transaction."""
     found = manager.default().outbox()
     if found is None:
         raise Unsupported(

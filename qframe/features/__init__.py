@@ -1,4 +1,1 @@
-"""What a job can have besides running.
-
-Each feature turns a job's moves into operations of a step.
-"""
+"""Features of jobs besides running: each adds operations to the steps that move a job."""

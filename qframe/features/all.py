@@ -11,7 +11,7 @@ from qframe.features.status import StatusFeature
 from qframe.features.unique import UniqueFeature
 
 OTHERS: list[Feature] = []
-"""Those that another library's results need; they say nothing of any other job."""
+"""Features for results of another library; they ignore all other jobs."""
 FEATURES: tuple[Feature, ...] = (
     ChainFeature(), BatchFeature(), UniqueFeature(), DebounceFeature(), StatusFeature(),
     ScheduledFeature(),

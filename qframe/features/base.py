@@ -1,4 +1,4 @@
-"""What features speak of: a job to be pushed, the end of a reservation, a step in the making."""
+"""What features work with: a job to push, the end of a reservation, a step being built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @value
 class Pushing:
-    """A job about to be pushed: its payload, decoded and as bytes, and where it goes."""
+    """A job before its push: its payload, decoded and as bytes, and its destination."""
 
     message: dict[str, Any]
     raw: bytes
@@ -22,42 +22,45 @@ class Pushing:
     queue: str
     delay: float
     retried: bool = False
-    """Whether it had failed and is pushed anew."""
+    """Whether it had failed and is retried by hand."""
     follows: str = ""
-    """The uuid of the job in whose step it is pushed: the link before it in a chain."""
+    """The uuid of the job whose step pushes it: the link before it in a chain."""
 
 
 @value
 class End:
-    """How a reservation ends: `state` is what the job's status is from then on.
+    """How a reservation ends; `state` becomes the job's status.
 
-    Final ones (`COMPLETE`, `SKIPPED`, `FAILED`, `CANCELLED`) remove the job; `RELEASED` is another
-    attempt after `delay` seconds, `WAITING` one that is given back uncounted, `BURIED` put aside.
+    Final states (`COMPLETE`, `SKIPPED`, `FAILED`, `CANCELLED`) remove the job. `RELEASED` is
+    followed
+    by another attempt after `delay` seconds, `WAITING` is released uncounted, `BURIED` is put
+    aside.
     """
 
     state: State
     delay: float = 0.0
     remark: str = ""
-    """Why, in a few words."""
+    """The reason, in a few words."""
     error: BaseException | str | None = None
-    """What ended the attempt; as text `Type: message`."""
+    """The error that ended the attempt, or the text `Type: message`."""
     how: str = ""
-    """How the attempt ended, for the history: `error`, `released`, `timed out`, `interrupted`,
-    `worker died`."""
+    """How the attempt ended, for the history: `error`, `released`, `timed out`, `interrupted` or
+    `worker died`.
+    """
     result: Any = None
-    """What `handle` gave."""
+    """The return value of `handle`."""
     refused: bool = False
     """Whether it is given back because it is unknown here, which the history counts."""
     ran: bool = True
-    """Whether this attempt ran: else a failure leaves it out of the record."""
+    """Whether this attempt ran; if not, the record of a failure leaves it out."""
     front: bool = False
     """Whether it is released to the head of its queue."""
     priority: int | None = None
-    """Its new priority where it is released, on backends that have priorities."""
+    """Its new priority if it is released, on backends that have priorities."""
 
 
 class Plan(Step):
-    """A step in the making, and what is done once it has been applied."""
+    """A step being built, and the actions to run after it was applied."""
 
     operations: list[Operation]
 
@@ -68,26 +71,25 @@ class Plan(Step):
         self.operations = [*operations]
         self.after: Sequence[Callable[[], None]] = ()
         self.waited_for = False
-        """Whether somebody has to wait for what becomes of the step: it may be refused."""
+        """Whether a caller must wait for the result: the step may be refused."""
         self.continues = False
         """Whether the job's chain goes on with the step: its batch does not count it yet."""
 
     def add(self, *operations: Operation) -> None:
-        """Add operations."""
         self.operations += operations
 
     def then(self, *actions: Callable[[], None]) -> None:
-        """Add what follows it."""
+        """Add actions to run after the step."""
         self.after = (*self.after, *actions)
 
     def applied(self) -> None:
-        """Do what follows the step."""
+        """Run the actions after the step."""
         for action in self.after:
             action()
 
 
 def driven(steps: Generator[N, Any, T], answer: Callable[[N], Any]) -> T:
-    """Run what gives what it needs, and is given the answers, also the errors they end in."""
+    """Run a generator of requests: send each answer in, or throw its error."""
     step: Callable[[Any], N] = steps.send
     said: Any = None
     while True:
@@ -98,5 +100,5 @@ def driven(steps: Generator[N, Any, T], answer: Callable[[N], Any]) -> T:
             return value
         try:
             step, said = steps.send, answer(need)
-        except BaseException as error:  # noqa: BLE001 (it may have to clean up, and raises)
+        except BaseException as error:  # noqa: BLE001 (passed on to the generator, which raises it)
             step, said = steps.throw, error

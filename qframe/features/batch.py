@@ -1,8 +1,8 @@
-"""Batches: jobs that are counted as they end, by a latch, and what a batch consists of.
+"""Batches: members are jobs or chains, counted by a latch as they end.
 
-A batch is a fact, `batch:ID`, for what was asked for and is decided, and a latch of the same key
-for its members. The latch pushes the job that runs callbacks (`batch_jobs.py`) when the first
-member failed, when progress is to be told, and when all have ended.
+A batch is a fact, `batch:ID`, with its options and decisions, and a latch with the same key for its
+members. The latch pushes the job that runs callbacks (`batch_jobs.py`) when the first member fails,
+when progress is due, and when all members have ended.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ KEPT = 365 * 86400.0
 """Seconds the facts of a batch are kept: more than its latch, which ends 30 days after its last
 change. Without that the batch is gone."""
 KEY = "batch"
-"""The payload's key: the batch a job is a member of, or follows."""
+"""Payload key: the batch that a job is a member or callback of."""
 _MOST = 2**31
 
 
 class BatchMember(NamedTuple):
-    """A member of a batch: `number` is its place, the same in every link of a chain."""
+    """A member of a batch; all links of a chain have the same `number`."""
 
     batch: str
     number: int
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> BatchMember | None:
-        """Give the member a payload is; None of a callback, or of what could be none."""
+        """Return the member that a payload belongs to.
+
+        None for a callback, or an invalid number.
+        """
         identity = batch_of(message)
         number = message[KEY].get("n") if identity is not None else None
         if identity is None or type(number) is not int or not 0 <= number < _MOST:
@@ -44,22 +47,22 @@ class BatchMember(NamedTuple):
         return cls(identity, number)
 
     def keys(self) -> dict[str, Any]:
-        """Give what a payload says of it."""
+        """Return the payload's keys about it."""
         return {KEY: {"id": self.batch, "n": self.number}}
 
     def arrives(self, uuid: str, *, failed: bool) -> Arrive:
-        """Give the operation that counts it, done or failed by the job `uuid`."""
+        """Return the operation that counts it; `uuid` is the job that ended it."""
         label = f"{self.number}:{uuid}" if failed else ""
         return Arrive(batch_key(self.batch), self.number, failed, label)
 
 
 class BatchFeature(Feature):
-    """Counts a member in the step that ends it; one that is a chain with its last link."""
+    """Counts a member in the step that ends it; for a chain, in its last link's."""
 
     key: ClassVar[str] = KEY
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Count the member, unless its chain goes on."""
+        """Count the member, unless its chain continues."""
         if plan.continues or not end.state.is_final:
             return
         member = BatchMember.of(job.payload)
@@ -68,7 +71,7 @@ class BatchFeature(Feature):
         failed = end.state is State.FAILED or end.state is State.CANCELLED
         uuid = job.broken_chain or (job.own_uuid if failed else "")
         plan.add(member.arrives(uuid, failed=bool(uuid) or failed))
-        if uuid and job.context.signer is not None:  # who tells of it believes no other's words
+        if uuid and job.context.signer is not None:  # callbacks believe only a signed failure
             error = end.error if failed else f"the next link of its chain was refused: {uuid}"
             plan.add(failed_words(job.context, member.batch, uuid, job.name, error))
 
@@ -76,33 +79,33 @@ class BatchFeature(Feature):
 def failed_words(
     context: Context, identity: str, uuid: str, name: str, error: BaseException | str | None
 ) -> Set:
-    """Give what keeps, signed, how a member failed: its record says so to all, but not signed."""
+    """Return the fact that stores, signed, how a member failed; the failed record is not signed."""
     words = tracebacks.brief(error, 500) if isinstance(error, BaseException) else str(error or "")
     key = failed_key(identity, uuid)
     return Set(key, context.sealed(key, to_json([name, words]).decode()), KEPT)
 
 
 def failed_key(identity: str, uuid: str) -> str:
-    """Give the key of that."""
+    """Return the key of `failed_words`."""
     return f"{batch_key(identity)}:failed:{uuid}"
 
 
 def about(identity: str, event: str) -> dict[str, Any]:
-    """Give what a callback's payload says of its batch."""
+    """Return the keys of a callback's payload about its batch."""
     return {KEY: {"id": identity, "on": event}}
 
 
 def batch_of(message: Mapping[str, Any]) -> str | None:
-    """Give the id of the batch a payload names, as member or as callback."""
+    """Return the id of the batch that a payload is a member or callback of."""
     return named_id(message, KEY)
 
 
 MakeMember = Callable[[int], ChainPlan]
-"""Makes the member of a batch that has this number."""
+"""Makes the batch member with this number."""
 
 
 class BatchPlan(NamedTuple):
-    """A batch about to begin."""
+    """A batch before its dispatch."""
 
     id: str
     name: str
@@ -110,17 +113,17 @@ class BatchPlan(NamedTuple):
     """What is kept of it besides: the `queue` of its members, the fields of the callbacks by their
     events (`follow`), and of a link of a chain, that (`chain`)."""
     allows_failures: bool
-    """Else the first failure cancels it."""
+    """Whether failures leave the batch running; otherwise the first one cancels it."""
     progress_step: int
-    """Progress is told each time so many members are done; 0: never."""
+    """Members between two progress callbacks; 0: none."""
     callback_job: Prepared
     """The job that runs the callbacks."""
     members: Iterable[MakeMember]
-    """Those an iterator gives are built as they are pushed, others before."""
+    """An iterator's members are built when they are pushed, others before."""
     vouched: bool = True
-    """Whether what is kept of it may be signed."""
+    """Whether its stored facts may be signed."""
 
 
 def batch_key(identity: str) -> str:
-    """Give the key of a batch: of its fact and of its latch."""
+    """Return the key of a batch, for its fact and its latch."""
     return f"batch:{identity}"

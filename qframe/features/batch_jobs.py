@@ -1,4 +1,4 @@
-"""The jobs by which a batch begins in a chain, and dispatches what follows it."""
+"""The internal jobs that begin a batch in a chain, and dispatch its callbacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES = 100
 
 
 def batches_of(job: JobDefinition) -> BatchStore:
-    """Give the batches of the connection that a job runs for."""
+    """Return the batches of the connection that a job came from."""
     running: Any = job.job
     if isinstance(running, ReservedJob):
         return BatchStore(running.context, running, running.queue)
@@ -35,9 +35,9 @@ def batches_of(job: JobDefinition) -> BatchStore:
 
 
 class RunBatchCallbacks(JobDefinition):
-    """Dispatches what follows the state a batch has come to, each once it is so.
+    """Dispatches the callbacks that are due in a batch's current state, each once.
 
-    What was dispatched is noted in the same step. So of two that run at once, one finds that it is.
+    The same step records what it dispatches, so of two concurrent runs one finds it done.
     """
 
     tries: ClassVar[int | None] = 0
@@ -59,13 +59,13 @@ class RunBatchCallbacks(JobDefinition):
                 return
             plan = _callbacks(batches, found)
             if plan.operations:
-                batches.apply(plan)  # where it is refused, it is made anew
+                batches.apply(plan)  # refused if something changed: build it anew
             elif not _chain_is_due(found.record) or _go_on(batches, found):
                 return
         raise BackendUnavailable(f"the batch {self.of} is changed again and again")
 
     def _refuse(self, batches: BatchStore, found: StoredBatch, error: QframeError) -> None:
-        """Fail at once: what follows the batch is not as it was signed."""
+        """Fail at once: the stored callbacks do not match their signature."""
         what = f"what follows the batch {self.of}"
         refused = RefusedText(batch.batch_key(self.of), found.text, what, error)
         tell_refused(batches.context.connection, refused)
@@ -73,13 +73,13 @@ class RunBatchCallbacks(JobDefinition):
 
 
 def _callbacks(batches: BatchStore, found: StoredBatch) -> Plan:
-    """Give the plan that dispatches what is due; without operations where nothing is."""
+    """Return the plan that dispatches due callbacks; without operations if none are due."""
     plan, record, context = Plan(), found.record, batches.context
     due = [event for event in EVENTS if _is_due(record, event)]
     if not due:
         return plan
     if not context.joint:
-        del due[1:]  # the others in steps of their own: fewer come twice where a worker dies
+        del due[1:]  # the others in separate steps: fewer are repeated if a worker dies
     for event in due:
         for fields in record.options["follow"].get(event, ()):
             job = Prepared.of(fields, vouched=found.vouched)
@@ -106,7 +106,7 @@ def _is_due(record: BatchRecord, event: str) -> bool:
 
 
 def _first_failure(batches: BatchStore, found: StoredBatch) -> tuple[str, str, str]:
-    """Give the uuid, the name and the error of the job by which the first member failed."""
+    """Return uuid, name and error of the job that failed the first failed member."""
     uuid = batches.first_failure(found.record.id)
     if batches.context.signer is not None and found.vouched:
         return _signed_failure(batches, found.record.id, uuid)
@@ -114,13 +114,13 @@ def _first_failure(batches: BatchStore, found: StoredBatch) -> tuple[str, str, s
     if kept is not None:
         return kept.uuid, kept.name, kept.exception.strip().rpartition("\n")[2]
     inner = batches.read(uuid) if uuid else None
-    if inner is not None:  # a batch, the link by which its chain has failed
+    if inner is not None:  # a batch; the failed link of its chain
         return inner.id, inner.name or "a batch", _failure(inner)
     return uuid, "", "the job was removed, or its record is gone"
 
 
 def _signed_failure(batches: BatchStore, identity: str, uuid: str) -> tuple[str, str, str]:
-    """Give the same as it was signed when the member failed; a record may say anything."""
+    """Return the same from the signed facts; anybody may have written the failed record."""
     key = batch.failed_key(identity, uuid)
     (text,) = batches.context.backend.read(key)
     try:
@@ -139,7 +139,7 @@ def _chain_is_due(record: BatchRecord) -> bool:
 
 
 def _outcome(record: BatchRecord) -> str:
-    """Say what is noted once the chain has gone on, or was ended."""
+    """Return the word that records that the chain has continued or ended."""
     return "chain" if _went_well(record) else "broken"
 
 
@@ -153,9 +153,9 @@ def _failure(record: BatchRecord) -> str:
 
 
 def _go_on(batches: BatchStore, found: StoredBatch) -> bool:
-    """Go on in the chain, or end it where the batch has failed; false where something has changed.
+    """Continue the chain, or end it if the batch has failed. Returns False to try again.
 
-    Where a failure is mended by a retry, the chain goes on after all.
+    If a retry repairs the failure, the chain continues after all.
     """
     context, record = batches.context, found.record
     link, outcome = record.options["chain"], _outcome(record)
@@ -169,12 +169,12 @@ def _go_on(batches: BatchStore, found: StoredBatch) -> bool:
         except chain.LinkRefused as refused:
             failed = chain.plan_refused(context, link["id"], refused, batches.queue, plan)
     elif context.at_once:
-        goes_on = True  # the job that began the batch ends the chain, by what it raises
+        goes_on = True  # the job that began the batch raises, which ends the chain
     else:
         cause = record.id, record.name or "a batch", _failure(record)
         chain.plan_catch(context, link["id"], plan, cause, batches.queue)
     if not goes_on and link["member"] is not None:
-        # Before it is noted: who comes again says it again, should nobody have pushed what is due.
+        # Before it is recorded: a repetition then repeats this, if its messages were not pushed.
         member = BatchMember(link["member"]["id"], link["member"]["n"])
         arrives: list[Operation] = [member.arrives(failed or record.id, failed=bool(failed))]
         words = _failure(record) if outcome == "broken" else "its chain was refused"
@@ -186,7 +186,7 @@ def _go_on(batches: BatchStore, found: StoredBatch) -> bool:
 
 
 class StartBatch(JobDefinition):
-    """A link of a chain that is a batch: begins it. The chain goes on when that has finished."""
+    """Begins a batch as a link of a chain, which continues when the batch has finished."""
 
     tries: ClassVar[int | None] = 0
     backoff: ClassVar[Any] = (1, 5, 30)
@@ -202,7 +202,7 @@ class StartBatch(JobDefinition):
     members: list[dict[str, Any]]
 
     def handle(self) -> None:
-        """Begin it, or go on where a worker that died had begun it."""
+        """Begin the batch, or continue after a worker that died while it began the batch."""
         batches, said = batches_of(self), self.job.payload
         context, identity = batches.context, self.identity
         vouched = is_signed(self.job.raw_body)
@@ -228,7 +228,8 @@ class StartBatch(JobDefinition):
         batches.resume(plan)
         record = batches.read(identity)
         if context.at_once and record is not None and not _went_well(record):
-            raise QframeError(_failure(record))  # it has run: the caller of the chain hears of it
+            # it has run: the caller of the chain gets the error
+            raise QframeError(_failure(record))
 
 
 def _maker(

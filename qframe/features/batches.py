@@ -1,10 +1,10 @@
-"""Batches: how they begin, take members, are read, cancelled and pruned.
+"""Batches: starting, adding members, reading, cancelling and pruning.
 
-`batch:ID` is what was asked for, and what was decided and dispatched since; the latch `batch:ID`
-knows the members. `batch:ID:size` is how many numbers were given out, `batch:ID:once:WORD` the
-first of those given out for a word. `batches:TIME:ID` lists the batches, the latest first. With a
-signing key, what was asked for is signed, and `batch:ID:failed:UUID` says, signed, how a member
-failed.
+The fact `batch:ID` has the options, and later decisions and dispatches; the latch `batch:ID` has
+the
+members. `batch:ID:size` is how many numbers were assigned, `batch:ID:once:WORD` the first number
+assigned for a word. `batches:TIME:ID` lists the batches, the latest first. With a signing key the
+options are signed, and `batch:ID:failed:UUID` says, signed, how a member failed.
 """
 
 from __future__ import annotations
@@ -55,26 +55,29 @@ from qframe.payload.text import one_line
 log = logging.getLogger("qframe")
 
 CHUNK = 500
-"""So many members are counted in and pushed together."""
+"""Members that are counted and pushed together."""
 _ABOUT = "about"
-"""The key of what was asked for, where it is signed."""
+"""The field of signed options."""
 _TRIES = 100
 _PAGE = 200
 
 
 class StoredBatch(NamedTuple):
-    """What there is of a batch."""
+    """The stored state of a batch."""
 
     text: str
     latch: Latch
     record: BatchRecord
     vouched: bool = True
-    """Whether what was asked for may be signed."""
+    """Whether its options may be signed."""
     refused: QframeError | None = None
-    """Why what was asked for is not acted on; the record says nothing of it then."""
+    """Why its options are not used; the record then has none."""
 
     def changed(self, **fields: object) -> list[Operation]:
-        """Give what changes its fact, as it was read; raises `InvalidPayload` where it is none."""
+        """Return the operations that change its fact.
+
+        Raises `InvalidPayload` if it cannot be read.
+        """
         key = batch_key(self.record.id)
         try:
             text = _json({**json.loads(self.text), **fields})
@@ -86,31 +89,32 @@ class StoredBatch(NamedTuple):
 class BatchStore:
     """The batches of a connection. Raises `BackendUnavailable`.
 
-    With the `job` that runs, their steps are made in its name.
+    With a running `job`, steps are made in its name.
     """
 
     def __init__(self, context: Context, job: ReservedJob | None = None, queue: str = "") -> None:
         self.context = context
         self.queue = queue
-        """That of the job that runs."""
+        """The queue of the running job."""
         self._backend = context.backend
         self._job = job
 
     # -- beginning --------------------------------------------------------------------------------
 
     def start(self, plan: BatchPlan) -> None:
-        """Keep a batch and push its members, some at a time.
+        """Store a batch and push its members, in portions.
 
-        Where it raises the batch is cancelled, and ends when the members that were pushed have.
+        If it raises, the batch is cancelled, and ends when the members pushed so far have ended.
         """
         for _ in self.starting(plan):
             pass
 
     def starting(self, plan: BatchPlan) -> Iterator[None]:
-        """Do so in parts, between which others may have their turns.
+        """Do so in parts, between which other calls may run.
 
-        Members that are all there are all built first: a batch that is refused has not begun.
-        Those an iterator gives are built as they are pushed, but for the first of them.
+        The members of a list are all built first, so a batch that is refused has not begun. Those
+        of an
+        iterator are built as they are pushed, except for the first portion.
         """
         chunks = _chunks(plan)
         ahead = 1 if isinstance(plan.members, Iterator) else None
@@ -135,7 +139,7 @@ class BatchStore:
         self.close(plan.id)
 
     def resume(self, plan: BatchPlan) -> None:
-        """Begin a batch in a job, or go on where a worker that died had begun it."""
+        """Begin a batch in a job, or continue after a worker that died while it began it."""
         self._create(plan)
         found = self.find(plan.id)
         if found is None:
@@ -145,10 +149,10 @@ class BatchStore:
             for number, makers in enumerate(_chunks(plan)):
                 if number >= begun - 1:
                     self.add(plan.id, makers, f"begin {number}", again=False)
-        self.close(plan.id)  # also once more: perhaps nobody pushed what is due
+        self.close(plan.id)  # also if repeated: its messages may not have been pushed
 
     def _create(self, plan: BatchPlan) -> None:
-        """Keep a batch without members and push what comes before them, unless it is there."""
+        """Store a batch without members and push what comes before them, unless it exists."""
         key, created = batch_key(plan.id), time.time()
         fields = {"connection": self.context.connection, "created_at": created}
         about = {
@@ -175,7 +179,7 @@ class BatchStore:
         self.apply(made)
 
     def close(self, identity: str) -> None:
-        """Say that all first members are there; said again, the callbacks are looked at again."""
+        """Declare that all first members are there; a repetition checks the callbacks again."""
         self._backend.apply(Step(None, Close(batch_key(identity))))
 
     # -- members ----------------------------------------------------------------------------------
@@ -183,11 +187,11 @@ class BatchStore:
     def add(
         self, identity: str, makers: Sequence[MakeMember], word: str = "", *, again: bool = True
     ) -> None:
-        """Count members in and push them, in one step, but for those whose locks may be taken.
+        """Count members and push them, in one step, except those whose locks may be taken.
 
-        Said again with the same word their numbers are the same, and they are pushed once more,
-        if `again` says so. Raises `InvalidJob` where the batch takes none; where they cannot be
-        pushed, they have failed.
+        Repeated with the same word, they get the same numbers, and are pushed again if `again` is
+        set. Raises `InvalidJob` if the batch accepts none. Members that cannot be pushed have
+        failed.
         """
         first, counted = self._number(identity, word)
         members = [make(number) for number, make in enumerate(makers, first)]
@@ -200,7 +204,7 @@ class BatchStore:
                     self._push_apart(identity, members, first, apart)
                     return
             except SettleError:
-                raise  # it is another worker's turn
+                raise  # another worker has the turn
             except BaseException:
                 if again:
                     with contextlib.suppress(QframeError):
@@ -217,14 +221,17 @@ class BatchStore:
     def _push_apart(
         self, identity: str, members: Sequence[ChainPlan], first: int, places: Sequence[int]
     ) -> None:
-        """Push members each in a step of its own; one whose lock another job has is done."""
+        """Push members, each in its own step.
+
+        A member whose lock another job has counts as done.
+        """
         for place in places:
             if not chain.push_first(self.context, members[place], self.apply):
                 done = BatchMember(identity, first + place).arrives("", failed=False)
                 self._backend.apply(Step(None, done))
 
     def _give_up(self, identity: str, first: int, count: int, word: str) -> None:
-        """Count members as failed that may not have been pushed, for something was raised."""
+        """Count members as failed that may not have been pushed, because of an error."""
         (size,) = self._backend.read(_size_key(identity))
         counting = _counting(identity, first, count, word) if size == str(first) else []
         numbers = range(first, first + count)
@@ -232,7 +239,7 @@ class BatchStore:
         self._backend.apply(Step(None, *counting, *failed))
 
     def _number(self, identity: str, word: str) -> tuple[int, bool]:
-        """Give the number of the next member, and whether it was given out before, for the word."""
+        """Return the next member's number, and whether the word had already got one."""
         found = self.find(identity)
         size, once = self._backend.read(_size_key(identity), _once_key(identity, word))
         if word and once is not None:
@@ -250,9 +257,9 @@ class BatchStore:
         return int(size), False
 
     def _plan(self, members: Sequence[ChainPlan]) -> tuple[Plan, list[int]]:
-        """Give the plan that pushes members, and the places of those that need steps of their own.
+        """Return the plan that pushes members, and the indexes of those that need their own steps.
 
-        These expect something, such as a free lock.
+        Those expect something, such as a free lock.
         """
         plan, apart = Plan(), list[int]()
         for place, member in enumerate(members):
@@ -267,8 +274,9 @@ class BatchStore:
     def apply(self, plan: Plan, *, raises: bool = False) -> Result:
         """Apply a plan.
 
-        Where a job runs in its push, what it raises is logged unless it `raises`: the others are to
-        run all the same.
+        If jobs run in their push, their exceptions are logged unless `raises` is set: the other
+        members
+        must run all the same.
         """
         if self.context.at_once and not raises:
             return self._apply_at_once(plan)
@@ -283,7 +291,8 @@ class BatchStore:
         for push in pushes if result.applied else ():
             try:
                 self._backend.apply(Step(None, push))
-            except Exception as error:  # noqa: BLE001 (its failure is counted, the others still run)
+            # noqa: BLE001 (its failure is counted, and the others still run)
+            except Exception as error:
                 log.warning("a job of %s failed: %s", push.queue, tracebacks.brief(error))
         if result.applied:
             plan.applied()
@@ -292,7 +301,7 @@ class BatchStore:
     # -- one batch --------------------------------------------------------------------------------
 
     def find(self, identity: str) -> StoredBatch | None:
-        """Give all there is of a batch; None where it is gone."""
+        """Return the stored state of a batch; None if it is gone."""
         if not chain.is_id(identity):
             return None
         (text,) = self._backend.read(batch_key(identity))
@@ -306,19 +315,19 @@ class BatchStore:
         return StoredBatch(text, latch, record, vouched, refused)
 
     def read(self, identity: str) -> BatchRecord | None:
-        """Give a batch as it stands."""
+        """Return the record of a batch; None if it is gone."""
         found = self.find(identity)
         return None if found is None else found.record
 
     def failures(self, identity: str, limit: int = 1000) -> list[str]:
-        """Give the uuids of the jobs by which members failed, in the members' order."""
+        """Return the uuids of the jobs that failed members, by member number."""
         latch = self._backend.latch(batch_key(identity), limit)
         return [] if latch is None else [label.partition(":")[2] for label in latch.labels]
 
     def first_failure(self, identity: str) -> str:
-        """Give the uuid of the job by which the first member failed: first in time.
+        """Return the uuid of the job that failed the first member, by time.
 
-        Where that one is done after a retry, it is another's; "" where there is none.
+        If that member succeeded on a retry, another failed member's; "" if there is none.
         """
         latch = self._backend.latch(batch_key(identity), 1000)
         if latch is None:
@@ -328,7 +337,7 @@ class BatchStore:
         return label.partition(":")[2]
 
     def cancel(self, identity: str) -> bool:
-        """Note that the batch is cancelled; says whether it was neither that nor finished."""
+        """Cancel the batch. Returns False if it was already cancelled or finished."""
 
         def cancelled(found: StoredBatch) -> Mapping[str, object] | None:
             over = found.record.cancelled_at is not None or found.record.is_finished
@@ -337,9 +346,9 @@ class BatchStore:
         return self._change(identity, cancelled)
 
     def revive(self, identity: str) -> bool:
-        """Take back that the batch is cancelled; says whether it was.
+        """Undo the cancelling of a batch. Returns whether it was cancelled.
 
-        A first failure that was by then does not cancel it again.
+        A first failure from before does not cancel it again.
         """
 
         def revived(found: StoredBatch) -> Mapping[str, object] | None:
@@ -365,11 +374,11 @@ class BatchStore:
     # -- all of them ------------------------------------------------------------------------------
 
     def all(self) -> Iterator[BatchRecord]:
-        """List all batches, latest first; what is removed meanwhile is passed over."""
+        """Iterate over all batches, the latest first, skipping those removed meanwhile."""
         return (record for _, _, record in self._listed() if record is not None)
 
     def _listed(self) -> Iterator[tuple[str, str, BatchRecord | None]]:
-        """Give the keys, ids and records of what is listed; no record of what is gone."""
+        """Iterate over keys, ids and records; the record is None for a batch that is gone."""
         after = ""
         while page := self._backend.scan("batches:", _PAGE, after):
             keys = [key for key, _ in page]
@@ -387,11 +396,11 @@ class BatchStore:
         unfinished: float | None = None,
         cancelled: float | None = None,
     ) -> int:
-        """Remove those that finished before an epoch time, and give how many were removed.
+        """Remove batches that finished before an epoch time. Returns how many.
 
-        Not such as have not been told of (`is_notified`): what follows is still to be dispatched.
-        Where it is given, also these and unfinished ones created before a time, and cancelled ones
-        cancelled before one.
+        It keeps those with callbacks still to dispatch (`is_notified`). `unfinished` also removes
+        these
+        and unfinished ones created before a time; `cancelled`, ones cancelled before a time.
         """
         count = 0
         for key, identity, record in self._listed():
@@ -417,7 +426,7 @@ def _is_old(
 def _record(
     context: Context, identity: str, text: str, latch: Latch
 ) -> tuple[BatchRecord, bool, QframeError | None]:
-    """Read a batch; says whether what was asked for may be signed, and why it is refused."""
+    """Return a batch's record, whether its options may be signed, and why they are refused."""
     fields: dict[str, Any] = {}
     vouched, refused = True, None
     try:
@@ -448,9 +457,9 @@ def _record(
 
 
 def _fields(context: Context, identity: str, text: str) -> tuple[dict[str, Any], bool]:
-    """Read the fact of a batch; says whether what was asked for may be signed.
+    """Return the fields of a batch's fact, and whether its options may be signed.
 
-    Raises `InvalidSignature`, `InvalidPayload`.
+    Raises `InvalidSignature` or `InvalidPayload`.
     """
     place, vouched = _about_key(identity), True
     try:
@@ -459,7 +468,8 @@ def _fields(context: Context, identity: str, text: str) -> tuple[dict[str, Any],
         if isinstance(sealed, str):
             kept = context.opened(place, sealed)
             fields, vouched = {**fields, **json.loads(kept.text)}, kept.vouched
-        elif context.signer is not None:  # one of before there was a key: refused, or as it is
+        # from before the key existed: refused or accepted, by setting
+        elif context.signer is not None:
             vouched = context.opened(place, "{}").vouched
         for key, kind in _KINDS.items():
             if not isinstance(fields[key], kind):
@@ -478,7 +488,7 @@ _KINDS = {
 
 
 def renumbered(context: Context, member: ChainPlan, identity: str, number: int) -> ChainPlan:
-    """Give a member of a batch with another number."""
+    """Return a member with another number."""
     keys = BatchMember(identity, number).keys()
     return member._replace(links=[context.changed(link, keys) for link in member.links])
 
@@ -490,7 +500,7 @@ def _chunks(plan: BatchPlan) -> Iterator[list[MakeMember]]:
 
 
 def whole(context: Context, plan: BatchPlan) -> BatchPlan:
-    """Build all members of a batch that is to begin later."""
+    """Build all members of a batch that begins later."""
     built = _built([*plan.members], 0)
     return plan._replace(members=_makers(context, plan.id, built, 0))
 
@@ -498,7 +508,7 @@ def whole(context: Context, plan: BatchPlan) -> BatchPlan:
 def _built(makers: Sequence[MakeMember], first: int) -> list[ChainPlan]:
     """Build members, numbered from `first`.
 
-    They are kept as bytes: what those say, decoded, would take three times the memory.
+    They are kept as bytes: decoded, they would take three times the memory.
     """
     built = (make(number) for number, make in enumerate(makers, first))
     return [
@@ -509,7 +519,7 @@ def _built(makers: Sequence[MakeMember], first: int) -> list[ChainPlan]:
 def _makers(
     context: Context, identity: str, built: Sequence[ChainPlan], first: int
 ) -> list[MakeMember]:
-    """Give makers of members of a batch that are built, numbered from `first`."""
+    """Return functions that make the built members, numbered from `first`."""
 
     def ready(place: int, member: ChainPlan) -> MakeMember:
         return lambda number: (
@@ -520,7 +530,7 @@ def _makers(
 
 
 def _tries(identity: str) -> Iterator[None]:
-    """Let a step be tried often that others come before, some time after the first times."""
+    """Iterate over the attempts for a step in contention, with pauses after the first two."""
     for number in range(_TRIES):
         if number > 1:
             time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (no secret)
@@ -529,7 +539,7 @@ def _tries(identity: str) -> Iterator[None]:
 
 
 def _counting(identity: str, first: int, count: int, word: str) -> list[Operation]:
-    """Give what counts members in, with numbers that nobody else has."""
+    """Return the operations that count members, with numbers that no other members have."""
     size = first + count
     step: list[Operation] = [
         Expect(_size_key(identity), str(first)),
@@ -543,7 +553,7 @@ def _counting(identity: str, first: int, count: int, word: str) -> list[Operatio
 
 
 def _about_key(identity: str) -> str:
-    """Give the place that what was asked for is signed for."""
+    """Return the key that the options are signed for."""
     return f"{batch_key(identity)}:{_ABOUT}"
 
 

@@ -1,12 +1,12 @@
 """Chains: jobs that run one after the other, each pushed in the step that ends the one before.
 
 `chain:ID` says where the chain is: `at` is the uuid of the link that waits or runs, `last` that of
-the last; `delays` are the seconds that all links together wait, `added` how many links were put in
-since its dispatch, `gone` how many it has left behind. `chain:ID:UUID` is the link behind that one,
-with its payload; `chain:ID:catch` what is pushed when a link fails. Where there is a signing key,
-both are signed for their keys: a link that is not ends its chain as a failure does. Every change of
-a chain changes `chain:ID`, so a step that expects its value as it was read is refused where
-anything has changed.
+the last; `delays` are the seconds that all links together wait, `added` how many links were added
+since its dispatch, `gone` how many have ended. `chain:ID:UUID` is the link after that one, with its
+payload; `chain:ID:catch` has the jobs to push when a link fails. With a signing key both are signed
+for their keys: a link without a valid signature ends its chain like a failure. Every change of a
+chain changes `chain:ID`, so a step that expects the value it was read with is refused if anything
+has changed.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ from qframe.payload.signature import OVERHEAD, unsealed
 log = logging.getLogger("qframe")
 
 KEY = "chain"
-"""The payload's key: the chain a job is a link of."""
+"""Payload key: the chain that a job is a link of."""
 CAUSE = "cause"
-"""The key of a callback's payload that says which job failed, and how."""
+"""Key of a callback's payload: the job that failed, and its error."""
 KEPT = 30 * 86400.0
-"""Seconds a chain is kept after its last step, besides its delays."""
+"""Seconds that a chain is kept after its last step, in addition to its delays."""
 _SHOWN = 50
-"""So many links behind the one a chain is at are named."""
+"""The most following links that are listed by name."""
 _TRIES = 100
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ChainPlan(NamedTuple):
-    """A chain about to begin; one without `id` is a single job."""
+    """A chain before its dispatch; without `id` it is a single job."""
 
     id: str
     jobs: Sequence[Any]
-    """The jobs of the links, for listeners; None where they are not known."""
+    """The jobs of the links, for listeners; None if unknown."""
     links: Sequence[Prepared]
     catch: Sequence[Prepared] = ()
-    """What is pushed when a link fails."""
+    """Jobs to push when a link fails."""
 
     def fields(self) -> dict[str, Any]:
-        """Give what JSON can carry: all but the jobs."""
+        """Return everything except the jobs, as values that JSON can carry."""
         links, catch = ([each.fields() for each in jobs] for jobs in (self.links, self.catch))
         return {"chain": self.id, "links": links, "catch": catch}
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> ChainPlan:
-        """Read what `fields` gave."""
+        """Read the result of `fields`."""
         links, catch = (
             [Prepared.of(each, vouched=vouched) for each in fields[key]]
             for key in ("links", "catch")
@@ -89,13 +89,13 @@ class ChainPlan(NamedTuple):
 
 
 class ChainFeature(Feature):
-    """Pushes the next link in the step that ends one, or what catches its failure."""
+    """Pushes the next link in the step that ends one, or the callbacks of a failure."""
 
     key: ClassVar[str] = KEY
     asks = True
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Say that the chain has gone on: the link was done before, where a step cannot be one."""
+        """Skip a link that was done before, as shown by its chain, where steps are not atomic."""
         chain = _chain_of(job)
         if chain is None or (job.context.joint and not job.attempts()):
             return None
@@ -106,7 +106,7 @@ class ChainFeature(Feature):
         return "done before: its chain has gone on"
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Go on with the next link, push what catches a failure, or forget the chain."""
+        """Push the next link or the callbacks of a failure, or remove the chain."""
         chain = _chain_of(job)
         if chain is None or not end.state.is_final:
             return
@@ -126,7 +126,7 @@ class ChainFeature(Feature):
         (text,) = context.backend.read(_key(chain))
         head = None if text is None else _head(text)
         if head is not None and head["at"] != uuid:
-            plan.continues = True  # without this one, which comes again
+            plan.continues = True  # without this step, which comes again
         elif text is not None and end.state is State.FAILED:
             plan_catch(context, chain, plan, (uuid, job.name, _words(end.error)), job.queue)
         elif text is not None:
@@ -134,29 +134,29 @@ class ChainFeature(Feature):
 
 
 def _chain_of(job: ReservedJob) -> str | None:
-    """Give the id of the chain whose link a job may be."""
+    """Return the id of the chain that a job may be a link of."""
     return job.read_once(KEY, lambda: named_id(job.payload, KEY) if is_id(job.own_uuid) else None)
 
 
 def named_id(message: Mapping[str, Any], key: str) -> str | None:
-    """Give the id of the chain or batch that a payload names."""
+    """Return the id of the chain or batch in a payload."""
     said = message.get(key)
     identity = said.get("id") if isinstance(said, dict) else None
     return identity if isinstance(identity, str) and is_id(identity) else None
 
 
 def is_id(identity: str) -> bool:
-    """Whether this may be the id of a chain or batch."""
+    """Whether this has the form of an id of a chain or batch."""
     return _ID.fullmatch(identity) is not None
 
 
 def _waits_for_batch(job: ReservedJob) -> bool:
-    """Whether the chain goes on not with the end of this job but with that of a batch it began."""
+    """Whether the chain continues not at the end of this job but at that of its batch."""
     batch = named_id(job.payload[KEY], "batch")
     if batch is None:
         return False
     (text,) = job.context.backend.read(f"batch:{batch}")
-    return text is not None  # one that was skipped has none to wait for
+    return text is not None  # a skipped job began none
 
 
 def _words(error: BaseException | str | None) -> str:
@@ -167,27 +167,28 @@ def _words(error: BaseException | str | None) -> str:
 
 
 def start(context: Context, chain: ChainPlan) -> None:
-    """Keep a chain and push its first link; leaves nothing where that surely fails."""
+    """Store a chain and push its first link; leaves nothing behind if that certainly fails."""
     driven(starting(context, chain), context.apply)
 
 
 def starting(context: Context, chain: ChainPlan) -> Generator[Plan, Result, None]:
-    """Do as `start`, the plans applied by another, who gives their results."""
+    """As `start`, for a caller that applies the plans and sends their results."""
     if Capability.FACTS not in context.backend.capabilities:
-        return  # null: nothing is kept
+        return  # the null backend stores nothing
     try:
         yield from _pushing_first(context, chain)
     except BaseException as error:
-        if not (isinstance(error, BackendUnavailable) and error.in_doubt):  # else it may be there
+        # otherwise it may have been pushed
+        if not (isinstance(error, BackendUnavailable) and error.in_doubt):
             with contextlib.suppress(QframeError):
                 context.backend.apply(Step(None, *_forgetting(context, chain.id)))
         raise
 
 
 def push_first(context: Context, chain: ChainPlan, apply: Callable[[Plan], Result]) -> bool:
-    """Keep a chain and push the first link whose lock no other job has; says whether there is one.
+    """Store a chain and push its first link whose lock is free. Returns whether there is one.
 
-    The same of a single job. `apply` applies the plan of a step.
+    Also for a single job. `apply` applies the plan of a step.
     """
     return driven(_pushing_first(context, chain), apply)
 
@@ -208,7 +209,7 @@ def _pushing_first(context: Context, chain: ChainPlan) -> Generator[Plan, Result
 
 
 def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
-    """Give the first link of a chain, and the plan of the step that begins it."""
+    """Return a chain's first link, and the plan of the step that begins the chain."""
     plan, pushing = Plan(), context.pushing(chain.links[0])
     if chain.id:
         delays = sum(link.delay for link in chain.links)
@@ -226,7 +227,7 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
 
 
 def planned(context: Context, operations: Sequence[Operation], first: Pushing) -> ChainPlan:
-    """Read a chain from the step of `plan_first`; one without `id` where it begins none.
+    """Read a chain from the operations of `plan_first`; without `id` if they begin none.
 
     Raises `InvalidSignature`.
     """
@@ -245,9 +246,9 @@ def planned(context: Context, operations: Sequence[Operation], first: Pushing) -
 
 
 def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | None:
-    """Add what follows a link to the plan of its end; says whether the chain goes on.
+    """Add what follows a link to the plan of its end. Returns whether the chain continues.
 
-    Also where it has gone on before; None where nothing of it is kept. Raises `LinkRefused`.
+    Also True if it has continued before; None if nothing is stored of it. Raises `LinkRefused`.
     """
     text, record = context.backend.read(_key(chain), _link_key(chain, uuid))
     if text is None:
@@ -277,7 +278,7 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
 
 
 class LinkRefused(QframeError):
-    """What is kept as the next link of a chain is not signed, was changed, or is no job."""
+    """The stored next link of a chain is not signed, was changed, or is not a job."""
 
     def __init__(self, key: str, text: str, head: dict[str, Any], error: QframeError) -> None:
         super().__init__(str(error))
@@ -298,9 +299,9 @@ def _link(context: Context, key: str, text: str, head: dict[str, Any]) -> Prepar
 
 
 def plan_refused(context: Context, chain: str, refused: LinkRefused, queue: str, plan: Plan) -> str:
-    """End a chain as failed whose next link is refused; gives the id of the record of that.
+    """End, as failed, a chain whose next link is refused. Returns the id of the failed record.
 
-    What is kept of it stays, and what catches its failure is pushed.
+    What is stored of the chain stays, and the callbacks of a failure are pushed.
     """
     what = f"the link behind {refused.head['at']} of the chain {chain}"
     recorded = refuse(
@@ -318,15 +319,15 @@ class ChainStanding(NamedTuple):
     at: str
     """The uuid of the link that waits, runs or has failed."""
     position: int
-    """Which of its links that is, from 1."""
+    """The position of that link, from 1."""
     following: Sequence[str]
-    """The names of those behind it, in their order."""
+    """The names of the following links, in order."""
     is_whole: bool
-    """Whether these are all."""
+    """Whether `following` has all of them."""
 
 
 def standing(backend: Backend, message: Mapping[str, Any]) -> ChainStanding | None:
-    """Say where the chain of a payload is; None where it names none, or nothing of it is kept."""
+    """Return where the chain of a payload is; None if there is no chain, or nothing is stored."""
     chain = named_id(message, KEY)
     (text,) = (None,) if chain is None else backend.read(_key(chain))
     head = None if text is None else _head(text)
@@ -357,7 +358,7 @@ def _name_of(raw: bytes) -> str:
 def plan_catch(
     context: Context, chain: str, plan: Plan, cause: tuple[str, str, str], queue: str
 ) -> None:
-    """Add the push of what catches a failure: the uuid, the name and the error of what failed."""
+    """Add the push of the callbacks; `cause` is uuid, name and error of the failed job."""
     key = _catch_key(chain)
     (text,) = context.backend.read(key)
     if text is None:
@@ -375,10 +376,10 @@ def plan_catch(
 def plan_prepared(
     context: Context, job: Prepared, plan: Plan, *, follows: str | None = None
 ) -> str:
-    """Add the push of a link or callback; gives who has its lock, and adds none where one has.
+    """Add the push of a link or callback, unless another job has its lock; returns that job's uuid.
 
-    The listeners are told: of a link that `follows` another one where it is pushed, and of both
-    where they are not.
+    Listeners get an event: for a link that `follows` another one when it is pushed, and for both
+    kinds when they are not.
     """
     pushing, own = context.pushing(job, follows=follows or ""), Plan()
     context.plan_push(pushing, own)
@@ -394,7 +395,7 @@ def plan_prepared(
 
 
 def _holder(context: Context, job: Pushing, own: Plan, plan: Plan) -> str:
-    """Give the uuid of the job for which the push would be refused, as the plan would leave it."""
+    """Return the uuid of the job that would block the push after the plan; "" if none."""
     before = {each.key: each.value for each in in_one(plan.operations) if type(each) is Set}
     for each in in_one(own.operations):
         if isinstance(each, Expect):
@@ -406,7 +407,7 @@ def _holder(context: Context, job: Pushing, own: Plan, plan: Plan) -> str:
 
 
 def _refusal(context: Context, expected: Expect, *written: str) -> Result:
-    """Give how a step would be refused for one expectation, after something was written."""
+    """Return the result of one expectation, after something was written."""
     while True:
         holds = written[0] if written else context.backend.read(expected.key)[0]
         if holds == expected.value:
@@ -417,9 +418,9 @@ def _refusal(context: Context, expected: Expect, *written: str) -> Result:
 
 
 def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) -> Prepared:
-    """Give a callback that is told which job failed, and how.
+    """Return a callback with the failed job and its error in the payload.
 
-    One that leaves no room for it is told less, or nothing: it must not be too large to be pushed.
+    If it became too large to push, it gets less of the error, or nothing.
     """
     for words in (error, ""):
         told = context.changed(job, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
@@ -429,10 +430,11 @@ def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) ->
 
 
 def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bool) -> bool:
-    """Put a link at the end of a chain, or right behind the one that runs, which is `uuid`.
+    """Add a link at the end of a chain, or right behind the running one, which is `uuid`.
 
-    Says whether it did: not where the chain is gone or has gone on. Raises `InvalidSignature`
-    where the link that is to follow is not signed.
+    Returns whether it was added: not if the chain is gone or has continued. Raises
+    `InvalidSignature`
+    if the next link is not signed.
     """
     for _ in range(_TRIES):
         text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))
@@ -463,13 +465,13 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
 
 
 def _forgetting(context: Context, chain: str) -> Iterable[Operation]:
-    """Give what removes everything that is kept of a chain."""
+    """Return the operations that remove everything stored of a chain."""
     kept = Store(context.backend).keys(f"{_key(chain)}:")
     return [Unset(_key(chain)), *map(Unset, kept)]
 
 
 def _head(text: str) -> dict[str, Any] | None:
-    """Read where a chain is; None where that is no text of ours."""
+    """Read where a chain is; None if the text is not valid."""
     try:
         head = from_json(text)
         counts = head["delays"], head.get("gone", 0), head.get("added", 0)
@@ -484,7 +486,7 @@ def _head(text: str) -> dict[str, Any] | None:
 def _kept(
     context: Context, key: str, jobs: Sequence[Prepared], ttl: float, *, one: bool = False
 ) -> Set:
-    """Give what keeps jobs, or one, under a key: signed, but for what nobody vouches for."""
+    """Return the fact that stores jobs, or one; signed unless a job is not vouched for."""
     fields = [each.fields() for each in jobs]
     text = _json(fields[0] if one else fields)
     vouched = all(each.vouched for each in jobs)

@@ -1,4 +1,4 @@
-"""Context: what steps are made with, and how jobs are pushed by them."""
+"""Context: a connection as features see it; plans and pushes jobs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from qframe.payload.text import one_line
 
 
 class Prepared(NamedTuple):
-    """A job whose payload was made and checked before: a link, a member, a callback.
+    """A job with a payload that was built and checked before: a link, member or callback.
 
-    It is signed when it is pushed, so what is kept of it until then is no message to a worker.
+    It is signed when it is pushed, so its stored form is not a valid message for a worker.
     """
 
     uuid: str
@@ -47,14 +47,14 @@ class Prepared(NamedTuple):
     queue: str
     delay: float
     within: Mapping[str, float] | None = None
-    """The seconds from its push to its deadlines, by their keys in the payload."""
+    """Seconds from its push to its deadlines, by payload key."""
     message: dict[str, Any] | None = None
-    """The payload decoded, where it has just been made."""
+    """The decoded payload, if it was just built."""
     vouched: bool = True
-    """Whether it may be signed: made by this program, or kept with a right signature."""
+    """Whether it may be signed: made by this program, or stored with a valid signature."""
 
     def fields(self) -> dict[str, Any]:
-        """Give what JSON can carry."""
+        """Return the fields as values that JSON can carry."""
         fields = {**self._asdict(), "raw": self.raw.decode()}
         del fields["message"], fields["vouched"]
         if not self.within:
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> Prepared:
-        """Read what `fields` gave."""
+        """Read the result of `fields`."""
         raw: str = fields["raw"]
         within = fields.get("within")
         return cls(
@@ -72,16 +72,16 @@ class Prepared(NamedTuple):
 
 
 class PushFeature(Protocol):
-    """What pushing asks of a feature (`qframe.features.reserved.Feature`)."""
+    """The part of a feature that pushing needs (`qframe.features.reserved.Feature`)."""
 
     key: ClassVar[str]
     keeps_result: ClassVar[bool]
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Add what belongs to the push of a job."""
+        """Add the feature's operations to the push of a job."""
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Give the uuid of the job that is there instead, where this feature refused the push."""
+        """Return the uuid of the job in the way, if this feature refused the push."""
 
 
 @dataclass(slots=True)
@@ -97,15 +97,15 @@ class Context:
     retry_after: float
     max_payload: int
     owner: Any = None
-    """The `Connection` that has it, for what a running job dispatches by it."""
+    """The `Connection` that it belongs to, for dispatches of a running job."""
     pushes: Pushes | None = None
-    """Counts what is pushed, where that is measured."""
+    """Counts the pushes, if metrics are on."""
     overhead: int = field(init=False)
-    """How many bytes a signature takes."""
+    """The length of a signature in bytes."""
     joint: bool = field(init=False)
-    """Whether a step is one thing here."""
+    """Whether steps are atomic here."""
     in_parts: bool = field(init=False)
-    """Whether a job that waits is pushed apart from its facts."""
+    """Whether a waiting job is pushed separately from its facts."""
     _keys: frozenset[str] = field(init=False, repr=False)
 
     @property
@@ -121,7 +121,7 @@ class Context:
         self._keys = frozenset(each.key for each in self.features)
 
     def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:
-        """Give the features a payload has: most have none."""
+        """Return the features in a payload: most have none."""
         if self._keys.isdisjoint(message):
             return ()
         return [each for each in self.features if each.key in message]
@@ -129,18 +129,18 @@ class Context:
     # -- payloads made before ---------------------------------------------------------------------
 
     def due(self, job: Prepared) -> Prepared:
-        """Give a prepared job as it is pushed: its deadlines count from now."""
+        """Return a prepared job for a push now: its deadlines count from now."""
         if not job.within:
             return job
         message, now = envelope.parse(job.raw), time.time()
         message["createdAt"] = int(now)
         for key, seconds in job.within.items():
-            whole = isinstance(message.get(key), int)  # as Laravel has it
+            whole = isinstance(message.get(key), int)  # as in Laravel
             message[key] = math.ceil(now + seconds) if whole else now + seconds
         return self._anew(job, message)
 
     def changed(self, job: Prepared, more: Mapping[str, Any]) -> Prepared:
-        """Give a prepared job with these keys in its payload."""
+        """Return a prepared job with these keys in its payload."""
         message = envelope.parse(job.raw)
         envelope.add(message, more)
         return self._anew(job, message)
@@ -156,13 +156,13 @@ class Context:
         return seal(self.signer, key, text)
 
     def opened(self, key: str, text: str) -> KeptText:
-        """Give what `sealed` was given; raises `InvalidSignature`."""
+        """Return the text given to `sealed`. Raises `InvalidSignature`."""
         return unseal(self.signer, key, text)
 
     def kept_jobs(self, key: str, text: str) -> list[Prepared]:
-        """Read one prepared job, or a list of them, that is kept under a key.
+        """Read one or several prepared jobs stored under a key.
 
-        Raises `InvalidSignature`, and `InvalidPayload` for what is none.
+        Raises `InvalidSignature`, and `InvalidPayload` for anything else.
         """
         kept = self.opened(key, text)
         try:
@@ -183,7 +183,7 @@ class Context:
             feature.push(self, job, plan)
 
     def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
-        """Give a prepared job as it is pushed now."""
+        """Return the push of a prepared job now."""
         job = self.due(job)
         raw = job.raw
         if self.signer is not None and job.vouched:
@@ -192,23 +192,23 @@ class Context:
         return Pushing(message, raw, job.uuid, job.queue, job.delay, follows=follows)
 
     def as_it_is(self, raw: bytes, queue: str, delay: float = 0.0, uuid: str = "") -> Pushing:
-        """Give bytes as they are pushed: with the signature they have, or none."""
+        """Return the push of unchanged bytes, with their signature if they have one."""
         return Pushing(_parsed(raw), raw, uuid, queue, delay)
 
     def claim(
         self, key: str, uuid: str, seconds: float, holds: str | None = None
     ) -> Sequence[Operation]:
-        """Give what takes a key, which holds this now, for a job in the step that pushes it."""
+        """Return the operations that take a key, with its current value, for a job to push."""
         if self.in_parts:
             return (Claim(key, uuid, seconds, holds),)
         return Expect(key, holds), Set(key, uuid, seconds)
 
     def once_pushed(self, fact: Set | Raise) -> Operation:
-        """Give what writes a fact of a job no earlier than the job is pushed."""
+        """Return the operation that writes a job's fact, not before the job is pushed."""
         return Afterwards(fact) if self.in_parts else fact
 
     def push(self, job: Pushing) -> str:
-        """Push a job; gives the uuid of the one that is there instead, "" where it was pushed."""
+        """Push a job. Returns the uuid of the job in the way; "" if it was pushed."""
         if self._keys.isdisjoint(job.message):
             (result,) = self.backend.apply(Step(None, push_of(job)))
             if result.outcome is not Outcome.APPLIED:
@@ -222,7 +222,7 @@ class Context:
         return self.pushed(job, plan, result)
 
     def pushed(self, job: Pushing, plan: Plan, result: Result) -> str:
-        """Do what follows a push; gives what `push` gives."""
+        """Run what follows a push. Returns what `push` returns."""
         if self.may_be_tried_again(result):
             return self.push(job)
         holder = self.holder(job, result)
@@ -232,9 +232,9 @@ class Context:
         return ""
 
     def may_be_tried_again(self, result: Result) -> bool:
-        """Whether a push was refused by a claim that is settled by now (`drivers/claims.py`).
+        """Whether a claim refused the push and is settled by now (`drivers/claims.py`).
 
-        It was made by a connection that shares the store, and pushes apart from it.
+        A connection with the same store that pushes separately from it made the claim.
         """
         if not claims.is_refused_by_claim(result):
             return False
@@ -242,16 +242,16 @@ class Context:
         return True
 
     def apply(self, plan: Plan) -> Result:
-        """Apply a plan that is about no reservation, and do what follows it."""
+        """Apply a plan about no reservation, and run its actions."""
         (result,) = self.backend.apply(plan)
         if result.applied:
             plan.applied()
         return result
 
     def holder(self, job: Pushing, result: Result) -> str:
-        """Give the uuid of the job that is there instead of a refused one, "" where it was pushed.
+        """Return the uuid of the job that blocked a push; "" if it was pushed.
 
-        It may be its own: then it has been pushed before.
+        It may be the job's own uuid: then it was pushed before.
         """
         if result.applied:
             return ""
@@ -265,9 +265,9 @@ class Context:
         return ""
 
     def tell_pushed(self, job: Pushing, holder: str = "", source: object = None) -> None:
-        """Tell the listeners that a prepared job was pushed, or that another is there instead.
+        """Fire the event that a prepared job was pushed, or that another is in the way.
 
-        `source` is the job whose payload it is, where it is known.
+        `source` is the job object, if known.
         """
         if holder:
             events.fire(events.JobDuplicate, self.connection, job.queue, source, holder)
@@ -279,7 +279,7 @@ class Context:
 
 
 def _checked(job: Prepared) -> Prepared:
-    """Raise `TypeError` or `ValueError` for what was read and can be no job."""
+    """Raise `TypeError` or `ValueError` if the stored fields cannot be a job."""
     numbers = [job.delay, *(job.within or {}).values()]
     if not (type(job.uuid) is type(job.queue) is str and all(each >= 0 for each in numbers)):
         raise ValueError("a uuid, a queue or a time is none")
@@ -287,7 +287,7 @@ def _checked(job: Prepared) -> Prepared:
 
 
 def push_of(job: Pushing) -> Push:
-    """Give what pushes a job, with the priority that its payload asks for."""
+    """Return the push of a job, with the priority in its payload."""
     priority = job.message.get("priority")
     if priority is not None and (type(priority) is not int or not 0 <= priority < 2**32):
         priority = None

@@ -1,6 +1,6 @@
-"""Debounced jobs: each dispatch waits for a later one of the same job, which takes its place.
+"""Debounced jobs: each dispatch waits for a later one of the same job, which replaces it.
 
-A fact names the last dispatch by its uuid; an earlier one that comes up is skipped.
+A fact has the uuid of the last dispatch; earlier ones are skipped when they come up.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger("qframe")
 
 
 class DebounceFeature(Feature):
-    """Names the last dispatch in the step that pushes it, and skips the others."""
+    """Records the last dispatch in the step that pushes it, and skips the others."""
 
     key: ClassVar[str] = "debounce"
     waits: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Take the place of the dispatches before; one retried by hand only where none is later."""
+        """Replace earlier dispatches; a retry by hand only does so if none is later."""
         named = _named(job.message)
         if named is None:
             return
@@ -38,17 +38,17 @@ class DebounceFeature(Feature):
             plan.add(*context.claim(key, job.uuid, seconds, holds))
             return
         place = Set(key, job.uuid, seconds + job.delay)
-        # A job without a delay may be looked at as soon as it is pushed.
+        # A worker may reserve a job without a delay as soon as it is pushed.
         plan.add(context.once_pushed(place) if job.delay else place)
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Give the uuid of the later dispatch."""
+        """Return the uuid of the later dispatch."""
         named = _named(job.message)
         is_ours = named is not None and refused.key == named[0]
         return refused.holds if is_ours and refused.outcome is Outcome.REFUSED else None
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Say that a later dispatch has taken the job's place."""
+        """Skip the job if a later dispatch has replaced it."""
         named = _named(job.payload)
         if named is None:
             return None
@@ -63,7 +63,7 @@ class DebounceFeature(Feature):
 
 
 def _named(message: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Give the fact that names the last dispatch, and the seconds it is kept."""
+    """Return the key of the last dispatch, and the seconds that it is kept."""
     said = message.get("debounce")
     if not isinstance(said, dict):
         return None

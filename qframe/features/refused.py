@@ -1,4 +1,4 @@
-"""What is kept in a store until its turn and is refused then: recorded, logged and told."""
+"""Stored texts that are refused when their turn comes: recorded, logged and reported."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from qframe.features.context import Context
 log = logging.getLogger("qframe")
 
 REFUSED = "(refused)"
-"""What is shown as the name of a job that nobody vouches for."""
+"""Display name of a job without a valid signature."""
 
 
 class RefusedText(NamedTuple):
-    """A text that was kept, and is not acted on."""
+    """A stored text that is not used."""
 
     key: str
-    """Under which it is kept."""
+    """The key that it is stored under."""
     text: str
     what: str
-    """What it would have been, in a few words."""
+    """What it should be, in a few words."""
     error: QframeError
 
 
 def refuse(context: Context, plan: Plan, refused: RefusedText, queue: str) -> str:
-    """Record the text among the failed jobs, in the step of a plan; gives the record's id."""
+    """Record the text as a failed job, in the step of a plan. Returns the record's id."""
     record = record_of(context.connection, refused, queue)
     plan.add(Record(record))
     plan.then(partial(tell_refused, context.connection, refused))
@@ -42,7 +42,7 @@ def refuse(context: Context, plan: Plan, refused: RefusedText, queue: str) -> st
 
 
 def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
-    """Give the record of a refused text, the same each time."""
+    """Return the record of a refused text, the same each time."""
     said = f"{connection}\0{refused.key}\0{refused.text}".encode("utf-8", "replace")
     error = refused.error
     return FailedJob(
@@ -59,6 +59,6 @@ def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
 
 
 def tell_refused(connection: str, refused: RefusedText) -> None:
-    """Log it, and tell the listeners."""
+    """Log it and fire the event."""
     log.error("%s: %s is refused: %s", connection, refused.what, refused.error)
     events.fire(events.StoredRefused, connection, refused.key, refused.what, refused.error)

@@ -1,4 +1,4 @@
-"""ReservedJob: what a job of any driver can do; Feature: what adds to the steps it moves by."""
+"""ReservedJob: a reserved job of any driver. Feature: adds operations to its steps."""
 
 from __future__ import annotations
 
@@ -62,46 +62,46 @@ T = TypeVar("T")
 
 _TRIES = 20
 _RENEWAL = 0.05
-"""Seconds in which a renewal is over that waits for nobody."""
+"""Seconds in which a renewal ends that waits for no lock."""
 PATIENCE = 2.0
-"""Seconds a transaction has to be over, after the job that was completed within it."""
+"""Seconds for the end of a transaction within which a job was completed, after the job's end."""
 _GLANCE = 0.02
 _COMPLETING = "completed within a transaction"
 _DELETE = Delete()
 
 
 class ReservedJob(Job):
-    """One job, reserved by this process, with the features its payload names.
+    """One job, reserved by this process, with the features in its payload.
 
-    A payload that is refused, for its signature or because it is none, has no features: nothing it
-    names is touched.
+    If the payload is refused, for its signature or because it is invalid, it has no features, and
+    nothing that it names is touched.
     """
 
     failed_with: BaseException | None = None
     refusal: InvalidPayload | InvalidSignature | None = None
-    """Why the payload is not acted on; None for one that is."""
+    """Why the payload is not used; None if it is."""
     features: Sequence[Feature] = ()
-    """The features the payload names."""
+    """The features in the payload."""
     broken_chain: str = ""
-    """The record of what was refused as the next link of its chain, by the end planned last."""
+    """The failed record of a refused next link, from the last planned end."""
     _state = ""
     _in_doubt = False
     _unsaid = False
-    """Whether its end is deferred, and so its lease still to be kept."""
+    """Whether its end is deferred, so that the lease must still be renewed."""
     _message: dict[str, Any] | None = None
     _kept: dict[str, Any] | None = None
     """What features have read, by their keys."""
     _history: History | None = None
     _notes: bytes | None = None
-    """What the start has written beside the message."""
+    """The notes that the start has written beside the message."""
     _completion: Plan | None = None
-    """The step by which it was completed within a transaction."""
+    """The step that completed it within a transaction."""
     start_heard = False
-    """Whether its start was waited for, before its handler was called."""
+    """Whether the answer to its start was read before its handler was called."""
     began_too_early = False
-    """Whether a transaction could not complete it that is older than its start."""
+    """Whether a transaction could not complete it because it is older than the job's start."""
     says_completing: Callable[[], bool] | None = None
-    """Looks whether its own process has said that it completes it, if it runs in one."""
+    """Whether the job's own process has reported a completion, if it runs in one."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         self.context = context
@@ -114,7 +114,7 @@ class ReservedJob(Job):
         self._read()
 
     def read_once(self, key: str, read: Callable[[], T]) -> T:
-        """Give what a feature has read of the payload, the same each time."""
+        """Return what `read` returned the first time for this feature."""
         if self._kept is None:
             self._kept = {}
         if key not in self._kept:
@@ -130,7 +130,7 @@ class ReservedJob(Job):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The decoded payload; raises `InvalidPayload` where it is none, or refused."""
+        """The decoded payload. Raises `InvalidPayload` if it is invalid or refused."""
         if self._message is None:
             raise InvalidPayload(str(self.refusal))
         return self._message
@@ -155,7 +155,7 @@ class ReservedJob(Job):
 
     @cached_property
     def own_uuid(self) -> str:
-        """The uuid in the payload, "" where there is none that could be a name."""
+        """The uuid in the payload; "" if it has no valid one."""
         named = None if self.refusal is not None else envelope.uuid(self.payload)
         return named or ""
 
@@ -187,7 +187,7 @@ class ReservedJob(Job):
     # -- its start --------------------------------------------------------------------------------
 
     def start_plan(self) -> Plan:
-        """Give the plan of the step that starts an attempt."""
+        """Return the plan of the step that starts an attempt."""
         start = Start(self.context.retry_after, self._notes_of_start())
         if not self.features:
             return Plan(self.reservation, start)
@@ -243,13 +243,13 @@ class ReservedJob(Job):
                 "transaction of a database: its jobs are elsewhere"
             )
         completing.learn(envelope.job_name(self.payload))
-        backend.hear()  # that its start was no longer in time, perhaps
+        backend.hear()  # perhaps that its start came too late
         view = backend.within(transaction)
         if view is backend:
             self.delete()
             return
         with guarded:
-            # A renewal under way may wait for what this very transaction has locked.
+            # A renewal in progress may wait for what this very transaction has locked.
             alone = self._moving.acquire(timeout=_RENEWAL)
             try:
                 self._complete_through(view)
@@ -258,10 +258,10 @@ class ReservedJob(Job):
                     self._moving.release()
 
     def _complete_through(self, view: Backend) -> None:
-        """Remove the job by this view of the backend."""
+        """Remove the job through this view of the backend."""
         if self.is_completing:
             self._check_completed(view)
-        elif not self.is_lost:  # which is found out once more
+        elif not self.is_lost:  # checked once more
             self._check_open()
         before, self._state = self._state, _COMPLETING
         try:
@@ -277,7 +277,7 @@ class ReservedJob(Job):
         self._completion = plan
 
     def _check_completed(self, view: Backend) -> None:
-        """Refuse to complete it again, unless the transaction of the last time was rolled back."""
+        """Refuse to complete it again, unless the last transaction was rolled back."""
         standing = view.standing(self.reservation)
         if standing in {Standing.GONE, Standing.LOCKED}:
             raise JobAlreadySettled(
@@ -286,7 +286,7 @@ class ReservedJob(Job):
             )
 
     def _last_step(self, view: Backend) -> tuple[Plan, Result]:
-        """Apply the step that ends the job well, read and written by this view."""
+        """Apply the step of a successful end, through this view."""
         end = End(State.COMPLETE)
         there = copy.copy(self)
         there.context = replace(self.context, backend=view)
@@ -299,11 +299,11 @@ class ReservedJob(Job):
 
     @property
     def is_completing(self) -> bool:
-        """Whether it was completed within a transaction, and nobody knows how that ended."""
+        """Whether it was completed within a transaction whose result is unknown."""
         return self._state == _COMPLETING
 
     def completing(self) -> None:
-        """Hear, in the worker, that the process of the job completes it within a transaction."""
+        """Note, in the worker, that the job's process completes it within a transaction."""
         completing.learn(envelope.job_name(self.payload))
         self.context.backend.hear()
         with self._moving:
@@ -312,17 +312,19 @@ class ReservedJob(Job):
             self._state = _COMPLETING
 
     def still_open(self) -> None:
-        """Hear that it does not."""
+        """Note that it does not."""
         if self.is_completing:
             self._state = ""
 
     def learn_completion(self, let_go: Callable[[], object], patience: float = PATIENCE) -> bool:
-        """Learn whether the transaction the job was completed within has been committed.
+        """Find out whether the transaction that completed the job was committed.
 
-        Says whether the job is done by that. One still open has `patience` seconds; `let_go` frees
-        what may hold it. Raises `NotCommitted` where the job is still ours, or locked then;
-        `LeaseLost` where another worker has it; and `BackendUnavailable`: its end is to be told
-        then as that of any job, which does nothing to one that is gone.
+        Returns whether the job is done by that. An open transaction has `patience` seconds;
+        `let_go`
+        frees what may block it. Raises `NotCommitted` if the job is then still ours or locked,
+        `LeaseLost` if another worker has it, and `BackendUnavailable`: the end is then settled as
+        for
+        any job, which does nothing to a job that is gone.
         """
         if not self.is_completing:
             return False
@@ -370,9 +372,9 @@ class ReservedJob(Job):
         self.settle(End(State.FAILED, error=error or JobFailedByHand(f"{self.name} failed itself")))
 
     def settle(self, end: End) -> None:
-        """End the reservation; raises `LeaseLost`, `JobAlreadySettled` or `BackendUnavailable`.
+        """End the reservation. Raises `LeaseLost`, `JobAlreadySettled` or `BackendUnavailable`.
 
-        A step that is refused, for something has changed meanwhile, is made anew.
+        If the step is refused because something has changed, it is built anew.
         """
         with guarded, self._moving:
             self._check_open()
@@ -388,7 +390,10 @@ class ReservedJob(Job):
                 raise self._unsettleable()
 
     def _applied(self, plan: Plan) -> Result:
-        """Apply a step; one that may have been applied before, unheard, counts as applied."""
+        """Apply a step.
+
+        If an earlier, unanswered try may have been applied, LOST counts as applied.
+        """
         try:
             (result,) = self.context.backend.apply(plan)
         except BackendUnavailable:
@@ -397,7 +402,7 @@ class ReservedJob(Job):
         return APPLIED if result.lost and self._in_doubt else result
 
     def plan(self, end: End) -> Plan:
-        """Give the plan of the step that ends the reservation like this."""
+        """Return the plan of the step that ends the reservation this way."""
         if end.state is State.COMPLETE and not self.features:
             return Plan(self.reservation, _DELETE)
         plan = Plan(self.reservation)
@@ -417,7 +422,7 @@ class ReservedJob(Job):
         return plan
 
     def defer(self, end: End) -> Plan:
-        """Take the job for ended and give the plan, to be applied soon: `heard` hears of it."""
+        """Mark the job as ended and return the plan; apply it soon and call `heard`."""
         with self._moving:
             if self._state:
                 raise self._unsettleable()
@@ -430,18 +435,18 @@ class ReservedJob(Job):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether its end is still to be said."""
+        """Whether its end has not been sent yet."""
         return self._unsaid
 
     def saying(self) -> None:
-        """Hear that its deferred end is about to be said: its lease is not renewed any more."""
+        """Note that its deferred end is being sent: the lease is not renewed any more."""
         with self._moving:
             self._unsaid = False
 
     def heard(self, plan: Plan, result: Result) -> bool:
-        """Hear what became of the deferred step; false where the lease had been lost.
+        """Handle the result of the deferred step. Returns False if the lease had been lost.
 
-        Where it was refused, the job is still to be settled.
+        If it was refused, the job must still be settled.
         """
         if result.outcome is Outcome.LOST:
             self._state = "lost"
@@ -473,7 +478,7 @@ class ReservedJob(Job):
         return self.history
 
     def failure(self, end: End) -> FailedJob:
-        """Give what the failed store keeps of the job."""
+        """Return the job's record for the failed store."""
         error = end.error if isinstance(end.error, BaseException) else JobFailedByHand(end.error)
         history, attempts, now = self.history, self.attempts(), time.time()
         if self.reservation.started and not end.ran:
@@ -494,7 +499,7 @@ class ReservedJob(Job):
 
     @cached_property
     def record_uuid(self) -> str:
-        """What its failure is recorded as: a name made up may be that of another job's record."""
+        """The uuid of its failed record: a made-up one could be that of another job's record."""
         return self.own_uuid or f"{self.uuid}@{secrets.token_hex(4)}"
 
     # -- while it runs ----------------------------------------------------------------------------
@@ -504,38 +509,39 @@ class ReservedJob(Job):
         if not self.is_completing:
             self.say(step)
             return
-        with guarded, self._moving:  # a transaction that is open keeps the message from others
+        with guarded, self._moving:  # an open transaction keeps the message from others
             if self.context.backend.standing(self.reservation) is Standing.OURS:
                 self.context.backend.apply(step)
 
     def say(self, *steps: Step) -> list[Result]:
-        """Apply steps, the last of them about this job, unless it has come to its end.
+        """Apply steps, the last of them about this job, unless it has ended.
 
         From any thread; also while its end is deferred.
 
-        Raises `LeaseLost` where the last one finds it so.
+        Raises `LeaseLost` if the last step finds it lost.
         """
         with guarded, self._moving:
             if not self._unsaid:
                 self._check_open()
             results = self.context.backend.apply(*steps)
             if results[-1].lost:
-                if not self.is_completing:  # meanwhile; else it is gone by that
+                if not self.is_completing:  # meanwhile; otherwise its completion has removed it
                     said = self.says_completing is not None and self.says_completing()
                     self._state = _COMPLETING if said else "lost"
                 raise self._unsettleable()
             return results
 
     def recall(self) -> None:
-        """Renew the lease of a held job and learn what has been noted of it meanwhile."""
+        """Renew the lease of a held job and read what was noted of it meanwhile."""
         self.renew()
         self._history = self._notes = None
 
     def apply(self, plan: Plan) -> Result:
-        """Apply a plan in the name of the job, which runs on; raises `LeaseLost`.
+        """Apply a plan in the name of the running job. Raises `LeaseLost`.
 
-        Where a step cannot be one, and the worker dies in it, who gets the job next pushes what it
-        was to push.
+        If steps are not atomic and the worker dies during this one, the next worker that gets the
+        job
+        pushes its messages.
         """
         self._check_open()
         plan.reservation = self.reservation
@@ -545,7 +551,7 @@ class ReservedJob(Job):
         return result
 
     def look(self) -> None:
-        """Do what its features ask for while it runs on; from another thread."""
+        """Run the periodic operations of its features while it runs; from another thread."""
         with guarded, self._moving:
             if not self._state:
                 steps = [Step(None, *made) for each in self.features if (made := each.look(self))]
@@ -569,7 +575,7 @@ class ReservedJob(Job):
             feature.log(self, line)
 
     def skip_reason(self) -> str | None:
-        """Say why the job need not be run; None where it is to be."""
+        """Return why the job need not run; None if it must."""
         for feature in self.features:
             reason = feature.skip_reason(self)
             if reason is not None:
@@ -593,7 +599,7 @@ class ReservedJob(Job):
 
     @property
     def state(self) -> str:
-        """How it was settled, in a word or two; "" while it is not."""
+        """How it was settled, in a word or two; "" if it was not."""
         return self._state
 
     @property
@@ -637,11 +643,11 @@ _STATE_OF = {
     Standing.TAKEN: "lost",
     Standing.LOCKED: "lost",
 }
-"""What becomes of a job that was completed within a transaction."""
+"""The state of a job that was completed within a transaction."""
 
 
 def _free_in_a_child() -> None:
-    """Let a child that a job has forked ask its job: the heartbeat may have been renewing it."""
+    """Replace the lock in a forked child of a job: the heartbeat may have held it."""
     job = current.running.get()
     if isinstance(job, ReservedJob):
         job._moving = threading.Lock()  # noqa: SLF001 (its own)
@@ -651,43 +657,44 @@ forks.in_child(_free_in_a_child)
 
 
 class Feature:
-    """One feature. A payload has it if it holds `key`; every method may add to the plan of a move.
+    """One feature. A payload has it if it has `key`; every method may add to the plan of a step.
 
-    What a payload says comes from outside: a feature ignores what it could not have written
-    itself. Methods must not fail for any payload.
+    Payloads come from outside, so a feature ignores what it could not have written itself. Its
+    methods
+    must not raise for any payload.
     """
 
     key: ClassVar[str]
     waits: ClassVar[bool] = False
-    """Whether it is only about jobs that wait: on the sync connection none do."""
+    """Whether it concerns only waiting jobs; the sync connection has none."""
     asks: ClassVar[bool] = False
-    """Whether `end` asks the backend, which takes time, and may fail."""
+    """Whether `end` calls the backend, which takes time and may fail."""
     keeps_result: ClassVar[bool] = False
-    """Whether it keeps what `handle` gave."""
+    """Whether it stores the return value of `handle`."""
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Add what belongs to the push of a job."""
+        """Add its operations to the push of a job."""
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Give the uuid of the job that is there instead, where this feature refused the push."""
+        """Return the uuid of the job in the way, if this feature refused the push."""
         return None
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Say why a held job need not be run; None where it is to be."""
+        """Return why a held job need not run; None if it must."""
         return None
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
-        """Add what belongs to the start of an attempt."""
+        """Add its operations to the start of an attempt."""
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Add what belongs to the end of a reservation."""
+        """Add its operations to the end of a reservation."""
 
     def progress(self, job: ReservedJob, done: float, text: str) -> None:
-        """Hear how far a running job is."""
+        """Handle the progress of a running job."""
 
     def log(self, job: ReservedJob, line: str) -> None:
-        """Hear what was logged in a running job."""
+        """Handle a log line of a running job."""
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
-        """Give what is to be done for a job that runs on, about once a second."""
+        """Return operations for a running job, about once a second."""
         return ()

@@ -1,7 +1,8 @@
-"""Scheduled jobs: their payload names the schedule and the planned time; how they end is noted.
+"""Scheduled jobs: the payload has the schedule and planned time, and the end is recorded.
 
-Where a step is no one thing, a run's message may have been pushed twice. Its first start takes a
-claim with the message's own id, so the other message is skipped.
+Where steps are not atomic, a run's message may have been pushed twice. Its first start takes a
+claim
+with the message's own id, so the other message is skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SECOND = "another message of the same planned time is run"
 
 
 class ScheduledFeature(Feature):
-    """Claims the one message of a run, notes how it ended, and lets the next one run."""
+    """Claims the one message of a run, records how it ended, and lets the next one run."""
 
     key: ClassVar[str] = SCHEDULE
     waits: ClassVar[bool] = True
@@ -41,7 +42,7 @@ class ScheduledFeature(Feature):
             plan.add(Unset(run.claim_key(job.uuid)))
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Claim the run for this message; say so where another has been started."""
+        """Claim the run for this message; skip it if another message has started."""
         run = _run(job)
         if run is None or not run.claims or not job.own_uuid:
             return None
@@ -57,7 +58,7 @@ class ScheduledFeature(Feature):
         return _SECOND
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Note how the run ended, and free its lock, at a final end."""
+        """Record how the run ended, and free its lock, at a final end."""
         run = _run(job)
         if run is None or not end.state.is_final:
             return
@@ -71,7 +72,7 @@ class ScheduledFeature(Feature):
         plan.add(Raise(run.end_key, run.number, json.dumps(told, ensure_ascii=False), _KEPT))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
-        """Let the lock of a run that goes on not end before it."""
+        """Extend the lock of a run in progress."""
         run, now = _run(job), time.monotonic()
         if run is None or not run.lock or now < run.kept_until:
             return ()

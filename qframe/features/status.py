@@ -1,7 +1,7 @@
-"""Statuses of tracked jobs: a fact that only moves forward, written whole at each move.
+"""Statuses of tracked jobs: a fact that only moves forward, rewritten at each step.
 
-Its rank orders what is said of a job: first by how often it was retried by hand, then whether that
-life has ended, then by the attempt. So what comes late never overwrites what is newer.
+Its rank orders the updates: first by how often the job was retried by hand, then by whether that
+life has ended, then by attempt. So a late update never overwrites a newer one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from qframe.payload import envelope, secret, tags
 from qframe.payload.text import printable
 
 MAX_RESULT = 65_536
-"""The longest result that is kept, in bytes of JSON."""
+"""The largest result to keep, in bytes of JSON."""
 MAX_TEXT = 500
 MAX_LOG = 65_536
-"""The longest log that is kept, in bytes of JSON: the oldest lines go first."""
+"""The largest log to keep, in bytes of JSON; the oldest lines are dropped."""
 LOG = "keepLog"
-"""The payload's key: how many lines of what is logged in the job are kept."""
+"""Payload key: how many log lines of the job to keep."""
 RETRIED = "retried"
-"""The payload's key: how often the job was retried by hand."""
+"""Payload key: how often the job was retried by hand."""
 SINCE = "trackedSince"
-"""The payload's key: the epoch time of the dispatch, more exactly than `createdAt`."""
+"""Payload key: the epoch time of the dispatch, more exact than `createdAt`."""
 _LONGEST_UUID = 200
 _LONGEST_ERROR = 2000
 _LONGEST = 10**9
@@ -49,7 +49,7 @@ _MOST = 1 << 18
 
 
 class Tracked:
-    """A tracked job as its statuses name it, and the attempt that runs here."""
+    """A tracked job, and the attempt that runs here."""
 
     __slots__ = (
         "attempt",
@@ -68,18 +68,18 @@ class Tracked:
         self.seconds = seconds
         self.life = life
         self.named = named
-        """What all its statuses say: the text of each is put together from parts of JSON."""
+        """The JSON that all its statuses share; each text is put together from parts."""
         self.attempt = ""
-        """When and where it was started; "" unless that was here."""
+        """JSON of when and where it was started; "" unless it was started here."""
         self.progress = ""
         self.log: deque[str] | None = None
-        """The last lines logged in it; None where they are not kept."""
+        """The last log lines; None if they are not kept."""
         self.unwritten = False
         self.written_at = 0.0
 
     @classmethod
     def of(cls, message: Mapping[str, Any], connection: str, queue: str) -> Tracked | None:
-        """Read a payload; None where it does not ask for a status, or names no job."""
+        """Read a payload; None if it does not ask for a status, or has no uuid."""
         seconds = envelope.number(message, "track")
         uuid = envelope.uuid(message)
         if not seconds or not 0 < seconds < _LONGEST or uuid is None:
@@ -100,7 +100,10 @@ class Tracked:
         return made
 
     def write(self, state: State, attempt: int, ttl: float, more: str = "") -> Raise:
-        """Give what writes a status, `attempt` its rank; `more` is said besides."""
+        """Return the operation that writes a status.
+
+        `attempt` is its rank, `more` additional JSON.
+        """
         rank = rank_of(self.life, state, attempt)
         text = (
             f'{self.named}{self.attempt}{self.progress}{_log(self.log)}{more},"state":"{state}"}}'
@@ -108,12 +111,12 @@ class Tracked:
         return Raise(f"status:{self.uuid}", rank, text, ttl)
 
     def running(self, number: int) -> Raise:
-        """Give what says that the attempt of this number runs."""
+        """Return the operation for a running attempt."""
         return self.write(State.RUNNING, number, self.seconds, f',"attempt":{number}')
 
 
 def rank_of(life: int, state: State, attempt: int) -> int:
-    """Give the rank of what is said of a job in this state of its life."""
+    """Return the rank of a status."""
     return life * _LIFE + (_FINAL if state.is_final else 0) + min(attempt, _FINAL - 1)
 
 
@@ -125,7 +128,7 @@ class StatusFeature(Feature):
     keeps_result: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Say that the job waits."""
+        """Write that the job waits."""
         tracked = Tracked.of(job.message, context.connection, job.queue)
         if tracked is not None:
             ttl = tracked.seconds + job.delay
@@ -133,9 +136,9 @@ class StatusFeature(Feature):
             plan.add(context.once_pushed(waits))
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
-        """Note when and where it starts; `look` says so, if it runs on.
+        """Note when and where it starts; `look` writes it if the job runs on.
 
-        Of a short job nobody would see it, and it would be a third of what tracking one costs.
+        Nobody would see it of a short job, and it would be a third of the cost of tracking.
         """
         tracked = _tracked(job)
         if tracked is not None:
@@ -149,20 +152,20 @@ class StatusFeature(Feature):
                     _remember(job, tracked)
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Say how the reservation ended."""
+        """Write how the reservation ended."""
         tracked = _tracked(job)
         started = job.reservation.started
         if tracked is None or (end.state is State.WAITING and not started):
             return
         attempts = job.attempts()
-        if attempts and not tracked.attempt:  # it was started elsewhere
+        if attempts and not tracked.attempt:  # it was started in another process
             _remember(job, tracked)
         taken_back = end.state is State.WAITING or (started and not end.ran)
         more = f',"attempt":{attempts - taken_back},"ended_at":{time.time():.6f}{_ended(end)}'
         plan.add(tracked.write(end.state, attempts, tracked.seconds + end.delay, more))
 
     def progress(self, job: ReservedJob, done: float, text: str) -> None:
-        """Write a progress, unless one was written a moment ago: then with what follows."""
+        """Write the progress, or after a recent write leave it to the next one."""
         tracked = _tracked(job)
         if tracked is None or not tracked.attempt:
             return
@@ -173,14 +176,14 @@ class StatusFeature(Feature):
             job.look()
 
     def log(self, job: ReservedJob, line: str) -> None:
-        """Keep a line that was logged; it is written with what follows."""
+        """Keep a log line; the next write includes it."""
         tracked = _tracked(job)
         if tracked is not None and tracked.log is not None:
             tracked.log.append(f"#{job.attempts()} {line}")
             tracked.unwritten = True
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
-        """Write what is not written so far of an attempt that runs."""
+        """Write what is unwritten of a running attempt."""
         tracked = _tracked(job)
         if tracked is None or not tracked.unwritten:
             return ()
@@ -190,7 +193,7 @@ class StatusFeature(Feature):
 
 
 def _remember(job: ReservedJob, tracked: Tracked) -> None:
-    """Take over the lines of the attempts before."""
+    """Take over the lines of earlier attempts."""
     if tracked.log is None or tracked.log:
         return
     with suppress(BackendUnavailable):
@@ -199,7 +202,7 @@ def _remember(job: ReservedJob, tracked: Tracked) -> None:
 
 
 def _log(lines: deque[str] | None) -> str:
-    """Give the last lines as a part of JSON, as many as there is room for."""
+    """Return the last lines as JSON, as many as there is room for."""
     if not lines:
         return ""
     left, kept = MAX_LOG, list[str]()
@@ -219,41 +222,41 @@ def _tracked(job: ReservedJob) -> Tracked | None:
 
 
 def read(backend: Backend, uuid: str) -> JobStatus | None:
-    """Give the status of a job, or None where there is none."""
+    """Return the status of a job; None if there is none."""
     key = key_of(uuid)
     return None if key is None else read_as(uuid, *backend.read(key))
 
 
 def key_of(uuid: str) -> str | None:
-    """Give the fact that is the status of a job; None where there can be none."""
+    """Return the key of a job's status; None if its uuid cannot have one."""
     return f"status:{uuid}" if 0 < len(uuid) <= _LONGEST_UUID else None
 
 
 def read_as(uuid: str, text: str | None) -> JobStatus | None:
-    """Give the status that is written in a fact."""
+    """Return the status in a fact."""
     return None if text is None else JobStatus.from_dict(uuid, json.loads(text))
 
 
 def life_of(message: Mapping[str, Any]) -> int:
-    """Say how often a job was retried by hand."""
+    """Return how often a job was retried by hand."""
     life = envelope.number(message, RETRIED)
     return int(min(max(0, life), _MOST)) if life else 0
 
 
 def cancel_key(uuid: str) -> str:
-    """Give the fact by which the worker that runs a job is told to end it."""
+    """Return the key that requests the worker of a job to end it."""
     return f"cancel:{uuid}"
 
 
 class Encoded(NamedTuple):
-    """What a job gave as JSON, or "" and why it is not kept."""
+    """The JSON of a job's result; "" and the reason if it is not kept."""
 
     text: str
     remark: str
 
 
 def as_json(result: object) -> Encoded:
-    """Encode what a job gave, unless that has been done."""
+    """Encode a job's result, unless it is encoded already."""
     if isinstance(result, Encoded):
         return result
     try:
@@ -271,7 +274,7 @@ def as_json(result: object) -> Encoded:
 
 
 def _ended(end: End) -> str:
-    """Say what ended it, and what came of it."""
+    """Return the JSON of what ended it, and of its result."""
     if end.error is None and end.result is None and not end.remark:
         return ""
     said: dict[str, Any] = {}
@@ -287,7 +290,7 @@ def _ended(end: End) -> str:
 
 
 def _also(said: Mapping[str, Any]) -> str:
-    """Give fields as a part of JSON."""
+    """Return fields as a part of JSON."""
     return f",{_json(said)[1:-1]}" if said else ""
 
 

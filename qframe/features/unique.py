@@ -1,7 +1,7 @@
-"""Unique jobs: while one waits or runs, another dispatch of the same pushes nothing.
+"""Unique jobs: while one waits or runs, another dispatch of the same job pushes nothing.
 
-A lock is a fact whose value is the uuid of the job that has it. The payload names it, for how long
-it lasts, and until when in the job's life: its final end, or its first start.
+A lock is a fact with the uuid of the job that has it. The payload says its key, how long it lasts,
+and until when in the job's life: its final end, or its first start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from qframe.payload import envelope
 
 @dataclass(slots=True)
 class UniqueLock:
-    """The lock that a payload names."""
+    """The lock of a payload."""
 
     key: str
     uuid: str
     seconds: float
     until: str
     kept_until: float = 0.0
-    """When, by the clock here, it is to be prolonged next."""
+    """When to extend it next, by the local clock."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> UniqueLock | None:
-        """Read it; None where the payload names none that could be a job's."""
+        """Read it; None if the payload has no lock, or an invalid one."""
         said = message.get("unique")
         uuid = envelope.uuid(message)
         if not isinstance(said, dict) or uuid is None:
@@ -49,12 +49,12 @@ class UniqueLock:
 
 
 class UniqueFeature(Feature):
-    """Takes the lock in the step that pushes the job, frees it in the one that ends it."""
+    """Takes the lock in the step that pushes the job, and frees it in the step that ends it."""
 
     key: ClassVar[str] = "unique"
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Take the lock; the step is refused where another job has it."""
+        """Take the lock; the step is refused if another job has it."""
         lock = UniqueLock.of(job.message)
         if lock is None:
             return
@@ -65,14 +65,14 @@ class UniqueFeature(Feature):
         plan.add(*context.claim(lock.key, lock.uuid, lock.seconds + job.delay, holds))
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Give the uuid of the job that has the lock."""
+        """Return the uuid of the job that has the lock."""
         lock = UniqueLock.of(job.message)
         if lock is None or refused.outcome is not Outcome.REFUSED or refused.key != lock.key:
             return None
         return refused.holds
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Say that its push was broken off, and another has taken its place."""
+        """Skip the job if its push broke off and another job took its place."""
         lock = _lock(job)
         if lock is None or not job.context.in_parts or job.attempts():
             return None
@@ -95,7 +95,7 @@ class UniqueFeature(Feature):
                 plan.add(Unset(lock.key, unproven(lock.uuid)))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
-        """Let the lock of a job that runs on not end before the job."""
+        """Extend the lock of a running job."""
         lock, now = _lock(job), time.monotonic()
         if lock is None or lock.until != "handled" or now < lock.kept_until:
             return ()
