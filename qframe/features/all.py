@@ -1,4 +1,4 @@
-"""All features, in the order in which they add to a step: a chain says first whether it goes on."""
+"""All features, in the order in which they add to a step: batches depend on chains."""
 
 from __future__ import annotations
 

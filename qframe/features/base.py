@@ -50,7 +50,7 @@ class End:
     result: Any = None
     """The return value of `handle`."""
     refused: bool = False
-    """Whether it is given back because it is unknown here, which the history counts."""
+    """Whether it is released because the worker does not know it, which the history counts."""
     ran: bool = True
     """Whether this attempt ran; if not, the record of a failure leaves it out."""
     front: bool = False
@@ -73,7 +73,7 @@ class Plan(Step):
         self.waited_for = False
         """Whether a caller must wait for the result: the step may be refused."""
         self.continues = False
-        """Whether the job's chain goes on with the step: its batch does not count it yet."""
+        """Whether the job's chain continues with the step: its batch does not count it yet."""
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations

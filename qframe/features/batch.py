@@ -21,8 +21,10 @@ from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import tracebacks
 
 KEPT = 365 * 86400.0
-"""Seconds the facts of a batch are kept: more than its latch, which ends 30 days after its last
-change. Without that the batch is gone."""
+"""Seconds that the facts of a batch are kept, longer than its latch.
+
+The latch expires 30 days after its last change. Without it the batch is gone.
+"""
 KEY = "batch"
 """Payload key: the batch that a job is a member or callback of."""
 _MOST = 2**31
@@ -110,8 +112,8 @@ class BatchPlan(NamedTuple):
     id: str
     name: str
     options: Mapping[str, Any]
-    """What is kept of it besides: the `queue` of its members, the fields of the callbacks by their
-    events (`follow`), and of a link of a chain, that (`chain`)."""
+    """What is stored of it: the `queue` of its members, the fields of the callbacks by event
+    (`follow`), and for a link of a chain, that chain (`chain`)."""
     allows_failures: bool
     """Whether failures leave the batch running; otherwise the first one cancels it."""
     progress_step: int

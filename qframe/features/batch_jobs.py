@@ -47,7 +47,7 @@ class RunBatchCallbacks(JobDefinition):
     of: str
 
     def handle(self) -> None:
-        """Dispatch the callbacks that are due, then go on in the chain whose link the batch is."""
+        """Dispatch the callbacks that are due, then continue the chain around the batch."""
         batches = batches_of(self)
         for _ in range(_TRIES):
             found = batches.find(self.of)

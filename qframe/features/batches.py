@@ -291,8 +291,7 @@ class BatchStore:
         for push in pushes if result.applied else ():
             try:
                 self._backend.apply(Step(None, push))
-            # noqa: BLE001 (its failure is counted, and the others still run)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (its failure is counted, the others still run)
                 log.warning("a job of %s failed: %s", push.queue, tracebacks.brief(error))
         if result.applied:
             plan.applied()

@@ -110,7 +110,7 @@ class Context:
 
     @property
     def at_once(self) -> bool:
-        """Whether a job runs in its push (the sync connection), which raises what it raised."""
+        """Whether jobs run in their push (the sync connection), which raises their exceptions."""
         return Capability.RESERVE not in self.backend.capabilities
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class Context:
     # -- what is kept until its turn --------------------------------------------------------------
 
     def sealed(self, key: str, text: str) -> str:
-        """Give JSON as it is kept under a key: signed for that, where there is a signing key."""
+        """Return JSON as it is stored under a key: signed for it, if a signing key is set."""
         return seal(self.signer, key, text)
 
     def opened(self, key: str, text: str) -> KeptText:

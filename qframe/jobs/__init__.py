@@ -1,4 +1,1 @@
-"""What a user writes.
-
-Job classes and functions, their options and fields, and where their classes are found.
-"""
+"""The base of what users write: job classes and functions, their options, fields and registry."""

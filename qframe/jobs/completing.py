@@ -1,7 +1,7 @@
-"""Which jobs may end within a transaction of their own: a worker waits for their start first.
+"""Finds jobs that may complete within a transaction: a worker then waits for their start.
 
-It does so for no other job. A transaction whose snapshot is older than the start cannot remove the
-job: at REPEATABLE READ and above, PostgreSQL refuses to change what was changed since.
+It does not wait for other jobs. A transaction whose snapshot is older than the start cannot remove
+the job: at REPEATABLE READ and above, PostgreSQL refuses to change a row that was changed since.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 _CALL = "complete"
 _OWN = "qframe."
-"""What the modules begin with whose classes call it for nobody."""
+"""Prefix of modules whose classes do not count."""
 waits: dict[str, bool] = {}
-"""Whether the start of a job is waited for, by its name on the wire, as far as is known."""
+"""Whether a worker waits for the start of a job, by its name on the wire, if known."""
 
 
 def learn(name: str) -> None:
-    """Note that a job of this name was completed within a transaction."""
+    """Note that a job of this name completed within a transaction."""
     waits[name] = True
 
 
 def may_complete(name: str, job_class: type[JobDefinition] | None) -> bool:
-    """Whether a job may be completed within a transaction; true where nobody knows its class."""
+    """Whether a job may complete within a transaction; True if its class is unknown."""
     if name not in waits:
         if job_class is None:
             return True
@@ -35,7 +35,7 @@ def may_complete(name: str, job_class: type[JobDefinition] | None) -> bool:
 
 
 def _codes(job_class: type) -> Iterator[CodeType]:
-    """Give the code of a class, and of the functions of its module that it calls."""
+    """Iterate over the code of a class, and of functions in its module that it calls."""
     left: list[Any] = []
     for kind in job_class.__mro__:
         if not kind.__module__.startswith(_OWN) and kind is not object:
@@ -58,11 +58,11 @@ def _codes(job_class: type) -> Iterator[CodeType]:
 
 
 def _reached(function: FunctionType) -> Iterator[object]:
-    """Give what a function wraps, and the functions of its module that it names."""
+    """Iterate over what a function wraps, and functions in its module that it names."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # empty so far
+        except ValueError:  # not assigned yet
             continue
     for name in function.__code__.co_names:
         named = function.__globals__.get(name)

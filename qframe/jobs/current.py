@@ -1,4 +1,4 @@
-"""The job whose code runs: whoever asks is given it, and what is logged meanwhile carries it."""
+"""The running job: `current_job()`, and its fields in log records."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from qframe.jobs.tracing import active
 from qframe.payload.text import one_line
 
 running: ContextVar[Job | None] = ContextVar("qframe_current_job", default=None)
-"""Set by what runs a job, in the job's own context: its tasks have it, and `asyncio.to_thread`."""
+"""Set in the context in which a job runs, so its tasks and `asyncio.to_thread` have it, too."""
 
 
 def current_job() -> Job | None:
-    """Give the job whose code calls this; None outside of one.
+    """Return the job whose code calls this; None outside of a job.
 
     A job of `@queueable` has no `self`: `current_job().release(10)` is its `self.job.release(10)`.
-    A thread that a job starts knows its job where it was given the context, as `asyncio.to_thread`
-    does: `Thread(target=copy_context().run, args=(work,))`.
+    A
+    thread that a job starts knows its job if it gets the context, as `asyncio.to_thread` does:
+    `Thread(target=copy_context().run, args=(work,))`.
     """
     return running.get()
 
 
 def context_of(job: Job, base: Context | None = None) -> Context:
-    """Give a context in which this job is the one that runs: a copy of `base`, or of the one here.
+    """Return a context in which this job runs: a copy of `base`, or of the current one.
 
-    What the job sets in a context variable is the job's alone.
+    Context variables that the job sets stay in the job.
     """
     context = copy_context() if base is None else base.copy()
     context.run(running.set, job)
@@ -34,9 +35,9 @@ def context_of(job: Job, base: Context | None = None) -> Context:
 
 
 def job_log_fields() -> dict[str, str | int]:
-    """Give `job_uuid`, `job_name`, `job_queue` and `job_attempt` of that job; {} outside of one.
+    """Return `job_uuid`, `job_name`, `job_queue` and `job_attempt`; {} outside of a job.
 
-    Where OpenTelemetry is on, also `trace_id` and `span_id` of what is done now.
+    With OpenTelemetry on, also `trace_id` and `span_id` of the current span.
     """
     job = running.get()
     if job is None:
@@ -55,15 +56,17 @@ _NO_TRACE: dict[str, str | int] = {"trace_id": "", "span_id": ""}
 
 
 class JobLogFilter(logging.Filter):
-    """Gives each record `job_uuid`, `job_name`, `job_queue` and `job_attempt`; it drops none.
+    """Adds `job_uuid`, `job_name`, `job_queue` and `job_attempt` to each record; drops none.
 
     `handler.addFilter(JobLogFilter())`, then `logging.Formatter("%(job_uuid)s %(message)s")`.
-    Outside of a job they are "", "", "" and 0. What a record has already it keeps. Each has
-    `trace_id` and `span_id`, too: "" where nothing is traced.
+    Outside
+    of a job they are "", "", "" and 0. Existing attributes stay. It also adds `trace_id` and
+    `span_id`:
+    "" without a trace.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add what the record has not."""
+        """Add the missing attributes."""
         for name, value in (_NO_TRACE | (job_log_fields() or _NONE)).items():
             record.__dict__.setdefault(name, value)
         return True

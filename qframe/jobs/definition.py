@@ -1,4 +1,4 @@
-"""JobDefinition: what job classes declare, their options, their fields and what may travel."""
+"""JobDefinition: the declaration of a job class, its options and fields, and its data."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ log = logging.getLogger("qframe")
 warm_up()
 
 index: dict[str, type[JobDefinition]] = {}
-"""The job classes defined in this process, by their name on the wire."""
+"""The job classes defined in this process, by name on the wire."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
 class JobDefinition(Options):
-    """What a job class declares: its options, its fields, its hooks, and what may travel.
+    """The declaration of a job class: options, fields, hooks, and data.
 
-    `Queueable`, which users derive from, adds the calls that dispatch (`qframe/dispatch`).
+    Users derive from `Queueable`, which adds the dispatching calls (`qframe/dispatch`).
     """
 
     _base: ClassVar[type[JobDefinition]]
-    """The class whose members no field may be named as."""
+    """The class whose members' names no field may have."""
     _incomplete: ClassVar[bool] = False
     _holds_models: ClassVar[bool] = False
     _is_strict: ClassVar[bool] = False
@@ -82,10 +82,10 @@ class JobDefinition(Options):
     _growths: int = 0
     """How often this attempt has added to its batch."""
     _own_backoff: Backoff | None = None
-    """What a middleware wants instead of the class's, for this attempt."""
+    """A middleware's backoff for this attempt, in place of the class's."""
 
     def __init_subclass__(cls, *, base: bool = False, **options: object) -> None:
-        """Check the declaration and make the class a pydantic dataclass; not of a mere base."""
+        """Check the declaration and make the class a pydantic dataclass, unless it is a base."""
         super().__init_subclass__(**options)
         if base:
             cls._base = cls
@@ -114,49 +114,54 @@ class JobDefinition(Options):
                 cls.fixed_name = cls.own_name()
 
     if TYPE_CHECKING:
-        # Each subclass has its own; here so that every job is known to have one.
+        # Declared for type checkers: each subclass has its own.
         def handle(self) -> Any:  # noqa: ANN401 (what a job returns is its own affair)
-            """Do the work."""
+            """Do the work of the job."""
 
     def set_up(self) -> Awaitable[None] | None:
-        """Prepare; called before `handle`, in every attempt."""
+        """Prepare an attempt; called before `handle`, in every attempt."""
         return None
 
     def tear_down(self) -> Awaitable[None] | None:
-        """Clean up; called after `handle`, also when that or `set_up` failed."""
+        """Clean up after an attempt; called after `handle`, also if that or `set_up` failed."""
         return None
 
     def succeeded(self) -> Awaitable[None] | None:
-        """Follow a success; what it raises is logged and changes nothing."""
+        """Called after a success; its exceptions are logged and change nothing."""
         return None
 
     def failed(self, error: BaseException) -> Awaitable[None] | None:  # noqa: ARG002 (a hook)
-        """Follow the final failure, once; what it raises is logged and changes nothing."""
+        """Called once, at the final failure; its exceptions are logged and change nothing."""
         return None
 
     # -- inside a running job -------------------------------------------------------------------
 
     @property
     def job(self) -> Job:
-        """The reserved job this runs for; raises `QframeError` outside of a worker."""
+        """The reserved job. Raises `QframeError` outside of a worker."""
         if self._reserved is None:
             raise QframeError(f"{type(self).__name__} is not being run by a worker")
         return self._reserved
 
     @property
     def attempts(self) -> int:
-        """How often the job was started, this attempt included; 1 outside of a worker."""
+        """The number of starts, including this attempt; 1 outside of a worker."""
         return self._reserved.attempts() if self._reserved is not None else 1
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The planned time, in the schedule's zone, where a schedule has dispatched it."""
+        """The planned time, in the schedule's zone, if a schedule dispatched the job.
+
+        Otherwise None.
+        """
         return None if self._reserved is None else self._reserved.scheduled_for
 
     def release(self, delay: timing.When = 0, *, priority: int | None = None) -> None:
-        """Put the job back, ready after `delay`; this attempt does not count against `tries`.
+        """Release the job, ready again after `delay`; this attempt does not count against `tries`.
 
-        On beanstalkd it keeps its priority unless it is given another one.
+        `delay` is seconds, a timedelta or an aware datetime. On beanstalkd the job keeps its
+        priority
+        unless you pass another one.
         """
         self.job.release(timing.seconds_until(delay), priority=priority)
 
@@ -165,14 +170,15 @@ class JobDefinition(Options):
         self.job.delete()
 
     def fail(self, error: BaseException | str | None = None) -> None:
-        """End the job as failed, whatever tries are left."""
+        """End the job as failed, even if it has tries left."""
         self.job.fail(QframeError(error) if isinstance(error, str) else error)
 
     def progress(self, done: float, text: str = "") -> None:
-        """Say how far a tracked job is, from 0 to 1, with a few words.
+        """Report the progress of a tracked job: a number from 0 to 1, and a short text.
 
-        It is kept about ten times a second, and the last one in any case. Nothing happens where the
-        job is not tracked. Raises `ValueError` or `TypeError` for what is no such number.
+        The status is written up to ten times a second, and always with the last progress. Does
+        nothing
+        if the job is not tracked. Raises `ValueError` or `TypeError` for any other number.
         """
         if self._reserved is None:
             check_progress(done, text)
@@ -188,12 +194,15 @@ class JobDefinition(Options):
 
     @classmethod
     def own_name(cls) -> str:
-        """Give the name on the wire as declared: `job_name`, or module and class."""
+        """Return the declared name on the wire: `job_name`, or module and class."""
         return cls.job_name or f"{cls.__module__}.{cls.__qualname__}"
 
     @classmethod
     def wire_name(cls) -> str:
-        """Give the name another process can find the class by; raises `InvalidJob` if none can."""
+        """Return the name by which another process finds the class.
+
+        Raises `InvalidJob` if none can.
+        """
         if cls.fixed_name:
             return cls.fixed_name
         if not cls.is_runnable():
@@ -205,7 +214,7 @@ class JobDefinition(Options):
 
     @classmethod
     def check_reachable(cls) -> None:
-        """Refuse a class a worker could not find: one defined inside a function or class."""
+        """Raise `InvalidJob` for a class inside a function or class: no worker can import it."""
         if cls._incomplete:
             cls._complete()
         if cls._is_inside():
@@ -216,12 +225,12 @@ class JobDefinition(Options):
 
     @classmethod
     def _is_inside(cls) -> bool:
-        """Whether a worker could not import the class: it is inside a function or another class."""
+        """Whether the class is inside a function or class, where a worker cannot import it."""
         return not cls.job_name and "." in cls.__qualname__
 
     @classmethod
     def _complete(cls) -> None:
-        """Look again at types that were not defined when the class was."""
+        """Resolve types that were not defined when the class was."""
         try:
             cls._adapter.rebuild(raise_errors=False)
         except (PydanticUserError, SyntaxError) as error:
@@ -229,7 +238,7 @@ class JobDefinition(Options):
         _look_into(cls)
 
     def backoff_after(self, attempt: int, error: BaseException) -> list[float] | None:
-        """Give the backoff seconds as the class is deployed now; None where it says nothing."""
+        """Return the current backoff in seconds; None if the class sets none."""
         backoff = self.backoff if self._own_backoff is None else self._own_backoff
         if callable(backoff):
             backoff = backoff(*_wanted(backoff, attempt, error))
@@ -239,18 +248,22 @@ class JobDefinition(Options):
         return [timing.seconds_until(value, "backoff") for value in seconds]
 
     def shown_name(self, name: str) -> str:
-        """Give the display name, by default the `name` on the wire."""
+        """Return the display name, by default the `name` on the wire."""
         shown = self.display_name
         return (shown() if callable(shown) else shown) or name
 
     def to_data(self) -> dict[str, Any]:  # noqa: C901 (a call more costs each dispatch)
-        """Give the fields as JSON values; raises `InvalidJob` for what JSON would change."""
+        """Return the fields as JSON values.
+
+        Raises `InvalidJob` for values that JSON would change.
+        """
         names = self._fields
         if not names:
             return {}
         name = type(self).__name__
         try:
-            # With warnings="error" it takes 0.8 us longer; what comes back says more than they do.
+            # warnings="error" takes 0.8 us longer, and the comparison below finds more than it
+            # does.
             data: dict[str, Any] = self._adapter.serializer.to_python(
                 self, mode="json", warnings=False, context=secret.TRAVELS
             )
@@ -258,7 +271,7 @@ class JobDefinition(Options):
                 data = secret.revealed(self, data)
         except Exception as error:  # noqa: BLE001 (a serializer of the job's may raise anything)
             raise self._unwritten(error) from None
-        if len(data) > len(names):  # a field that is computed is computed there
+        if len(data) > len(names):  # a computed field is computed again on the other side
             data = {key: value for key, value in data.items() if key in names}
         try:
             back = (
@@ -297,7 +310,7 @@ class JobDefinition(Options):
         return InvalidJob(f"{_unsendable(self)}: {why}")
 
     def _by_names(self, error: ValidationError) -> tuple[Self, dict[str, Any]]:
-        """Write the fields of models by their names: what their aliases give they do not take."""
+        """Serialize the fields of models by name: they do not accept some of their aliases."""
         with contextlib.suppress(ValidationError):
             data = self._adapter.serializer.to_python(
                 self, mode="json", warnings=False, context=secret.TRAVELS, by_alias=False
@@ -308,7 +321,7 @@ class JobDefinition(Options):
 
     @classmethod
     def _hides(cls) -> bool:
-        """Whether messages about the class's values must not show them."""
+        """Whether error messages must not show the class's values."""
         return cls.encrypted or bool(cls.secret_fields)
 
     @classmethod
@@ -321,7 +334,7 @@ class JobDefinition(Options):
     def __get_pydantic_core_schema__(
         cls, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Have pydantic's own errors hide keys as well where they are to hide what was given."""
+        """Make pydantic's own errors hide dict keys as well, if they must hide input."""
         schema = handler(source)
         config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
         if not config.get("hide_input_in_errors"):
@@ -330,10 +343,10 @@ class JobDefinition(Options):
 
     @classmethod
     def opens(cls, data: dict[str, Any]) -> bool:
-        """Whether this data is to be decrypted: the one key it then has is no field's.
+        """Whether this data must be decrypted: it has one key, and that is not a field's.
 
-        A class that is encrypted takes what is not as it is: jobs that were dispatched before it
-        was. One that no longer is takes the encrypted ones that still wait.
+        An encrypted class also accepts plain data, from jobs dispatched before it was encrypted. A
+        class that is not encrypted any more accepts the encrypted jobs that still wait.
         """
         return data.keys() == {encryption.KEY} and (
             cls.encrypted or encryption.KEY not in cls.field_names()
@@ -341,16 +354,16 @@ class JobDefinition(Options):
 
     @classmethod
     def field_names(cls) -> AbstractSet[str]:
-        """Name the fields."""
+        """Return the names of the fields."""
         return cls._fields
 
     @classmethod
     def from_data(cls, data: object) -> Self:
-        """Make the job from a payload's data; raises `InvalidArguments` naming the field.
+        """Make the job from a payload's data. Raises `InvalidArguments` with the field's name.
 
-        Keys that are no field are left out, with a warning once per key, so that a field can be
-        removed while jobs that have it wait. PHP writes no fields as `[]` or `""`, and an empty
-        array of any kind as `[]`.
+        It ignores unknown keys, with one warning for each, so that a field can be removed while
+        jobs
+        with it wait. PHP writes no fields as `[]` or `""`, and any empty array as `[]`.
         """
         if not isinstance(data, dict):
             if data not in (None, [], ""):
@@ -389,7 +402,7 @@ class JobDefinition(Options):
     def _validated(cls, data: dict[str, Any]) -> Self:
         validator = cls._adapter.validator
         job: Self
-        if cls._is_strict:  # which takes a time, or a tuple, as JSON has it only from JSON
+        if cls._is_strict:  # which accepts a time or tuple only from JSON text
             job = validator.validate_json(json.dumps(data), by_name=True)
         else:
             job = validator.validate_python(data, by_name=True)
@@ -397,7 +410,7 @@ class JobDefinition(Options):
 
     @classmethod
     def _aliases(cls) -> set[str]:
-        """Give what its fields may be called besides their names."""
+        """Return the other names that its fields may have."""
         fields: dict[str, FieldInfo] = cls.__pydantic_fields__  # type: ignore[attr-defined] # made in __init_subclass__
         found = set[str]()
         for field in fields.values():
@@ -408,7 +421,7 @@ class JobDefinition(Options):
 
     @classmethod
     def _check_complete(cls, error: type[QframeError]) -> None:
-        """Raise an error for a type that a field names, and that is not there when it runs."""
+        """Raise an error for a field type that is still undefined."""
         if not cls._incomplete:
             return
         try:
@@ -433,7 +446,7 @@ J = TypeVar("J", bound="JobDefinition")
 
 
 def made(job_class: type[J], fields: dict[str, Any]) -> J:
-    """Make a job to dispatch; raises `InvalidJob`, in one line, where a field does not fit."""
+    """Make a job to dispatch. Raises `InvalidJob`, in one line, if a field does not fit."""
     try:
         return job_class(**fields)
     except ValidationError as error:
@@ -441,7 +454,7 @@ def made(job_class: type[J], fields: dict[str, Any]) -> J:
 
 
 def _refuse_taken_name(cls: type[JobDefinition]) -> None:
-    """Refuse the `job_name` of another class, be it inherited: jobs of one would run as the other.
+    """Refuse the `job_name` of another class, even an inherited one: jobs would be mixed up.
 
     The same class defined again, by a reload or by a script and its import, is no other.
     """
@@ -456,7 +469,7 @@ def _refuse_taken_name(cls: type[JobDefinition]) -> None:
 
 
 def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
-    """Let a field default to `[]` or a model, each job getting its own, as in a pydantic model."""
+    """Allow `[]` or a model as a field's default; each job gets a copy, as in a pydantic model."""
     for name, annotation in annotations_of(cls).items():
         default = None if "ClassVar" in str(annotation) else vars(cls).get(name)
         if type(default).__hash__ is None and not isinstance(default, FieldInfo):
@@ -464,7 +477,7 @@ def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
 
 
 def _of_unknown_type(cls: type[JobDefinition], error: Exception) -> JobDefinitionError:
-    """Name the field whose type pydantic does not know."""
+    """Return an error that names the field with the type unknown to pydantic."""
     space = getattr(sys.modules.get(cls.__module__), "__dict__", {})
     for name, annotation in annotations_of(cls).items():
         try:
@@ -484,17 +497,17 @@ def _of_unknown_type(cls: type[JobDefinition], error: Exception) -> JobDefinitio
 
 
 _BY_NAME = ConfigDict(serialize_by_alias=False, validate_by_name=True)
-"""A job's own fields travel by their names, whatever else they may be called."""
+"""A job's own fields travel by name, whatever their aliases."""
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants", validate_default=True)
 
 
 def _look_into(cls: type[JobDefinition]) -> None:
-    """Note what the types of the fields ask of each dispatch.
+    """Note what the field types require of each dispatch.
 
-    If any field holds a secret, pydantic's errors never show what was given.
+    If any field holds a secret, pydantic's errors never show the input.
     """
     schema = cls._adapter.core_schema
-    cls._incomplete = not isinstance(schema, dict)  # a type is named that is defined later
+    cls._incomplete = not isinstance(schema, dict)  # a type is defined later
     cls.is_reachable = not (cls._incomplete or cls._is_inside())
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
     cls._holds_models = not cls._incomplete and unset.holds_models(schema)
@@ -512,7 +525,7 @@ def _look_into(cls: type[JobDefinition]) -> None:
 
 
 def _checked_new(cls: type[JobDefinition], *_: object, **__: object) -> JobDefinition:
-    """Make a job of a class whose types are all there by now, or say which is not."""
+    """Make a job after checking that all of the class's types are defined."""
     if cls._incomplete:
         cls._complete()
         cls._check_complete(InvalidJob)
@@ -520,7 +533,7 @@ def _checked_new(cls: type[JobDefinition], *_: object, **__: object) -> JobDefin
 
 
 def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:
-    """Make a job; of the data of a payload, the whole error is looked into before it is shown."""
+    """Make a job; errors in a payload's data are checked for values before they are shown."""
     try:
         return validate(given)
     except ValidationError as error:
@@ -535,7 +548,7 @@ def _hiding_repr(job: JobDefinition) -> str:
 
 
 def _unsendable(job: JobDefinition) -> str:
-    """Name the field that cannot be encoded."""
+    """Return the name of the field that cannot be encoded."""
     write = type(job)._adapter.serializer.to_python  # noqa: SLF001 (its own)
     for key in type(job).field_names():
         try:
@@ -555,7 +568,7 @@ def _warn_once(cls: type, key: str) -> None:
 
 
 def _wanted(method: Callable[..., object], *offered: object) -> tuple[object, ...]:
-    """Give as many of the offered arguments as the method takes."""
+    """Return as many of the offered arguments as the method takes."""
     parameters = inspect.signature(method).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return offered

@@ -1,4 +1,4 @@
-"""One attempt of one job in this process: its middleware around its hooks, and what came of it."""
+"""Runs one attempt of a job in this process: its middleware around its hooks."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _HOOKS = ("handle", *_AROUND)
 
 Awaits = Callable[[], Coroutine[Any, Any, Any]]
 around: Callable[[Callable[[], Any]], Any] | None = None
-"""Runs what of a job is called in a thread, where a framework has something to do around it."""
+"""Set by a framework: wraps job code that is called in a thread."""
 around_on_loop: Callable[[Awaits], Coroutine[Any, Any, Any]] | None = None
-"""Runs what of a job is awaited, where a framework has something to do around it."""
+"""Set by a framework: wraps job code that is awaited."""
 finish_in_caller: Callable[[Awaits], Any] | None = None
-"""Awaits a job for a caller, also one on a running loop, where a framework has a way of its own."""
+"""Set by a framework: awaits a job for a caller, even on a running loop."""
 
 in_caller: ContextVar[bool] = ContextVar("qframe_in_caller", default=False)
-"""Whether jobs run in a thread of the program that has them run: what is open there is its own."""
+"""Whether jobs run in the thread of the calling program, whose connections they then share."""
 
 
 @contextlib.contextmanager
 def run_in_caller(*, really: bool = True) -> Iterator[None]:
-    """Mark the jobs that run meanwhile as run in the caller's thread; or, by a worker, as not."""
+    """Mark jobs in the body as run in the caller's thread; a worker marks them as not."""
     token = in_caller.set(really)
     try:
         yield
@@ -48,11 +48,11 @@ def run_in_caller(*, really: bool = True) -> Iterator[None]:
 
 
 def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
-    """Call `set_up`, `handle` and, whatever came of them, `tear_down`; give what `handle` gave.
+    """Call `set_up`, `handle` and always `tear_down`. Returns the result of `handle`.
 
-    Raises what they raise; an error of `tear_down` is chained to the one before it. Unless it is to
-    be `bare`, all of it goes through the middleware in `outer`, then the class's own, and gives
-    what they give; `DontHandle` is raised where one has the job skipped.
+    Raises their exceptions; one of `tear_down` is chained to an earlier one. Unless `bare`, the run
+    goes through the middleware in `outer` and then the class's own, which may change the result;
+    `DontHandle` is raised if one skips the job.
     """
     if around is not None:
         return around(lambda: _performed(job, outer, bare=bare))
@@ -78,7 +78,7 @@ def _performed(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = Fa
 
 
 def tell(job: JobDefinition, hook: str, *args: object) -> None:
-    """Call `succeeded` or `failed`; what they raise is logged."""
+    """Call `succeeded` or `failed`; logs their exceptions."""
     if _has_own(type(job), hook):
         with _logged(job, hook):
             if around is None:
@@ -111,14 +111,14 @@ class _Passage:
         self._job = job
         self._middleware = middleware
         self._deepest = 0
-        """The middleware that was called last; the job itself behind the last of them."""
+        """The index of the innermost middleware called so far; one more for the job itself."""
 
     def go(self) -> Any:  # noqa: ANN401 (what the job gave)
-        """Run, and give what came out; raises `DontHandle` where nobody ran or settled the job."""
+        """Run, and return the result. Raises `DontHandle` if nothing ran or settled the job."""
         return self._checked(self._step(0))
 
     async def go_on_loop(self) -> Any:  # noqa: ANN401 (what the job gave)
-        """Do so on the event loop of this thread."""
+        """As `go`, on the event loop of this thread."""
         return self._checked(await self._step_on_loop(0))
 
     def _checked(self, result: Any) -> Any:  # noqa: ANN401 (what the job gave)
@@ -129,7 +129,7 @@ class _Passage:
         return result
 
     def _step(self, place: int) -> Any:  # noqa: ANN401 (what the job gave)
-        """Call the middleware of this place, or behind the last of them the job."""
+        """Call the middleware at this index, or the job behind the last one."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
             return _performed(self._job, bare=True)
@@ -139,7 +139,7 @@ class _Passage:
         return middleware(self._job, self._next(place, self._step))
 
     async def _step_on_loop(self, place: int) -> Any:  # noqa: ANN401 (what the job gave)
-        """Do so on the event loop of a middleware."""
+        """As `_step`, on the event loop of a middleware."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
             return await _perform_on_loop(self._job)
@@ -172,7 +172,7 @@ class _Passage:
 
 
 def _own(job: JobDefinition) -> Sequence[Any]:
-    """Give the middleware of the job's class as it is now; raises `JobDefinitionError`."""
+    """Return the current middleware of the job's class. Raises `JobDefinitionError`."""
     declared: Any = type(job).middleware
     if not callable(declared):
         return tuple(declared)
@@ -185,12 +185,12 @@ def _own(job: JobDefinition) -> Sequence[Any]:
 
 
 def _is_async(middleware: Any) -> bool:  # noqa: ANN401 (whatever can be called)
-    """Whether it is an `async def`, as a function or as its `__call__`."""
+    """Whether it, or its `__call__`, is an `async def`."""
     return any(map(inspect.iscoroutinefunction, (middleware, type(middleware).__call__)))
 
 
 def _name_of(middleware: object) -> str:
-    """Give the name people know it by: its class, or the function it is."""
+    """Return the name of its class, or of the function."""
     named = middleware if inspect.isroutine(middleware) else type(middleware)
     return getattr(named, "__qualname__", type(middleware).__name__)
 
@@ -199,30 +199,30 @@ def _name_of(middleware: object) -> str:
 
 
 class _ThreadHooks(threading.local):
-    """What finishes the `async` hooks of a thread's jobs; None where each has a loop of its own."""
+    """What runs the `async` hooks of this thread's jobs; None for a new loop each."""
 
     finisher: Finisher | None = None
 
 
 class Finisher(Protocol):
-    """Runs what an `async def` gave."""
+    """Runs the coroutine of an `async def`."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Give what it gives, when it has; raises what it raises."""
+        """Wait for its result, or raise its exception."""
 
 
 _thread = _ThreadHooks()
 
 
 class _KeptLoop:
-    """One event loop for all."""
+    """One event loop for all jobs."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
         try:
-            # By itself it would run each in the context that the first one began with.
+            # The runner's default would be the context of the first job.
             return self._runner.run(coroutine, context=contextvars.copy_context())
         except Interruption:
             # The task is still suspended: closing the loop cancels it, so its `finally` blocks run.
@@ -247,7 +247,7 @@ def kept_event_loop() -> Iterator[None]:
 
 
 def finish_by(finisher: Finisher | None) -> None:
-    """Have what this thread's jobs leave to be awaited run by this; None: on a loop each."""
+    """Set what runs the coroutines of this thread's jobs; None for a new loop each."""
     _thread.finisher = finisher
 
 
@@ -255,7 +255,7 @@ forks.in_child(lambda: finish_by(None))  # the loop is the parent's, and runs th
 
 
 def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bool:
-    """Whether nothing of a job has to be called in a thread: all of it is `async`."""
+    """Whether all code of a job is `async`, so that it needs no thread."""
     handle: Any = getattr(job_class, "handle", None)
     own: Any = job_class.middleware
     if callable(own) or not inspect.iscoroutinefunction(handle):
@@ -265,7 +265,7 @@ def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bo
 
 
 async def perform_on_loop(job: JobDefinition, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
-    """Do what `perform` does on the event loop of this thread, for a job that is for it."""
+    """As `perform`, on the event loop of this thread, for an all-`async` job."""
     if around_on_loop is not None:
         return await around_on_loop(lambda: _performed_on_loop(job, outer))
     return await _performed_on_loop(job, outer)
@@ -278,7 +278,7 @@ async def _performed_on_loop(job: JobDefinition, outer: Sequence[Any]) -> Any:  
 
 
 async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
-    """Do what `tell` does on the event loop of this thread."""
+    """As `tell`, on the event loop of this thread."""
     if _has_own(type(job), hook):
         with _logged(job, hook):
             if around_on_loop is None:
@@ -299,7 +299,7 @@ async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (what the
 
 
 def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
-    """Wait for what an `async def` gave."""
+    """Wait for the result of an `async def`."""
     if not inspect.isawaitable(result):
         return result
     if finish_in_caller is not None and in_caller.get():
@@ -318,7 +318,7 @@ async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
 
 
 def refuse_on_loop(call: str, instead: str) -> None:
-    """Raise `SynchronousOnly` where an event loop runs on this thread, which a call would block."""
+    """Raise `SynchronousOnly` if this thread runs an event loop, which the call would block."""
     if on_a_running_loop():
         raise SynchronousOnly(
             f"{call} blocks, and an event loop runs on this thread: await {instead}"

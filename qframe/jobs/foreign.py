@@ -1,4 +1,4 @@
-"""foreign: a job that a Laravel application runs, dispatched from Python."""
+"""foreign: dispatches jobs that a Laravel application runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ForeignOptions(TypedDict, total=False):
 
 
 _DEEPEST = 510
-"""How many lists and dicts may be inside each other: PHP reads 511, the payload is the first."""
+"""The deepest nesting of lists and dicts: PHP reads 511 levels, including the payload."""
 _INTEGERS = range(-(2**63), 2**63)
 
 
 class Foreign(Options):
-    """A job of another program, made by `foreign`; `dispatch` and `bulk` take it like any other.
+    """A job of another program, made by `foreign`; `dispatch` and `bulk` accept it like any job.
 
     Listeners of `JobQueueing` and `JobQueued` get it as `event.job`, with its `name` and `data`.
     """
@@ -54,7 +54,7 @@ class Foreign(Options):
         for option in ("timeout", "backoff"):
             vars(self)[option] = self._whole(option, getattr(self, option))
         vars(self)["fixed_name"] = name
-        if not self.display_name:  # the part before `@`, as Laravel has it
+        if not self.display_name:  # the part before `@`, as in Laravel
             vars(self)["display_name"] = name.partition("@")[0]
         self.data = self._checked(data, "data")
 
@@ -64,23 +64,23 @@ class Foreign(Options):
     # -- what `payload.create` asks of a job ----------------------------------------------------
 
     def check_reachable(self) -> None:
-        """Who can run it is not known here."""
+        """Do nothing: only the other program knows."""
 
     def wire_name(self) -> str:
-        """Give the name as it was given, `@method` included."""
+        """Return the given name, with `@method`."""
         return self.name
 
     def shown_name(self, name: str) -> str:
-        """Give the display name."""
+        """Return the display name."""
         return str(self.display_name or name)
 
     def retry_deadline(self) -> int | None:
-        """Give `retry_until` as an epoch time in whole seconds, rounded up."""
+        """Return `retry_until` as an epoch time in whole seconds, rounded up."""
         until = super().retry_deadline()
         return None if until is None else math.ceil(until)
 
     def to_data(self) -> Any:  # noqa: ANN401 (any JSON value)
-        """Give the data, checked when the job was made."""
+        """Return the data, which was checked when the job was made."""
         return self.data
 
     # -- checks ---------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Foreign(Options):
         return None if seconds is None else int(seconds)
 
     def _checked(self, value: Any, place: str, depth: int = 1) -> Any:  # noqa: ANN401 (any JSON value)
-        """Copy data; raises `InvalidJob` naming the place of what would not arrive as it is."""
+        """Copy data. Raises `InvalidJob` with the place of a value that would change on the way."""
         if isinstance(value, dict | list | tuple) and depth > _DEEPEST:
             raise InvalidJob(f"{self.name}: the data is nested deeper than PHP reads")
         if isinstance(value, dict):
@@ -167,7 +167,7 @@ class Foreign(Options):
 
 
 Dispatchable = JobDefinition | Foreign
-"""What can be dispatched and pushed."""
+"""Everything that can be dispatched."""
 
 _warned: set[str] = set()
 
@@ -175,17 +175,20 @@ _warned: set[str] = set()
 def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> Foreign:  # noqa: ANN401 (any JSON value)
     r"""Make a job that Laravel's worker runs: `dispatch(foreign("App\\Import@handle", {"id": 7}))`.
 
-    `name` is what Laravel resolves from its container, with the method after `@` (Laravel's
-    default is `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
+    `name` is what Laravel resolves from its container, with the method after `@` (Laravel's default
+    is
+    `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
 
-    The options are Laravel's, in whole seconds where they are times, and none is the rule of the
-    Laravel worker: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
+    The options are Laravel's, with times in whole seconds; without one, the Laravel worker's own
+    applies: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
     `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
-    `display_name` (default: the part before `@`), `tags`; and where it goes: `connection`,
-    `queue`, `delay`, `priority` (beanstalkd's).
+    `display_name` (default: the part before `@`), `tags`; and for the dispatch: `connection`,
+    `queue`,
+    `delay`, `priority` (beanstalkd's).
 
-    Raises `InvalidJob` for what JSON or PHP would change, naming the place: NaN, infinities, keys
-    that are no text, lone surrogates, integers beyond 64 bits, objects of any other type.
+    Raises `InvalidJob`, with the place, for values that JSON or PHP would change: NaN, infinities,
+    keys
+    that are not text, lone surrogates, integers beyond 64 bits, objects of any other type.
     """
     return Foreign(name, data, options)
 
@@ -205,7 +208,7 @@ def _checked_name(name: object) -> str:
 
 
 def _rounded_by_lua(value: float) -> bool:
-    """Whether Lua's JSON, which has only floats and writes 14 digits, would change a number."""
+    """Whether Lua's JSON would change a number: it has only floats, and writes 14 digits."""
     if isinstance(value, int):
         return abs(value) >= 10**14
     return float(f"{value:.14g}") != value

@@ -1,4 +1,4 @@
-"""What a job's hooks may be: called with what there is, and no generator, which nobody runs."""
+"""Checks of a job's hooks: they must accept their arguments, and must not be generators."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qframe.exceptions import JobDefinitionError
 GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 _GIVEN = {"handle": (), "set_up": (), "tear_down": (), "succeeded": (), "failed": ("error",)}
-"""The hooks, and what each is called with besides the job."""
+"""The hooks, and their arguments besides the job."""
 
 
 def is_generator(function: object) -> bool:
-    """Whether calling it runs nothing, but gives what has to be iterated over."""
+    """Whether calling the function only makes a generator."""
     bound = getattr(function, "_partialmethod", getattr(function, "__partialmethod__", None))
     if bound is not None:
         function = bound.func
@@ -33,7 +33,7 @@ def refuse_generator(name: str, function: object) -> None:
 
 
 def check_hooks(cls: type) -> None:
-    """Raise `JobDefinitionError` for a hook of a job class that could not be called, or not run."""
+    """Raise `JobDefinitionError` for a hook that cannot be called or run."""
     for hook, given in _GIVEN.items():
         function = getattr(cls, hook, None)
         if not callable(function):
@@ -48,13 +48,13 @@ def check_hooks(cls: type) -> None:
 def _check_arguments(
     cls: type, hook: str, function: Callable[..., object], given: tuple[str, ...]
 ) -> None:
-    """Refuse what takes more than it is given, or cannot take that.
+    """Refuse a hook that needs more arguments, or does not accept them.
 
-    A decorator may add arguments: what it has made is asked, not what it was made of.
+    A decorator may add arguments, so the decorated function is checked, not the one inside.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # it cannot be known
+    except (TypeError, ValueError):  # the signature is unknown
         return
     try:
         signature.bind(*given)
@@ -67,7 +67,7 @@ def _check_arguments(
 
 
 def refuse_unrun(owner: type, function: Any, result: object) -> None:  # noqa: ANN401 (whatever can be called)
-    """Refuse that a decorated generator was called, and what it gave is taken for a result."""
+    """Refuse a result that is the unstarted generator of a decorated function."""
     code = getattr(result, "gi_code", None) or getattr(result, "ag_code", None)
     if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):
         refuse_generator(f"{owner.__name__}.handle", inspect.unwrap(function))

@@ -1,4 +1,4 @@
-"""What is logged inside a job that keeps its log, as lines of text."""
+"""Collects the log lines of jobs that keep their log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RECORDS = "qframe_keeps_log"
 
 
 def capture() -> None:
-    """Give jobs what is logged in them, from now on; once in a process.
+    """Collect log records for running jobs from now on; call it once in a process.
 
-    Each record is heard of as it is made, so handlers are what they would be without this.
+    It hooks the creation of records, so handlers stay as they are.
     """
     make: Callable[..., logging.LogRecord] = logging.getLogRecordFactory()
     if getattr(make, _RECORDS, False):
@@ -35,7 +35,7 @@ def capture() -> None:
 
 
 def line_of(record: logging.LogRecord) -> str:
-    """Show a record in a line: when, how serious, of which logger, what, and the error with it."""
+    """Format a record as one line: time, level, logger, message, and its error."""
     try:
         said = record.getMessage()
     except Exception:  # noqa: BLE001 (arguments that do not fit, or cannot be shown)

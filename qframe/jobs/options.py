@@ -1,4 +1,4 @@
-"""Options: what a job class may declare, each option checked, and names that are taken."""
+"""Options: what a job class may declare, with checks of each option and of names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds
 Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
 
 Middleware = Callable[..., Any]
-"""What is called in a job's place, with the job and what calls on (`qframe.middleware`)."""
+"""Called in a job's place, with the job and `call_next` (`qframe.middleware`)."""
 
 
 class Options:
-    """The options of a job with their defaults, and what its payload says of them."""
+    """The options of a job with their defaults, and their values in the payload."""
 
     connection: ClassVar[str | None] = None
     queue: ClassVar[str | None] = None
@@ -54,20 +54,23 @@ class Options:
     middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
 
     fixed_name: ClassVar[str] = ""
-    """Its name on the wire, where that is known beforehand."""
+    """The name on the wire, if it is known beforehand."""
     is_reachable: ClassVar[bool] = True
-    """Whether it is known that a worker can find it."""
+    """Whether a worker can certainly find it."""
     besides: Mapping[str, Any] | None = None
-    """What its payload says besides, where something else than its class wants it to."""
+    """Additional keys of its payload, set by something other than its class."""
     unique_rule: ClassVar[UniqueRule | None] = None
-    """What the options say of a lock."""
+    """The uniqueness rule of the options."""
     secret_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that are or hold a `Secret`."""
     in_clear: ClassVar[bool] = False
-    """Whether it has such fields and says nothing of `encrypted`."""
+    """Whether it has such fields and does not set `encrypted`."""
 
     def wire_backoff(self) -> str | None:
-        """Give the backoff as Laravel writes it; a method is asked when the attempt fails."""
+        """Return the backoff as Laravel writes it.
+
+        None for a method, which is called at a failure.
+        """
         backoff = self.backoff
         if backoff is None or callable(backoff):
             return None
@@ -75,7 +78,7 @@ class Options:
         return ",".join(str(value).removesuffix(".0") for value in seconds)
 
     def retry_deadline(self) -> float | None:
-        """Give `retry_until` as an epoch time."""
+        """Return `retry_until` as an epoch time."""
         until = self._retry_until()
         return None if until is None else timing.moment(until, "retry_until")
 
@@ -84,7 +87,7 @@ class Options:
         return until() if callable(until) else until
 
     def relative_deadlines(self) -> dict[str, float]:
-        """Give those that count from the dispatch, in seconds, by their keys in a payload."""
+        """Return the deadlines that count from the dispatch, in seconds, by payload key."""
         if self.retry_until is None and self.expires is None:
             return {}
         said = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
@@ -96,7 +99,7 @@ class Options:
 
 
 def seconds(given: Any, read: Callable[[Any], float] = timing.seconds_until) -> float:  # noqa: ANN401 (what `read` takes)
-    """Give a delay, or what `read` reads, in seconds; raises `InvalidJob`."""
+    """Return a delay, or what `read` reads, in seconds. Raises `InvalidJob`."""
     try:
         return read(given)
     except (TypeError, ValueError) as error:
@@ -156,7 +159,7 @@ def _middleware(value: object) -> bool:
 
 
 _MOST = 1_000_000
-"""Tries of a job: more than anybody waits for, and what every backend counts."""
+"""The most tries of a job: more than anybody waits for, and what every backend can count."""
 
 OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "connection": (_text, "the name of a connection"),
@@ -210,7 +213,7 @@ _HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
 
 
 def check_declaration(cls: type, base: type) -> None:
-    """Raise `JobDefinitionError` for what a subclass of `base` (Queueable) may not declare."""
+    """Raise `JobDefinitionError` for declarations that a subclass of `base` must not have."""
     public = {name for name in dir(base) if not name.startswith("_")} | {"handle"}
     annotations = annotations_of(cls)
     for name, annotation in annotations.items():
@@ -239,7 +242,7 @@ def _no_field(name: str) -> str:
 
 
 def check_option(owner: str, name: str, value: object) -> None:
-    """Raise `JobDefinitionError` for an option that is unknown or of the wrong kind."""
+    """Raise `JobDefinitionError` for an unknown option or a wrong type."""
     if name not in OPTIONS:
         raise JobDefinitionError(f"{owner}: unknown option {name!r}{nearest(name, OPTIONS)}")
     valid, wanted = OPTIONS[name]
@@ -258,7 +261,7 @@ def check_option(owner: str, name: str, value: object) -> None:
 
 
 def _check_stray(cls: type, name: str, value: object) -> None:
-    """Refuse what was meant as an option, hook or field but is none."""
+    """Refuse a misspelt option, hook or field."""
     if isinstance(value, types.FunctionType):
         plain = name.replace("_", "").lower()
         for hook in _HOOKS | _METHODS:
@@ -274,7 +277,7 @@ def _check_stray(cls: type, name: str, value: object) -> None:
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
-    """Give the class's own annotations, without evaluating names that are defined later."""
+    """Return the class's own annotations, without evaluating names that are defined later."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415 (new in 3.14)
 

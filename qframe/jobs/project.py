@@ -1,4 +1,4 @@
-"""The project root, and which of its files define jobs, found without running any of them."""
+"""The project root, and which of its files define jobs; imports none of them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _is_announced = False
 
 
 def set_root(root: Path, *, assumed: bool = False) -> None:
-    """Make `root` the folder this process's jobs live under.
+    """Set the root folder of this process's jobs.
 
-    `assumed`: nothing says so, it is the working directory.
+    `assumed`: nothing configures it, so it is the working directory.
     """
     global _root, _is_assumed, _is_announced
     _root, _is_assumed, _is_announced = root.resolve(), assumed, False
 
 
 def is_assumed() -> bool:
-    """Whether the root is the working directory since nothing is configured."""
+    """Whether the root is the working directory because nothing is configured."""
     return _is_assumed
 
 
 def announce() -> None:
-    """Note that the command has said which database and configuration it uses."""
+    """Note that the command has shown its database and configuration."""
     global _is_announced  # noqa: PLW0603 (of the process, as the root)
     _is_announced = True
 
 
 def is_announced() -> bool:
-    """Whether that need not be said again."""
+    """Whether the command has already shown them."""
     return _is_announced
 
 
 def root() -> Path:
-    """Give the project root: the configuration's folder, else the working directory."""
+    """Return the project root: the configuration's folder, otherwise the working directory."""
     return _root or Path.cwd()
 
 
@@ -68,7 +68,7 @@ _LIBRARIES = {"site-packages", "dist-packages", "node_modules", "__pycache__"}
 
 
 def source_of(module: str) -> Path | None:
-    """Find the project's own file of a module by its name alone, importing nothing."""
+    """Find a module's file in the project by its name, without imports."""
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         return None
@@ -81,7 +81,7 @@ def source_of(module: str) -> Path | None:
 
 
 def _import_folders() -> Iterator[Path]:
-    """Give the root, then the import path's folders under it (a `src` folder, say)."""
+    """Iterate over the root and the folders under it on the import path (such as `src`)."""
     yield root()
     for entry in sys.path:
         folder = Path(entry or ".")
@@ -90,7 +90,7 @@ def _import_folders() -> Iterator[Path]:
 
 
 def unreadable(file: Path) -> str:
-    """Say why a file is no Python, and in which line; "" where it is."""
+    """Return why a file is not valid Python, with the line; "" if it is."""
     try:
         ast.parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ def unreadable(file: Path) -> str:
 
 
 def statements(file: Path) -> list[ast.stmt]:
-    """Give what is at the top level of a file; nothing where that is no Python."""
+    """Return the top-level statements of a file; [] if it is not valid Python."""
     try:
         return ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -109,7 +109,7 @@ def statements(file: Path) -> list[ast.stmt]:
 
 
 def main_module() -> tuple[str, str]:
-    """Give the importable name of the script run as `__main__`, and why there is none."""
+    """Return the importable name of the script run as `__main__`, or why it has none."""
     return _main_module(root())
 
 

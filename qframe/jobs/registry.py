@@ -1,4 +1,4 @@
-"""Which code a payload may run: from a job's name to its class, importing only what may be."""
+"""Registry: finds the class for a job's name, importing only modules that may define jobs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qframe.payload import tracebacks
 from qframe.payload.text import nearest, one_line
 
 _OWN = "qframe.features.batch_jobs"
-"""Where qframe's own jobs are, which every worker runs."""
+"""The module of qframe's own jobs, which every worker runs."""
 
 
 also: list[str] = []
-"""Modules whose jobs run besides: a framework's, which knows where its applications have theirs."""
+"""Modules of jobs that a framework adds from its applications."""
 adapters: list[Callable[[object], type[JobDefinition] | None]] = []
-"""Give the job class of what is none, such as another library's task, where they know it."""
+"""Functions that return the job class of other objects, such as another library's task."""
 
 
 class _Importing(threading.local):
@@ -31,15 +31,17 @@ class _Importing(threading.local):
 
 
 importing = _Importing()
-"""Whether a worker imports a job module on this thread: others may dispatch meanwhile."""
+"""Whether a worker imports a job module on this thread; other threads may dispatch meanwhile."""
 
 
 class Registry:
-    """The jobs a worker may run.
+    """The jobs that a worker may run.
 
-    With `modules` given, those in these modules and below them, and no other. Without, a job
-    whose module is a file of the project (under its root, outside libraries and hidden folders)
-    that defines it at its top level, as its syntax tree shows before it is imported.
+    With `modules`, only the jobs in these modules and below. Without, a job whose module is a file
+    of
+    the project (under its root, outside libraries and hidden folders) that defines it at its top
+    level,
+    as its syntax tree shows before the import.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
@@ -47,21 +49,22 @@ class Registry:
         self._also = tuple(also)
         self._is_loaded = not (modules or also)
         self._found: dict[str, type[JobDefinition]] = {}
-        # One thread at a time reads and imports: in CPython 3.11 two in `ast.parse` at once fail.
+        # One thread at a time reads and imports: CPython 3.11 fails with two in `ast.parse` at
+        # once.
         self._importing = forks.rlock()
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of `jobs`, and those a framework has added."""
+        """The modules of `jobs`, and those that a framework added."""
         return (*self._modules, *self._also)
 
     def load(self) -> None:
-        """Import the modules of `jobs`; raises `ConfigurationError` naming one that fails."""
+        """Import the modules of `jobs`. Raises `ConfigurationError` with the one that fails."""
         self.import_all(self.modules, "jobs")
         self._is_loaded = True
 
     def import_all(self, names: Sequence[str], key: str) -> None:
-        """Import modules, and what is below them, that a setting names; raises as `load`."""
+        """Import the modules in a setting, and those below them. Raises as `load`."""
         project.put_on_path()
         for name in names:
             try:
@@ -75,7 +78,7 @@ class Registry:
                 ) from error
 
     def known(self, name: str) -> type[JobDefinition] | None:
-        """Give the class of a job whose module is already imported; None where it is not."""
+        """Return the class of a job whose module is already imported; None otherwise."""
         found = self._found.get(name) or own_job(name)
         if found is None:
             found = definition.index.get(name) or defined_in_main(name) or _adapted_by(name)
@@ -85,9 +88,9 @@ class Registry:
         return found
 
     def find(self, name: str) -> type[JobDefinition]:
-        """Give the class of a job, importing its module; raises `UnknownJob` where none may run.
+        """Return the class of a job, importing its module. Raises `UnknownJob` if it must not run.
 
-        Where `load` was not called, it is for a name that no module can be told by.
+        If `load` was not called, it is called for a name that does not tell the module.
         """
         found = self.known(name)
         if found is not None:
@@ -108,7 +111,7 @@ class Registry:
         return self.known(name) or self._by_module(name)
 
     def _by_module(self, name: str) -> type[JobDefinition]:
-        """Import the module that the name begins with."""
+        """Import the module at the beginning of the name."""
         shown, (module_name, _, attribute) = one_line(name, 200), name.rpartition(".")
         file = project.source_of(module_name) if module_name else None
         if not self._may_import(module_name):
@@ -154,13 +157,13 @@ def _is_below(module: str, modules: Sequence[str]) -> bool:
 
 
 def adapted(value: object) -> object:
-    """Give the job class of a function under @queueable, or of what an adapter knows."""
+    """Return the job class of a `@queueable` function, or of an object that an adapter knows."""
     value = getattr(value, "job_class", value)
     return next((found for adapt in adapters if (found := adapt(value)) is not None), value)
 
 
 def _adapted_by(name: str) -> type[JobDefinition] | None:
-    """Give what an adapter makes of what has this name in a module that is imported."""
+    """Return what an adapter makes of the object with this name in an imported module."""
     module, _, attribute = name.rpartition(".")
     value = getattr(sys.modules.get(module), attribute, None) if adapters else None
     found = None if value is None else adapted(value)
@@ -168,14 +171,14 @@ def _adapted_by(name: str) -> type[JobDefinition] | None:
 
 
 def defined_in_main(name: str) -> type[JobDefinition] | None:
-    """Find a job of the script this process was started with, which is not importable."""
+    """Find a job of the script that started this process, which cannot be imported."""
     module, _, attribute = name.rpartition(".")
     main = definition.index.get(f"__main__.{attribute}")
     return main if main is not None and project.main_module()[0] == module else None
 
 
 def own_job(name: str) -> type[JobDefinition] | None:
-    """Give one of qframe's own jobs."""
+    """Return one of qframe's own jobs."""
     module, _, attribute = name.rpartition(".")
     if module != _OWN:
         return None
@@ -184,9 +187,9 @@ def own_job(name: str) -> type[JobDefinition] | None:
 
 
 def refuse_while_importing() -> None:
-    """Refuse a dispatch made by a job module while a worker imports it.
+    """Refuse a dispatch by a job module while a worker imports it.
 
-    It would be made again by every worker that imports the module.
+    Every worker that imports the module would repeat it.
     """
     if importing.here:
         raise InvalidJob(

@@ -1,4 +1,4 @@
-"""Whether a value arrives as it was sent: what JSON carries without changing it."""
+"""Checks that values arrive as they were sent: what JSON carries unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qframe.payload.text import one_line
 
 
 def plain(value: object) -> bool:
-    """Whether JSON carries a value of this very type as it is."""
+    """Whether JSON carries a value of exactly this type unchanged."""
     kind = type(value)
     return (
         kind is int
@@ -36,7 +36,7 @@ SCALARS = {int, str, bool}
 
 
 def same(sent: object, back: object) -> bool:
-    """Whether what came back is what was sent, types included."""
+    """Whether both are equal, including types."""
     if type(sent) is not type(back):
         return type(sent) is int and isinstance(back, float) and sent == back
     if type(sent) in SCALARS:
@@ -64,7 +64,7 @@ def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
 
 
 def _same_within(sent: object, back: object) -> bool:
-    """Whether two of one type that are not equal differ in the zones of times alone."""
+    """Whether two unequal values of one type differ only in the zones of times."""
     if isinstance(sent, datetime):
         return _at_once(sent) == _at_once(back)
     if isinstance(sent, AbstractSet) and isinstance(back, AbstractSet):
@@ -83,9 +83,9 @@ def _same_within(sent: object, back: object) -> bool:
 
 
 def _at_once(value: object) -> object:
-    """Give a time in UTC, by which two of any zones may be compared.
+    """Return a time in UTC, so that times of any zones can be compared.
 
-    Python never finds those of different zones equal that are in the hour of a clock change.
+    In the hour of a clock change, Python never considers times of different zones equal.
     """
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return value.astimezone(UTC)
@@ -97,9 +97,9 @@ _MAY_BE_TIMES = {"datetime", "time", "any", "definition-ref"}
 
 @lru_cache(maxsize=1024)
 def _holds_times(kind: type) -> bool:
-    """Whether an equal value of a type may hold a time that is another."""
+    """Whether equal values of a type may hold different times."""
     schema = getattr(kind, "__pydantic_core_schema__", None)
-    if isinstance(schema, dict):  # it is another object as long as it is not built
+    if isinstance(schema, dict):  # an unbuilt schema is another object
         return any(each.get("type") in _MAY_BE_TIMES for each in parts_of(schema))
     return issubclass(kind, BaseModel | datetime | time | AbstractSet) or dataclasses.is_dataclass(
         kind
@@ -107,7 +107,7 @@ def _holds_times(kind: type) -> bool:
 
 
 def _folds(value: object) -> list[tuple[str, int, str]]:
-    """Give what `==` leaves out of the times without an offset in a value: fold and zone."""
+    """Return what `==` ignores of times without an offset: fold and zone."""
     if isinstance(value, datetime | time):
         is_bare = not value.fold and value.tzinfo is None
         if is_bare or value.utcoffset() is not None:
@@ -128,7 +128,7 @@ def _within(value: object) -> Iterable[object]:
 
 
 def is_strict(schema: object) -> bool:
-    """Whether pydantic is told, anywhere in this core schema, to be strict."""
+    """Whether any part of this pydantic core schema is strict."""
     parts = parts_of(schema, without=["strict_schema"])
     return any(each.get("strict") is True or _config(each).get("strict") is True for each in parts)
 
@@ -139,7 +139,7 @@ def _config(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_fault(error: Exception) -> str:
-    """Put the first fault of a validation into one line that names the field."""
+    """Return the first error of a validation in one line with the field's name."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, ValidationError):
@@ -150,14 +150,14 @@ def first_fault(error: Exception) -> str:
 
 
 def without_values(error: ValidationError) -> ValidationError:
-    """Give a validation's error without what may be of the values: the places within a field.
+    """Return a validation error without anything from the values, such as places within a field.
 
-    These are the keys of a dict as well, and nothing tells them from the names of a model's fields.
+    Those include the keys of dicts, which cannot be told from the names of a model's fields.
     """
     lines: list[InitErrorDetails] = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
         kind, said, loc = fault["type"], fault["msg"], fault["loc"]
-        if kind == "union_tag_invalid":  # it quotes what was given
+        if kind == "union_tag_invalid":  # it quotes the input
             said = "Input tag is none of those expected"
         place = (loc[0], "*") if len(loc) > 1 else loc
         lines.append({"type": PydanticCustomError(kind, said), "loc": place, "input": None})
@@ -165,9 +165,9 @@ def without_values(error: ValidationError) -> ValidationError:
 
 
 def with_other_empties(data: dict[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """Give data with `[]` for `{}`, and the other way round, where the error is about those.
+    """Return data with `[]` and `{}` swapped where the error is about them; None for others.
 
-    PHP writes both as `[]`, Laravel's Lua both as `{}`. None where the error is about others.
+    PHP writes both as `[]`, Laravel's Lua both as `{}`.
     """
     changed = copy.deepcopy(data)
     seen: set[tuple[str | int, ...]] = set()
@@ -181,7 +181,7 @@ def with_other_empties(data: dict[str, Any], error: ValidationError) -> dict[str
 
 
 def _reached(data: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:  # noqa: ANN401 (any JSON value)
-    """Follow an error's place as far as there is data, which ends where a union's part is named."""
+    """Follow an error's path into the data, up to where it names a part of a union."""
     for number, part in enumerate(loc):
         try:
             data = data[part]

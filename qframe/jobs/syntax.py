@@ -1,7 +1,8 @@
-"""What a source file shows of a job before it is imported: its bases or decorators lead to qframe.
+"""Reads from a source file whether it defines a job, before importing it.
 
-A payload may name any class of any file of the project. Importing a file runs it, so a file is
-imported only where its syntax tree shows that this name is a job's.
+A payload may name any class of any file in the project. Importing a file runs it, so a file is
+imported only if its syntax tree shows that the name is a job: its bases or decorators lead to
+qframe.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ _TASKS = {("django.tasks", "task"), ("django_tasks", "task")}
 """Decorators of other libraries whose functions adapters make jobs of."""
 _BASES = {"Queueable", "JobDefinition"}
 _MOST = 100
-"""So many names are followed at most, from file to file."""
+"""The most names to follow from file to file."""
 
 
 class Name(NamedTuple):
-    """A name of a module."""
+    """A name in a module."""
 
     module: str
     attribute: str
 
 
 def shows_job(file: Path, module: str, attribute: str) -> bool:
-    """Whether the syntax tree of a module's file shows a job of this name at its top level."""
+    """Whether a module's file defines a job of this name at its top level."""
     return _SyntaxReader(file, module).shows(Name(module, attribute))
 
 
 class _Source:
-    """The top level of one file: what it defines and what its names mean."""
+    """The top level of one file: its definitions, and what its names refer to."""
 
     def __init__(self, file: Path, module: str) -> None:
         self.module = module
@@ -80,20 +81,20 @@ class _Source:
 
     @property
     def uses_us(self) -> bool:
-        """Whether it imports anything of qframe, or of what adapters know."""
+        """Whether it imports anything from qframe, or from libraries with adapters."""
         modules = {*(each.module for each in self.imported.values()), *self.stars}
         return any(_is_ours(each) or each in {name for name, _ in _TASKS} for each in modules)
 
 
 class _SyntaxReader:
-    """Follows names from file to file, reading each once."""
+    """Follows names from file to file, reading each file once."""
 
     def __init__(self, file: Path, module: str) -> None:
         self._sources: dict[str, _Source | None] = {module: _Source(file, module)}
         self._left = _MOST
 
     def shows(self, name: Name) -> bool:
-        """Whether this, defined at the top level of the file itself, is a job."""
+        """Whether the name is a job, defined at the top level of its own file."""
         source = self._source(name.module)
         node = None if source is None else source.defined.get(_normal(name.attribute))
         if source is None or node is None or _normal(name.attribute) != name.attribute:
@@ -106,7 +107,7 @@ class _SyntaxReader:
         return any(self._gives_base(source, base) for base in node.bases)
 
     def _gives_base(self, source: _Source, given: ast.expr) -> bool:
-        """Whether an expression is a base, or a call of what has to do with one."""
+        """Whether an expression is a base, or a call that involves one."""
         parts = [given]
         if isinstance(given, ast.Call):
             parts = [each for each in ast.walk(given) if isinstance(each, ast.Name | ast.Attribute)]
@@ -131,7 +132,7 @@ class _SyntaxReader:
         return any(self._is_base(each) for each in _meant(source, name.attribute))
 
     def _makes_job(self, source: _Source, decorator: ast.expr) -> bool:
-        """Whether a decorator is `queueable`, or one of the project's own made with qframe."""
+        """Whether a decorator is `queueable`, or one of the project's made with qframe."""
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         return any(self._is_decorator(each) for each in self._named(source, called))
 
@@ -148,7 +149,7 @@ class _SyntaxReader:
         return any(self._is_decorator(each) for each in _meant(source, name.attribute))
 
     def _named(self, source: _Source, node: ast.expr) -> Iterator[Name]:
-        """Give what an expression may mean: `Base`, `module.Base`, `Base[int]`."""
+        """Iterate over what an expression may refer to: `Base`, `module.Base`, `Base[int]`."""
         if isinstance(node, ast.Subscript):
             node = node.value
         path: list[str] = []
@@ -166,7 +167,7 @@ class _SyntaxReader:
             yield Name(module, last)
 
     def _source(self, module: str) -> _Source | None:
-        """Read a module's file, the project's own or a library's; None where there is none."""
+        """Read the file of the project's or a library's module; None if there is none."""
         if module not in self._sources:
             file = project.source_of(module) or _library_file(module)
             self._sources[module] = None if file is None else _Source(file, module)
@@ -174,12 +175,12 @@ class _SyntaxReader:
 
 
 def _is_made(source: _Source, name: str) -> bool:
-    """Whether a name is assigned what is more than another name."""
+    """Whether a name is assigned something other than a name."""
     return not isinstance(source.assigned.get(name), ast.Name | None)
 
 
 def _meant(source: _Source, name: str) -> Iterator[Name]:
-    """Give what a name that a file does not define may be in others."""
+    """Iterate over what a name not defined in this file may be elsewhere."""
     if name in source.imported:
         yield source.imported[name]
     elif isinstance(alias := source.assigned.get(name), ast.Name) and alias.id != name:
@@ -193,7 +194,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _is_loaded_job(name: Name) -> bool:
-    """Whether this is a job in a module that has no source here, and is imported already."""
+    """Whether this is a job in an imported module without a source file here."""
     from qframe.jobs.definition import JobDefinition  # noqa: PLC0415 (most names never come here)
 
     found = getattr(sys.modules.get(name.module), name.attribute, None)
@@ -201,7 +202,7 @@ def _is_loaded_job(name: Name) -> bool:
 
 
 def _library_file(module: str) -> Path | None:
-    """Find the file of a library's module by its name alone, importing nothing."""
+    """Find the file of a library's module by its name, without imports."""
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         return None
@@ -214,7 +215,7 @@ def _library_file(module: str) -> Path | None:
 
 
 def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Give statements, and those within `if` and `try`: imports are there as well."""
+    """Iterate over statements, including those in `if` and `try`, which may have imports."""
     for node in body:
         yield node
         if isinstance(node, ast.If):
@@ -225,5 +226,5 @@ def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _normal(name: str) -> str:
-    """Give a name as Python reads it."""
+    """Return a name as Python normalizes it."""
     return unicodedata.normalize("NFKC", name)

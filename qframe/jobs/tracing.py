@@ -1,4 +1,4 @@
-"""Where traces are made of jobs, if anybody asks for them: `qframe.otel` puts itself here."""
+"""The hooks for traces of jobs; `qframe.otel` installs itself here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qframe.contracts.job import Job
 
 
 class Tracing(Protocol):
-    """What is told of each dispatch and attempt. It raises nothing."""
+    """Gets a call for each dispatch and attempt. Its methods must not raise."""
 
     def sending(self, connection: Any, *, many: bool) -> AbstractContextManager[None]:  # noqa: ANN401 (of a layer above)
-        """Surround a push: of one job, or of `many` that are made within it."""
+        """Wrap a push of one job, or of `many` inside it."""
 
     def queueing(self, connection: Any, queue: str, payload: dict[str, Any]) -> None:  # noqa: ANN401 (as above)
-        """Put the context of a job about to be pushed into its payload."""
+        """Add the trace context of a job to its payload, before the push."""
 
     def resending(
         self,
@@ -24,22 +24,22 @@ class Tracing(Protocol):
         queue: str,
         payload: dict[str, Any],
     ) -> AbstractContextManager[None]:
-        """Surround the push of a payload that stays as it is."""
+        """Wrap the push of an unchanged payload."""
 
     def processing(self, connection: Any, job: Job, *, here: bool) -> None:  # noqa: ANN401 (as above)
-        """Hear that an attempt starts: `here`, in the caller's context, or in another process."""
+        """Called when an attempt starts, in the caller's context (`here`) or another process."""
 
     def forked(self, job: Job) -> None:
-        """Hear that this process was forked for a job whose attempt has started."""
+        """Called in a process that was forked for a job whose attempt has started."""
 
     def attempted(self, job: Job, outcome: str, error: BaseException | None) -> None:
-        """Hear that the attempt has ended, where it began."""
+        """Called at the end of the attempt, where it began."""
 
     def leaving(self) -> None:
-        """Hear that this process ends at once: send what is to be sent, in a moment."""
+        """Called when this process ends at once: export what is left, quickly."""
 
     def log_fields(self) -> dict[str, str | int]:
-        """Give `trace_id` and `span_id` of what is done now; {} outside of a trace."""
+        """Return `trace_id` and `span_id` of the current span; {} without a trace."""
 
 
 class _Active:
@@ -47,11 +47,11 @@ class _Active:
 
 
 active = _Active()
-"""Whose `tracing` is told, None: nobody."""
+"""Its `tracing` gets the calls; None for none."""
 
 
 def sending(connection: Any, *, many: bool = False) -> AbstractContextManager[None]:  # noqa: ANN401 (of a layer above)
-    """Surround a push."""
+    """Wrap a push."""
     tracing = active.tracing
     return _NOTHING if tracing is None else tracing.sending(connection, many=many)
 
@@ -61,7 +61,7 @@ def resending(
     queue: str,
     payload: dict[str, Any],
 ) -> AbstractContextManager[None]:
-    """Surround the push of a payload that was made before."""
+    """Wrap the push of a payload that was made before."""
     tracing = active.tracing
     return _NOTHING if tracing is None else tracing.resending(connection, queue, payload)
 

@@ -1,4 +1,4 @@
-"""What makes a job unique or debounced: the rule of its class, and what its payload says of it."""
+"""Unique and debounced jobs: the rule of a class, and the lock in a payload."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from qframe.payload import timing
 from qframe.payload.text import one_line
 
 DEFAULT_FOR = 3600
-"""Seconds a lock lasts where nothing else was asked for."""
+"""The default life of a lock in seconds."""
 _LONGEST_NAME = 80
 
 
 class UniqueRule(NamedTuple):
-    """What a job class declares, looked up once."""
+    """What a job class declares, computed once."""
 
     seconds: float
     until: str
     delay: float = 0.0
-    """How long a dispatch waits for a later one; 0 where it does not."""
+    """Seconds that a dispatch waits for a later one; 0 if it is not debounced."""
 
     @property
     def key(self) -> str:
-        """The payload's key for it, and the beginning of its fact's."""
+        """The payload key, and the prefix of the fact's key."""
         return "debounce" if self.delay else "unique"
 
     def wire(self, job: object, name: str, data: object) -> dict[str, Any]:
-        """Give what the payload of a job says of it; raises `InvalidJob` for an id that is none."""
+        """Return the payload's entry. Raises `InvalidJob` for an invalid id."""
         named = f"{name}\n{_identity(job, data)}".encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(named, digest_size=16).hexdigest()
         key = f"{self.key}:{name[-_LONGEST_NAME:]}:{digest}"
@@ -38,7 +38,7 @@ class UniqueRule(NamedTuple):
 
 
 def _identity(job: object, data: object) -> str:
-    """Say which job it is among those of its class."""
+    """Return the text that identifies a job among those of its class."""
     given: Any = type(job).unique_id  # type: ignore[attr-defined] # of a job class
     if given is None:
         return "=" + json.dumps(data, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -53,7 +53,7 @@ def _identity(job: object, data: object) -> str:
 
 
 def rule_of(cls: Any) -> UniqueRule | None:  # noqa: ANN401 (a job class, which is made from this)
-    """Give what a class declares; raises `JobDefinitionError` for what does not go together."""
+    """Return the rule of a class. Raises `JobDefinitionError` for conflicting options."""
     if cls.unique and cls.debounce is not None:
         raise JobDefinitionError(
             f"{cls.__name__}: unique and debounce do not go together: of unique jobs the first "

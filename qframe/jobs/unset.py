@@ -1,7 +1,7 @@
-"""Which fields of the models within a job were not set: JSON carries values, and not that.
+"""Keeps which fields of models in a job were not set, which JSON does not carry.
 
-`model_dump(exclude_unset=True)` in a job must give what it would have given where the job was made.
-So data has, besides, for each model with such fields the way to it and their names.
+`model_dump(exclude_unset=True)` in a job must return what it would have where the job was made. So
+data also has, for each model with unset fields, the path to it and their names.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from qframe.payload.schemas import parts_of
 from qframe.payload.secret import Secret
 
 KEY = "~unset"
-"""The key of data that is no field's: it is no name in Python."""
+"""A key of data that cannot be a field: it is not a name in Python."""
 
 _Way = tuple[str | int, ...]
-"""The names of fields, and places in lists and in the values of dicts."""
+"""Names of fields, and indexes of lists and of values of dicts."""
 
 
 def holds_models(schema: object) -> bool:
-    """Whether there are models in what this core schema of pydantic describes."""
+    """Whether a pydantic core schema describes models."""
     return any(part.get("type") == "model" for part in parts_of(schema))
 
 
 def found_in(job: object) -> list[list[Any]]:
-    """Give what `put_back` takes of a job."""
+    """Return the argument of `put_back` for a job."""
     return [[list(way), names] for way, names in _found(job, ())]
 
 
@@ -44,7 +44,7 @@ def _found(value: object, way: _Way) -> Iterator[tuple[_Way, list[str]]]:
 
 
 def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
-    """Give what is in a value, each with the step to it."""
+    """Iterate over the parts of a value, each with the step to it."""
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield name, getattr(value, name, None)
@@ -60,7 +60,7 @@ def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
 
 
 def put_back(job: object, said: object) -> None:
-    """Let fields of the models within a job be unset; what makes no sense is left out."""
+    """Mark fields of the models in a job as unset; ignores invalid entries."""
     for each in said if isinstance(said, list) else ():
         with contextlib.suppress(TypeError, ValueError, LookupError):
             way, names = each

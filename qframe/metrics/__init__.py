@@ -1,1 +1,1 @@
-"""Metrics: what is measured of jobs, minute by minute, and kept by the backend."""
+"""Metrics of jobs, by the minute, kept by the backend."""

@@ -1,4 +1,4 @@
-"""By tag: what happens to jobs, counted once more for each of their tags that is asked for."""
+"""Metrics by tag, for the tags that the configuration selects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qframe.payload import tags
 
 
 def metrics_of(store: Store, connection: str) -> Metrics:
-    """Give what is kept of the tags of a connection; the tag stands where the class does."""
+    """Return the metrics of a connection's tags; the tag takes the place of the class."""
     return Metrics(store, f"{connection}/tags")
 
 
 class TagRecorder:
-    """Counts jobs by those of their tags that one of some patterns fits."""
+    """Counts jobs by those of their tags that match a pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.recorder = Recorder()
@@ -31,7 +31,6 @@ class TagRecorder:
         return filter(self._is_wanted, dict.fromkeys(tags.read(payload)))
 
     def started(self, payload: Mapping[str, Any], queue: str, due: float | None) -> None:
-        """Count a start."""
         for tag in self._of(payload):
             self.recorder.started(tag, queue, due)
 
@@ -44,6 +43,5 @@ class TagRecorder:
         *,
         timed_out: bool,
     ) -> None:
-        """Count how a reservation ended."""
         for tag in self._of(payload):
             self.recorder.ended(tag, queue, outcome, seconds, timed_out=timed_out)

@@ -1,4 +1,4 @@
-"""Counters: what became of jobs since the beginning, by queue and by class."""
+"""Counters: outcomes of jobs since the beginning, by queue and by class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Counted:
 
 
 def read(metrics: Metrics) -> list[Counted]:
-    """Read all counters of a connection: queues, then classes, each sorted by name."""
+    """Return all counters of a connection: queues, then classes, each sorted by name."""
     found: dict[tuple[str, str], Counted] = {}
     for pair, fields in metrics.totals().items():
         counts = {name: fields[outcome] for outcome, name in OUTCOMES.items() if outcome in fields}
@@ -33,6 +33,6 @@ def read(metrics: Metrics) -> list[Counted]:
 
 
 def added_up(each: Iterable[Counted]) -> dict[str, int]:
-    """Give the total of some counters."""
+    """Return the sum of several counters."""
     several = list(each)
     return {name: sum(one.counts[name] for one in several) for name in OUTCOMES.values()}

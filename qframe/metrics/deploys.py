@@ -1,4 +1,4 @@
-"""Deploys: marks of when another version of the application began to run, kept for two weeks."""
+"""Deploys: marks of when a new version of the application began to run, kept for two weeks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qframe.payload.text import one_line
 
 KEY = "deploys"
 KEEP = 14 * 86400.0
-"""Seconds a mark is kept; the newest stays, or the same version would be marked anew."""
+"""Seconds that a mark is kept; the newest stays, so that its version is not marked again."""
 MOST = 200
 LONGEST = 200
 ROLLING = 3600.0
-"""Seconds after a deploy within which workers of an earlier version may still start."""
+"""Seconds after a deploy in which workers of an earlier version may still start."""
 _TRIES = 20
 
 
@@ -30,13 +30,13 @@ class Deploy:
 
 
 class Deploys:
-    """The marks of one store. Raises `BackendUnavailable`."""
+    """The marks in one store. Raises `BackendUnavailable`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def read(self) -> list[Deploy]:
-        """Give the marks, oldest first."""
+        """Return the marks, oldest first."""
         return _read(self._store.get(KEY)[0])
 
     def mark(self, version: str, text: str = "", at: float | None = None) -> Deploy:
@@ -53,10 +53,11 @@ class Deploys:
         return made
 
     def seen(self, version: str) -> bool:
-        """Mark a version that a worker has begun with, where it is another; says whether it was.
+        """Mark the version of a starting worker if it is new. Returns whether it was.
 
-        Of many who say so at once, one does it: the step expects the marks that were looked at.
-        An earlier version is no deploy within an hour of one: its workers are being replaced.
+        Of many concurrent workers one succeeds: the step expects the marks that were read. An
+        earlier
+        version within an hour of a deploy is not a new one: its workers are being replaced.
         """
         version = one_line(version, LONGEST)
         for _ in range(_TRIES if version else 0):
@@ -74,14 +75,14 @@ class Deploys:
     def _replaced(self, before: str | None, known: Sequence[Deploy]) -> bool:
         oldest = time.time() - KEEP
         kept = [each for each in known if each.at > oldest or each is known[-1]][-MOST:]
-        if not any(each.version for each in kept):  # what is compared with, whatever its age
+        if not any(each.version for each in kept):  # kept for comparison, whatever its age
             kept = [*[each for each in known if each.version][-1:], *kept]
         text = json.dumps([asdict(each) for each in kept], separators=(",", ":"))
         return self._store.swap({KEY: (before, text)})
 
 
 def put_together(several: Sequence[Sequence[Deploy]], since: float = 0.0) -> list[Deploy]:
-    """Give the marks of several stores: one of each deploy, oldest first."""
+    """Merge the marks of several stores: one for each deploy, oldest first."""
     found: list[Deploy] = []
     for each in sorted((one for marks in several for one in marks), key=lambda one: one.at):
         is_known = any(

@@ -1,9 +1,9 @@
-"""What is kept: parts that processes write, put together into spans of minutes, and totals.
+"""Metrics: parts that processes write, merged into spans of minutes, and totals.
 
-Each process writes what it counted in a minute under a key of its own, whole each time, so it
-counts once however often it is said. A worker puts the parts of minutes that are over together: by
-minute for a day, by ten minutes for two weeks, and in all. That is a step which expects all it
-replaces: of two who do it at once, one does nothing.
+Each process writes its counts of a minute under its own key, as a whole, so they count once however
+often they are written. A worker merges the parts of past minutes: by minute for a day, by ten
+minutes for two weeks, and in total. The step expects everything it replaces, so of two concurrent
+workers one does nothing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from qframe.metrics.series import GAUGES, OTHER, Fields, Pair, add
 
 PREFIX = "metric:"
 PART_TTL = 14 * 86400.0
-"""Seconds a part is kept that nobody puts together: no worker runs."""
+"""Seconds that an unmerged part is kept, if no worker runs."""
 SETTLED = 2 * LATE
-"""Seconds after its end at which the parts of a minute are put together."""
+"""Seconds after its end at which the parts of a minute are merged."""
 MOST = 300
-"""So many series are kept apart; of the rest, there is one of each queue while they last."""
+"""The most separate series; beyond, there is one for each queue, up to twice as many."""
 _AT_ONCE = 200
 _TRIES = 5
 
 
 class Resolution(NamedTuple):
-    """How finely something is kept, and for how long; all in seconds."""
+    """The resolution and life of stored metrics, in seconds."""
 
     step: int
     span: int
-    """What is under one key."""
+    """The time under one key."""
     keep: int
 
 
@@ -44,20 +44,20 @@ BY_TEN_MINUTES = Resolution(600, 6 * 3600, 14 * 86400)
 RESOLUTIONS = (BY_MINUTE, BY_TEN_MINUTES)
 
 Slots = dict[int, int]
-"""What was counted, by the number of the step since 1970."""
+"""Counts, by number of the step since 1970."""
 Series = dict[Pair, dict[str, Slots]]
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """How a queue stood when it was looked at."""
+    """The sizes of a queue at one moment."""
 
     queue: str
     fields: Fields
 
 
 class Metrics:
-    """What is kept of one connection. Raises `BackendUnavailable`."""
+    """The metrics of one connection. Raises `BackendUnavailable`."""
 
     def __init__(self, store: Store, connection: str) -> None:
         self.store = store
@@ -71,7 +71,7 @@ class Metrics:
     # -- writing ----------------------------------------------------------------------------------
 
     def write(self, recorder: Recorder, ttl: float = PART_TTL) -> bool:
-        """Write what has changed since that was last done; says whether there was anything."""
+        """Write what changed since the last call. Returns whether there was anything."""
         written = False
         for minute, text in recorder.unwritten():
             self.store.set(f"{self._parts}{minute:010d}|{recorder.source}", text, ttl)
@@ -79,13 +79,16 @@ class Metrics:
         return written
 
     def takes_turn(self, who: str, seconds: float) -> bool:
-        """Whether it is this one's turn, for so long, to put parts together and to look."""
+        """Take the turn to merge parts and to look at queues, for `seconds`.
+
+        Returns whether it was free.
+        """
         return self.store.takes_turn(self._turn, who, seconds)
 
     def put_together(self, gauges: Iterable[Gauge] = ()) -> int:
-        """Put the parts together of minutes that are over; gives how many parts there were.
+        """Merge the parts of past minutes. Returns the number of parts.
 
-        `gauges` are kept as what is now; of several looks in a time, the highest numbers.
+        `gauges` count as of now; of several looks in one step of time the highest numbers are kept.
         """
         now = time.time()
         waiting = [
@@ -110,7 +113,7 @@ class Metrics:
         parts: Sequence[tuple[str, str]],
         counted: Sequence[tuple[int, Pair, Fields]],
     ) -> None:
-        """Add to spans and totals what some parts hold, and remove these, in one step."""
+        """Add parts to spans and totals, and remove the parts, in one step."""
         if not counted and not parts:
             return
         wanted = {
@@ -138,7 +141,7 @@ class Metrics:
         self.store.backend.apply(Step(None, *operations))
 
     def reset(self) -> None:
-        """Let all begin anew."""
+        """Delete all metrics of the connection."""
         for key in [key for key, _ in self._everything()]:
             self.store.delete(key)
 
@@ -152,7 +155,7 @@ class Metrics:
     # -- reading ----------------------------------------------------------------------------------
 
     def totals(self) -> dict[Pair, dict[str, int]]:
-        """Give what was counted since the beginning."""
+        """Return the counts since the beginning."""
         parts, (total,) = self._together([self._total])
         found = _totals(total)
         for _, pair, fields in parts:
@@ -160,7 +163,7 @@ class Metrics:
         return found
 
     def series(self, kind: Resolution, since: float, until: float) -> Series:
-        """Give what was counted from `since` to `until`, epoch times, by the steps of `kind`."""
+        """Return the counts from `since` to `until` (epoch times), in steps of `kind`."""
         first, last = int(since // kind.step), int(until // kind.step)
         starts = range(first * kind.step // kind.span, last * kind.step // kind.span + 1)
         keys = [self._span_key(kind, start * kind.span) for start in starts]
@@ -181,14 +184,14 @@ class Metrics:
     def _together(
         self, keys: Sequence[str]
     ) -> tuple[list[tuple[int, Pair, Fields]], list[str | None]]:
-        """Read parts, and what is under keys, as they were at one moment."""
+        """Read parts, and the values of keys, as of one moment."""
         before, parts = self.store.get(self._total, *keys), list[tuple[str, str]]()
         for _ in range(_TRIES):
             parts = [*self.store.items(self._parts)]
             after = self.store.get(self._total, *keys)
             if after == before:
                 break
-            before = after  # parts were put together meanwhile
+            before = after  # parts were merged meanwhile
         counted = [
             (self._minute(key), pair, fields) for key, text in parts for pair, fields in _read(text)
         ]
@@ -202,7 +205,7 @@ class Metrics:
 
 
 def added_up(fields: Mapping[str, Slots]) -> dict[str, int]:
-    """Give what was counted in all the time of a series."""
+    """Return the sums of a series."""
     return {field: sum(slots.values()) for field, slots in fields.items()}
 
 
@@ -217,7 +220,7 @@ def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
 
 def _series(text: str | None) -> Series:
     first, *told = json.loads(text or "[0]") or [0]
-    if not isinstance(first, int):  # of a version before: counted by other buckets
+    if not isinstance(first, int):  # of an earlier version, with other buckets
         return {}
     return {
         Pair(queue, job): {
@@ -229,7 +232,7 @@ def _series(text: str | None) -> Series:
 
 
 def _text(series: Series) -> str:
-    """Encode a series, its slots counted from the first one, which keeps it short."""
+    """Encode a series, with slots relative to the first one, which is shorter."""
     used = [slot for fields in series.values() for slots in fields.values() for slot in slots]
     first = min(used, default=0)
     told = [
@@ -246,7 +249,7 @@ def _text(series: Series) -> str:
 
 
 def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:
-    """Count in a slot: sums, but of what was looked at the highest."""
+    """Add to a slot; for gauges keep the highest number."""
     kept = series.setdefault(_capped(series, pair), {})
     for field, number in fields.items():
         slots = kept.setdefault(field, {})
@@ -255,7 +258,7 @@ def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:
 
 
 def _capped(known: Mapping[Pair, object], pair: Pair) -> Pair:
-    """Give the series under which a pair counts, of which there are not too many."""
+    """Return the series under which a pair counts, limited in number."""
     if pair in known or len(known) < MOST:
         return pair
     if not pair.job:

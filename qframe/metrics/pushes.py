@@ -1,4 +1,4 @@
-"""Pushes: what this process pushes, counted by queue and class, and written each second."""
+"""Pushes: counts what this process pushes, by queue and class, and writes it each second."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from qframe.payload import envelope, tracebacks
 log = logging.getLogger("qframe")
 
 EVERY = 1.0
-"""Seconds between two times that a process writes what it has pushed, while it pushes."""
+"""Seconds between two writes while a process pushes."""
 KEPT = 86400.0
-"""Seconds a part of a producer is kept that nobody puts together: no worker runs."""
+"""Seconds that a producer's unmerged part is kept, if no worker runs."""
 _MOST = 10_000
 _PARTING = 2.0
-"""Seconds an answer is waited for when the process ends."""
+"""Seconds to wait for an answer when the process ends."""
 
 _all: weakref.WeakSet[Pushes] = weakref.WeakSet()
 
 
 class Pushes:
-    """The pushes of this process to one connection. Any thread may count, also a forked child's.
+    """The pushes of this process to one connection. Thread-safe, also in a forked child.
 
-    A heartbeat writes them: the worker's, or else the process's own, whose thread ends when nothing
-    has been pushed for a second. What the store does not take now is written later.
+    A heartbeat writes them: the worker's, or the process's own, whose thread ends after a second
+    without pushes. What the store cannot accept is written later.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._begin_anew()
-        forks.in_child_of(self, Pushes._begin_anew)  # what was counted is the parent's
+        forks.in_child_of(self, Pushes._begin_anew)  # the counts are the parent's
         _all.add(self)
 
     def _begin_anew(self) -> None:
         self._recorder = Recorder()
         self._pushed: deque[tuple[str, object, int]] = deque()
-        """What is not in there yet: to count each at its push was a twentieth of a dispatch."""
+        """Pushes not counted yet: counting each at its push was a twentieth of a dispatch."""
         self._heart: Heartbeat | None = None
         self._beat: Beat | None = None
         self._mutex = forks.lock()
         self._writing = forks.lock()
         self._is_at_the_end = False
-        """Whether it is written when a process of `multiprocessing` ends."""
+        """Whether it is written when a `multiprocessing` process ends."""
 
     def count(self, queue: str, message: Mapping[str, Any], times: int = 1) -> None:
-        """Count that jobs with such a payload were pushed to a queue."""
+        """Count pushes of jobs with this payload to a queue."""
         self._pushed.append((queue, message.get("job"), times))
         if self._heart is None or self._heart.is_over:
-            with guarded, self._mutex:  # no signal is to break into the start of a thread
+            with guarded, self._mutex:  # no signal may interrupt the start of a thread
                 self._begin()
         if len(self._pushed) >= _MOST:
             with guarded:
                 self._take_in()
 
     def _take_in(self) -> None:
-        """Count what was pushed since that was last done."""
+        """Count the pushes since the last call."""
         counts: Counter[tuple[str, str]] = Counter()
         with suppress(IndexError):
             while True:
@@ -81,19 +81,19 @@ class Pushes:
         return not self._pushed and not self._recorder.has_unwritten()
 
     def _begin(self) -> None:
-        """Have what is counted written, unless somebody does that."""
+        """Register with a heartbeat, unless it is registered."""
         heart = heartbeat.current()
         if self._heart is not None and not self._heart.is_over:
             return
         if not self._is_at_the_end:
             self._is_at_the_end = True
             process.before_a_child_ends(write_all)
-        with suppress(RuntimeError):  # no thread can be had: the next push tries again
+        with suppress(RuntimeError):  # no thread can be started: the next push tries again
             self._beat = heart.add(EVERY, self._look)
             self._heart = heart
 
     def write(self) -> bool:
-        """Write what is not written yet; says whether there was any. Raises nothing."""
+        """Write what is unwritten. Returns whether there was anything. Never raises."""
         if self._is_written:
             return False
         try:
@@ -105,19 +105,19 @@ class Pushes:
         return True
 
     def write_at_the_end(self) -> None:
-        """Write it before this thread's connections are closed; waits but a moment for that."""
+        """Write before this thread's connections are closed; waits only briefly."""
         with sockets.waits_limited(_PARTING):
             self.write()
 
     def _look(self) -> None:
-        """Write, and stop doing so where there was nothing to write."""
+        """Write; unregister if there was nothing to write."""
         if self.write():
             return
         with self._mutex:
             heart, beat = self._heart, self._beat
             if heart is None or beat is None:
                 return
-            self._heart = None  # who pushes from now on begins anew
+            self._heart = None  # a later push registers again
             if not self._is_written:
                 self._heart = heart
                 return
@@ -127,7 +127,7 @@ class Pushes:
 
 
 def write_all() -> None:
-    """Write what this process has pushed and not written yet, to whichever connection."""
+    """Write all unwritten pushes of this process, for every connection."""
     for each in list(_all):
         each.write_at_the_end()
 

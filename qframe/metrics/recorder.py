@@ -1,4 +1,4 @@
-"""Recorder: counts what happens to jobs in this process, by minute, until it is written."""
+"""Recorder: counts the jobs of this process, by minute, until the counts are written."""
 
 from __future__ import annotations
 
@@ -26,50 +26,49 @@ from qframe.metrics.series import (
 
 MINUTE = 60
 MOST = 300
-"""So many series are kept apart in a minute; the rest are one."""
+"""The most separate series in a minute; the others are combined."""
 LATE = 60.0
-"""Seconds after its end within which a minute is written. What was not by then counts later."""
+"""Seconds after its end in which a minute is written. Later counts go to a later minute."""
 _LONGEST = 150
 
 
 @dataclass(slots=True)
 class Minute:
-    """What was counted in a minute."""
+    """The counts of a minute."""
 
     series: dict[Pair, defaultdict[str, int]] = field(default_factory=dict)
     changes: int = 0
     """Grows with each change."""
     written: int = 0
-    """What `changes` was when it was written last."""
+    """The value of `changes` at the last write."""
     text: str = "[]"
-    """What was written then."""
+    """The text of the last write."""
 
     def encoded(self) -> str:
-        """Give it as JSON."""
+        """Return the counts as JSON."""
         told = [[*pair, fields] for pair, fields in self.series.items()]
         return json.dumps(told, separators=(",", ":"))
 
 
 class Recorder:
-    """What happens to the jobs of one connection. Any thread may count."""
+    """Counts the jobs of one connection. Thread-safe."""
 
     def __init__(self) -> None:
         self.source = secrets.token_hex(6)
-        """Names this recorder."""
+        """A unique id of this recorder."""
         self.outcomes: Counter[str] = Counter()
-        """How often each outcome came, since it began."""
+        """The number of each outcome since it began."""
         self._minutes: dict[int, Minute] = {}
         self._now = Minute()
         self._from = self._until = 0.0
         self._lock = forks.lock()
 
     def pushed(self, name: str, queue: str, times: int = 1) -> None:
-        """Count that jobs were pushed."""
         with self._lock:
             self._fields(name, queue)[PUSHED] += times
 
     def started(self, name: str, queue: str, due: float | None) -> None:
-        """Count a start; `due` is when the job was to be started, if that is known."""
+        """Count a start; `due` is when the job should have started, if known."""
         with self._lock:
             fields = self._fields(name, queue)
             fields[STARTED] += 1
@@ -86,7 +85,7 @@ class Recorder:
         *,
         timed_out: bool = False,
     ) -> None:
-        """Count how a reservation ended; the attempt ran for `seconds`, if it did."""
+        """Count the end of a reservation; the attempt ran for `seconds`, if it ran."""
         with self._lock:
             fields = self._fields(name, queue)
             fields[outcome] += 1
@@ -99,7 +98,7 @@ class Recorder:
                 fields[TIMED_OUT] += 1
 
     def lost(self, name: str, queue: str, *, was_done: bool) -> None:
-        """Count a lease that was lost, and take back an outcome counted before that was known."""
+        """Count a lost lease, and take back an outcome that was counted too early."""
         with self._lock:
             fields = self._fields(name, queue)
             fields["lost"] += 1
@@ -109,20 +108,19 @@ class Recorder:
                 self.outcomes["done"] -= 1
 
     def by_outcome(self) -> dict[str, int]:
-        """Give how often each outcome came, since it began."""
+        """Return the number of each outcome since it began."""
         return {outcome: count for outcome, count in self.outcomes.copy().items() if count}
 
     # -- what is to be written --------------------------------------------------------------------
 
     def has_unwritten(self) -> bool:
-        """Whether something has changed since it was written."""
         with self._lock:
             return any(each.changes != each.written for each in self._minutes.values())
 
     def unwritten(self) -> Iterator[tuple[int, str]]:
-        """Give the minutes that have changed since they were written, each with its text.
+        """Iterate over the minutes that changed since their last write, with their texts.
 
-        Whoever asks for the next one has written the one before.
+        Asking for the next one confirms that the one before was written.
         """
         now = time.time()
         with self._lock:
@@ -143,7 +141,7 @@ class Recorder:
                     del self._minutes[minute]
 
     def _make_later(self, minute: int) -> None:
-        """Count now what was not written of a minute that nobody expects any more."""
+        """Count the unwritten part of an expired minute in the current one."""
         late = self._minutes.pop(minute)
         if late is self._now:
             self._until = 0.0
@@ -157,7 +155,7 @@ class Recorder:
                     counted[key] += count
 
     def _fields(self, name: str, queue: str) -> defaultdict[str, int]:
-        """Give what is counted of a class and queue in this minute."""
+        """Return the counts of a class and queue in this minute."""
         now = time.time()
         if not self._from <= now < self._until:
             minute = int(now // MINUTE)

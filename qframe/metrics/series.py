@@ -1,4 +1,4 @@
-"""Series: what is counted of the jobs of one class in one queue, and how histograms are read."""
+"""Series: the counts of one class in one queue, and reading histograms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
-"""The upper bounds, in seconds, by which a histogram is shown; one more bucket has no bound."""
+"""The upper bounds, in seconds, of a shown histogram; one more bucket has no bound."""
 _RATIO = 1.1
-"""Between two bounds of a histogram as it is kept, at most: so its middle is within 5 % of all."""
+"""The largest ratio of neighbouring stored bounds, so that a bucket's middle is within 5 %."""
 _FROM, _UPTO = (0.00001, 0.0001), (86400.0, 604800.0)
 
 
 def _finely(bounds: Sequence[float]) -> tuple[float, ...]:
-    """Give bounds with as many between them as makes the ratio of two `_RATIO` at most."""
+    """Return bounds with intermediate ones, so that neighbours have at most the ratio `_RATIO`."""
     found = [bounds[0]]
     for lower, upper in pairwise(bounds):
         parts = math.ceil(math.log(upper / lower, _RATIO))
@@ -30,12 +30,12 @@ def _finely(bounds: Sequence[float]) -> tuple[float, ...]:
 
 
 FINE = _finely((*_FROM, *BOUNDS, *_UPTO))
-"""The upper bounds by which it is kept."""
+"""The upper bounds of a stored histogram."""
 
 PUSHED = "pushed"
 STARTED = "started"
 TIMED_OUT = "timed out"
-"""How many attempts ended so; each has an outcome besides."""
+"""The count of attempts that timed out; each also has an outcome."""
 OUTCOMES = {
     "done": "processed",
     "failed": "failed",
@@ -46,52 +46,52 @@ OUTCOMES = {
     "cancelled": "cancelled",
     "lost": "lost",
 }
-"""The outcomes of jobs, and what each is called where they are counted for people."""
+"""The outcomes of jobs, and their names for people."""
 OLDEST = "oldest"
-"""How many seconds the next job of a queue has been ready."""
+"""Seconds for which the next job of a queue has been ready."""
 GAUGES = ("ready", "delayed", "reserved", "buried", OLDEST)
-"""What is looked at once a minute, of a queue."""
+"""What is measured of a queue once a minute."""
 
 UNKNOWN = "(unknown)"
-"""Stands for what names no class."""
+"""Stands for a job without a class name."""
 OTHER = "(other)"
-"""Stands for the queues and classes beyond those that are kept apart."""
+"""Stands for queues and classes beyond the limit."""
 
 Fields = Mapping[str, int]
-"""What was counted, by name."""
+"""Counts by name."""
 
 
 def add(to: dict[str, int], fields: Fields) -> None:
-    """Add what was counted to other counts."""
+    """Add counts to others."""
     for field, number in fields.items():
         to[field] = to.get(field, 0) + number
 
 
 class Pair(NamedTuple):
-    """What a series is of."""
+    """The subject of a series."""
 
     queue: str
     job: str
-    """The name of the class; "" in the series that has the queue's gauges."""
+    """The name of the class; "" in the series with the queue's gauges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The names under which the buckets of a histogram are counted, and its sum."""
+    """The names of the counts of a histogram's buckets, and of its sum."""
 
     bounds: tuple[float, ...]
     buckets: tuple[str, ...]
     total: str
-    """Microseconds."""
+    """Name of the sum, in microseconds."""
     places: Mapping[str, int]
-    """The place of each bucket among all."""
+    """The index of each bucket."""
 
     def bucket(self, seconds: float) -> str:
-        """Name the bucket of a value."""
+        """Return the bucket of a value."""
         return self.buckets[bisect_left(self.bounds, seconds)]
 
     def counts(self, fields: Fields) -> list[int]:
-        """Give how many values there are by `BOUNDS`."""
+        """Return the number of values by `BOUNDS`."""
         found = [0] * (len(BOUNDS) + 1)
         for place, count in self._counted(fields):
             upper = self.bounds[place] if place < len(self.bounds) else math.inf
@@ -99,12 +99,12 @@ class Histogram:
         return found
 
     def quantile(self, fields: Fields, part: float) -> float | None:
-        """Give the seconds that `part` (0 to 1) of the values are within; None where none are.
+        """Return the seconds that `part` (0 to 1) of the values do not exceed; None without values.
 
-        That is the middle of a bucket, within 5 % of all that is in it, or the last bound.
+        It is the middle of a bucket, within 5 % of all its values, or the last bound.
         """
         counted = sorted(self._counted(fields))
-        if len(counted) == 1:  # all are alike: their mean says more than the bucket
+        if len(counted) == 1:  # all in one bucket: their mean is more exact
             return self.mean(fields)
         rank = part * sum(count for _, count in counted)
         if not rank:
@@ -117,13 +117,13 @@ class Histogram:
         return self._middle(counted[-1][0])
 
     def longest(self, fields: Fields) -> float | None:
-        """Give the longest of the values, as `quantile` does."""
+        """Return the longest value, as exact as `quantile`."""
         found = [place for place, count in self._counted(fields) if count > 0]
         mean = self.mean(fields)
         return None if mean is None or not found else max(self._middle(max(found)), mean)
 
     def mean(self, fields: Fields) -> float | None:
-        """Give the mean of the values, in seconds."""
+        """Return the mean of the values, in seconds."""
         count = sum(count for _, count in self._counted(fields))
         return fields.get(self.total, 0) / 1e6 / count if count else None
 
@@ -132,7 +132,7 @@ class Histogram:
         return [(places[name], count) for name, count in fields.items() if name in places]
 
     def _middle(self, place: int) -> float:
-        """Give what is as far from both bounds of a bucket, relatively."""
+        """Return the value with the same ratio to both bounds of a bucket."""
         if place >= len(self.bounds):
             return self.bounds[-1]
         lower, upper = self.bounds[place - 1] if place else 0.0, self.bounds[place]
@@ -146,8 +146,8 @@ def _histogram(name: str, bounds: tuple[float, ...] = FINE) -> Histogram:
 
 
 RUN = _histogram("run")
-"""How long attempts ran."""
+"""Run times of attempts."""
 RUN_BUT_DONE = {each: _histogram(f"{each} run", BOUNDS) for each in OUTCOMES if each != "done"}
-"""How long those ran that had another outcome than `done`, once more."""
+"""Run times of attempts with an outcome other than `done`, additionally."""
 WAIT = _histogram("wait")
-"""How long jobs had waited at their first start, from when they were due."""
+"""Waiting times before the first start, from when jobs were due."""

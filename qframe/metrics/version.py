@@ -1,4 +1,4 @@
-"""The version of the application: as configured, else the commit in its root, else as installed."""
+"""The version of the application: configured, the commit of its root, or as installed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from qframe.config import Settings
 
 _COMMIT = 12
-"""So many digits of a commit are shown."""
+"""The digits of a commit that are shown."""
 
 
 def of(settings: Settings) -> str:
-    """Give the version of the application; "" where nothing says it. Reads a few small files."""
+    """Return the version of the application; "" if unknown. Reads a few small files."""
     return settings.version or _commit(settings.root) or _installed(settings.root)
 
 
 def _commit(root: Path) -> str:
-    """Read what git has checked out in the project's root."""
+    """Return the commit that is checked out in the project's root."""
     try:
         folder = root / ".git"
-        if folder.is_file():  # a further worktree
+        if folder.is_file():  # a linked worktree
             folder = root / folder.read_text().partition("gitdir:")[2].strip()
         head = (folder / "HEAD").read_text().strip()
         name = head.removeprefix("ref: ")
@@ -46,7 +46,7 @@ def _reference(folder: Path, name: str) -> str:
 
 
 def _installed(root: Path) -> str:
-    """Give the version that the project's own distribution is installed in."""
+    """Return the version of the installed distribution of the project."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         return metadata.version(project["project"]["name"])

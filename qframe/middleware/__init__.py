@@ -1,4 +1,4 @@
-"""Middleware: what a job's run goes through, and the ones that are there."""
+"""Middleware: code around a job's run, and the middleware that comes with qframe."""
 
 from qframe.middleware.base import Middleware, store_of
 from qframe.middleware.fail_on import FailOn

@@ -1,4 +1,4 @@
-"""What a middleware is: a callable around a job's run, with a store that all workers share."""
+"""Middleware: a callable around a job's run, with a store that all workers share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ if TYPE_CHECKING:
 
 
 class Middleware(Protocol):
-    """Something that is called in a job's place, and may call on.
+    """Called in a job's place; it may run the job by `call_next(job)`.
 
-    `call_next(job)` runs what is inside of it, at last the job, gives what `handle` gave and raises
-    what it raised. One that returns without having called on, and without having released, failed
-    or deleted the job, has it skipped. It may be a class with `__call__`, or a function; with
-    `async def`, `call_next` is awaited.
+    `call_next` runs the next middleware, and in the end the job; it returns the result of `handle`
+    and
+    raises its exception. If a middleware returns without calling it, and without releasing, failing
+    or
+    deleting the job, the job is skipped. A middleware is a class with `__call__`, or a function;
+    with
+    `async def`, await `call_next`.
     """
 
     def __call__(self, job: Any, call_next: Callable[[Any], Any], /) -> Any:  # noqa: ANN401 (a `Queueable`; what it gave)
-        """Run the job, or do not; give what `call_next` gave."""
+        """Run the job or not. Return the result of `call_next`."""
 
 
 def store_of(job: JobDefinition) -> Store:
-    """Give the store of the connection the job runs on; outside a worker, the default one's."""
+    """Return the store of the job's connection; outside of a worker, of the default one."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
     if isinstance(reserved, ReservedJob):
         return Store(reserved.context.backend)

@@ -1,4 +1,4 @@
-"""FailOn: an error after which trying again is of no use."""
+"""FailOn: errors after which a retry is useless."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 
 class FailOn:
-    """Fails a job at once, whatever tries are left, where it raises one of these errors.
+    """Fails a job at once, even if it has tries left, when it raises one of these errors.
 
     `FailOn(ValueError, LookupError)`, or `FailOn(predicate)`, which is called with the error. The
-    job is recorded with that error. Raises `JobDefinitionError` for anything else.
+    job
+    is recorded with that error. Raises `JobDefinitionError` for other arguments.
     """
 
     def __init__(self, *errors: type[Exception] | Callable[[Exception], object]) -> None:
         self._matches = matching("FailOn", errors, Exception)
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Call on; fail the job with what that raises, where it is one of these."""
+        """Run the job; fail it if it raises one of these errors."""
         try:
             return call_next(job)
         except DontHandle:
@@ -38,9 +39,9 @@ class FailOn:
 def matching(
     owner: str, errors: Sequence[object], base: type[BaseException]
 ) -> Callable[[BaseException], bool]:
-    """Give what says whether an error is one of these: kinds of errors, or functions of it.
+    """Return a predicate for these errors: exception classes, or functions of the exception.
 
-    Raises `JobDefinitionError` for anything else, and for none.
+    Raises `JobDefinitionError` for anything else, and for an empty list.
     """
     kinds = tuple(each for each in errors if isinstance(each, type) and issubclass(each, base))
     predicates = [each for each in errors if callable(each) and not isinstance(each, type)]

@@ -1,4 +1,4 @@
-"""Limits over time: so many within so many seconds, and the moments that count against them."""
+"""Limits over time: a number of jobs in a number of seconds, and the windows that count them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ log = logging.getLogger("qframe")
 
 Value = str | int | uuid.UUID | Enum | tuple[Any, ...]
 By = Value | Callable[[Any], Value | None] | None
-"""What tells jobs apart: None, a value, or a function of the job that gives one."""
+"""What has its own count: None, a value, or a function of the job that returns a value."""
 
 _SHORTEST = 0.01
 _EXACT = 100
-"""Up to this many, each moment is kept by itself; of more, those of a hundredth of the time."""
+"""Up to this many, each moment is stored; for more, those of a hundredth of the period together."""
 _ROUNDS = 8
 _SKEW = 1000
-"""Milliseconds two clocks may be apart without anything being done about it."""
+"""Milliseconds by which two clocks may differ without a correction."""
 _LONGEST_NAME = 100
 _WIDE = 1 / 8
 _WIDER = 1.25
 _WIDEST = 60.0
-"""Of the time one job has by the limit, a job waits up to this part longer; by this factor more
-for each release; and no more than these seconds, or the limit's."""
+"""A waiting job waits up to this fraction of one job's share longer, times this factor for each
+release; and at most this many seconds, or the limit's.
+"""
 
 _TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+)?\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)\s*")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -53,8 +54,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class Limit:
     """At most `max` within any `per` seconds (a number or a timedelta).
 
-    `by` is what the limit is kept for: a value, or a function of the job that gives one; a value
-    each has its own count. Default: one count for all jobs. Raises `JobDefinitionError`.
+    `by` is a value, or a function of the job that returns one; each value has its own count.
+    Default:
+    one count for all jobs. Raises `JobDefinitionError`.
     """
 
     max: int
@@ -62,7 +64,7 @@ class Limit:
     by: By = None
 
     def __init__(self, max: int, per: float | timedelta, by: By = None) -> None:  # noqa: A002 (the name a reader expects)
-        if type(max) is not int or max < 1:  # a bool is none
+        if type(max) is not int or max < 1:  # also refuses a bool
             raise JobDefinitionError(f"a limit must allow 1 or more, not {one_line(repr(max), 60)}")
         object.__setattr__(self, "max", max)
         object.__setattr__(self, "per", seconds(per, "the time of a limit", _SHORTEST))
@@ -70,7 +72,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str, by: By = None) -> Self:
-        """Read `10/minute`, `5/s`, `1000/day` or `100/15m`."""
+        """Parse `10/minute`, `5/s`, `1000/day` or `100/15m`. Raises `JobDefinitionError`."""
         found = _TEXT.fullmatch(str(text).lower())
         if found is None:
             raise JobDefinitionError(
@@ -103,44 +105,44 @@ class Limit:
 
     @property
     def grain(self) -> int:
-        """Milliseconds within which moments are kept as one."""
+        """Milliseconds whose moments are stored as one."""
         return 1 if self.max <= _EXACT else max(1, int(self.per * 10))
 
 
 class LimitWindow:
-    """What counts against a limit at one moment: when the last ones were, oldest first.
+    """The moments that count against a limit, oldest first.
 
-    Kept as text: a first moment in milliseconds of the epoch, then for each its distance from the
-    first and how many there were. It never holds more than a good hundred.
+    Stored as text: a first moment in milliseconds of the epoch, then the distance of each from the
+    first, and its number. It never has many more than a hundred.
     """
 
     def __init__(self, limit: Limit, text: str | None, now: int) -> None:
         self.limit = limit
         self.before = text
-        """What the store held."""
+        """The text in the store."""
         self._now = now
         self._per = int(limit.per * 1000)
         kept = _decoded(text)
         latest = now + limit.grain
         self.ahead = bool(kept) and kept[-1][0] > latest + _SKEW
-        """Whether it was written by a clock that is ahead of this one, or before this one went
-        back. Such moments count as now: so nobody waits longer than the limit's time."""
+        """Whether its writer's clock is ahead of this one, or this one was set back. Such moments
+        count as now, so nobody waits longer than the limit's period."""
         self._kept = [
             (min(moment, latest), count) for moment, count in kept if moment + self._per > now
         ]
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of jobs."""
         return sum(count for _, count in self._kept)
 
     @property
     def last(self) -> int:
-        """The moment of the last one; 0 where there is none."""
+        """The last moment; 0 if there is none."""
         return self._kept[-1][0] if self._kept else 0
 
     def wait(self) -> float:
-        """Give the seconds until there is room for one more; 0 where there is."""
+        """Return the seconds until there is room for one more; 0 if there is."""
         over = self.count - self.limit.max + 1
         for moment, count in self._kept if over > 0 else ():
             over -= count
@@ -149,9 +151,9 @@ class LimitWindow:
         return 0.0
 
     def add(self) -> None:
-        """Count one more, and forget the oldest of more than the limit: they decide nothing.
+        """Count one more, and drop the oldest beyond the limit, which no longer matter.
 
-        The moment is rounded up, so that none is forgotten too early.
+        The moment is rounded up, so that none is dropped too early.
         """
         grain = self.limit.grain
         moment = -(-self._now // grain) * grain
@@ -164,11 +166,11 @@ class LimitWindow:
             del self._kept[0]
 
     def forget(self, until: int) -> None:
-        """Forget those up to a moment."""
+        """Drop the moments up to this one."""
         self._kept = [each for each in self._kept if each[0] > until]
 
     def text(self) -> str | None:
-        """Encode for the store; None where there is nothing to keep."""
+        """Encode for the store; None if there is nothing to store."""
         if not self._kept:
             return None
         first = self._kept[0][0]
@@ -178,22 +180,21 @@ class LimitWindow:
 def _decoded(text: str | None) -> list[tuple[int, int]]:
     try:
         first, *rest = map(int, (text or "").split())
-    except ValueError:  # nothing, or not ours
+    except ValueError:  # empty or invalid
         return []
     return [(first + at, count) for at, count in zip(rest[::2], rest[1::2], strict=False)]
 
 
 def now() -> int:
-    """Give the milliseconds of the epoch.
+    """Return the milliseconds of the epoch.
 
-    The wall clock is the one that processes on several machines share, and that goes on when they
-    are started again.
+    Processes on several machines share the wall clock, and it survives restarts.
     """
     return int(time.time() * 1000)
 
 
 def read(store: Store, limits: Mapping[str, Limit]) -> dict[str, LimitWindow]:
-    """Give what counts against limits, by their keys in the store."""
+    """Return the windows of limits, by their keys in the store."""
     texts, moment = store.get(*limits), now()
     return {
         key: LimitWindow(limit, text, moment)
@@ -202,14 +203,14 @@ def read(store: Store, limits: Mapping[str, Limit]) -> dict[str, LimitWindow]:
 
 
 def write(store: Store, windows: Mapping[str, LimitWindow]) -> bool:
-    """Put windows that were changed in the place of what was read, all of them or none."""
+    """Write changed windows if the store is unchanged: all of them or none."""
     limits = [window.limit for window in windows.values()]
     ttl = max(limit.per + limit.grain / 1000 for limit in limits) + 1
     return store.swap({key: (each.before, each.text()) for key, each in windows.items()}, ttl)
 
 
 def rounds() -> Iterator[None]:
-    """Give turns at what another process may forestall: a few, ever further apart."""
+    """Iterate over a few attempts at a contended write, with growing pauses."""
     for each in range(_ROUNDS):
         yield
         time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (no secret)
@@ -219,7 +220,7 @@ def rounds() -> Iterator[None]:
 
 
 def seconds(value: object, what: str, least: float = 0.0) -> float:
-    """Check a time; raises `JobDefinitionError`."""
+    """Check a time. Raises `JobDefinitionError`."""
     if isinstance(value, datetime):
         raise JobDefinitionError(f"{what} must be seconds or a timedelta, not a datetime")
     try:
@@ -232,14 +233,14 @@ def seconds(value: object, what: str, least: float = 0.0) -> float:
 
 
 def release_time(owner: str, release: object, *, dont_release: bool) -> float | None:
-    """Check after how long a job that has to wait is tried again; None where nobody said."""
+    """Check the `release` of a middleware; None if it was not set."""
     if release is not None and dont_release:
         raise JobDefinitionError(f"{owner}: give release or dont_release, not both")
     return None if release is None else seconds(release, f"{owner}: release")
 
 
 def check_name(name: object, owner: str) -> None:
-    """Refuse what cannot name a limit; raises `JobDefinitionError`."""
+    """Raise `JobDefinitionError` for an invalid name of a limit."""
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise JobDefinitionError(f"{owner}: name must be a text, not {one_line(repr(name), 60)}")
     if isinstance(name, str) and re.search("[\x00\ud800-\udfff]", name):
@@ -249,13 +250,13 @@ def check_name(name: object, owner: str) -> None:
 
 
 def name_of(name: str | None, job: JobDefinition) -> str:
-    """Give what is limited as it stands in a key: its name, by default the job's class."""
+    """Return the name in the key: by default the job's class."""
     own = name or type(job).own_name()
     return own if len(own) <= _LONGEST_NAME else hashed(own)[:32]
 
 
 def value_of(by: By, job: JobDefinition) -> str:
-    """Give as text what tells this job from others, "" where nothing does."""
+    """Return the `by` value of a job as text; "" if there is none."""
     value = by(job) if callable(by) else by
     if value is None:
         return ""
@@ -265,7 +266,7 @@ def value_of(by: By, job: JobDefinition) -> str:
 
 
 def hides(job: JobDefinition) -> bool:
-    """Whether nothing of a job may be readable in a store."""
+    """Whether no value of a job may be readable in a store."""
     return type(job).encrypted or bool(type(job).secret_fields)
 
 
@@ -283,7 +284,7 @@ def _as_text(value: object) -> str:
 
 
 def hashed(text: str) -> str:
-    """Give a text as its digest: 64 characters."""
+    """Return the digest of a text: 64 characters."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -291,7 +292,7 @@ def hashed(text: str) -> str:
 
 
 def put_back(job: JobDefinition, delay: float, why: str) -> None:
-    """Release a job, uncounted; raises `LimitReached` where it cannot wait."""
+    """Release a job, uncounted. Raises `LimitReached` if it cannot wait."""
     try:
         job.release(delay)
     except (SettleError, BackendUnavailable):
@@ -306,16 +307,17 @@ def put_back(job: JobDefinition, delay: float, why: str) -> None:
 
 
 def spread(job: JobDefinition, limit: Limit) -> float:
-    """Give random seconds to wait longer, so that those who wait do not come back all at once.
+    """Return random additional seconds to wait, so that waiting jobs do not return all at once.
 
-    Each time a job was released before, it may be a quarter more: who has waited for long is
-    one of many, and the more there are, the further apart they may come.
+    They grow by up to a quarter with each earlier release: a job that waited long is one of many,
+    and
+    the more there are, the further apart they should return.
     """
     width: float = limit.per / limit.max * _WIDE * _WIDER ** min(releases_of(job), 60)
     return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (no secret)
 
 
 def releases_of(job: JobDefinition) -> int:
-    """Give how often a job was released before."""
+    """Return how often a job was released before."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
     return 0 if reserved is None else reserved.history.releases

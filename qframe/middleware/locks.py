@@ -1,4 +1,4 @@
-"""A lock in a store: a lease of a few seconds, renewed as long as its holder lives."""
+"""Lock: a lease of a few seconds in a store, renewed as long as its holder lives."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from qframe.exceptions import BackendUnavailable
 log = logging.getLogger("qframe")
 
 _SOONER = 1.0
-"""Seconds until a renewal that did not reach the store is tried again, at most."""
+"""The most seconds until a failed renewal is retried."""
 
 
 class Lock:
-    """One lock, held by at most one owner; what the store holds is the owner's name.
+    """One lock with at most one owner; the store has the owner's name.
 
-    Taken, it is renewed every third of `lease` seconds by the heartbeat, so a holder that is killed
-    frees it within `lease`. Only its owner renews or releases it. A forked child does neither. All
-    that talks to the store raises `BackendUnavailable`.
+    The heartbeat renews it every third of `lease` seconds, so a holder that is killed frees it
+    within
+    `lease`. Only its owner renews or releases it; a forked child does neither. Every call to the
+    store
+    raises `BackendUnavailable`.
     """
 
     def __init__(self, store: Store, name: str, owner: str, lease: float) -> None:
         self.name = name
         self.owner = f"{owner}:{time.time():.3f}-{secrets.token_hex(6)}"
         self.holder: str | None = None
-        """The name of the owner who had it when it could not be taken."""
+        """The name of the owner that had it when it could not be taken."""
         self._store = store
         self._lease = lease
         self._pid = process.pid()
@@ -40,29 +42,32 @@ class Lock:
         self._renewed_by: tuple[Heartbeat, Beat] | None = None
 
     def take(self, instead_of: str | None = None) -> bool:
-        """Take the lock if nobody has it, or an owner known to be dead; says whether it did."""
+        """Take the lock if it is free, or `instead_of` a dead owner.
+
+        Returns whether it was taken.
+        """
         with guarded:
-            self._mine = True  # perhaps: should the answer be lost, `release` is to free it
+            self._mine = True  # if the answer is lost, `release` must free it
             began = time.monotonic()
             self.holder = self._store.claim(self.name, self.owner, self._lease, instead_of)
             self._mine = self.holder is None
             if self._mine:
                 beats, every = heartbeat.current(), self._lease / 3
-                first = began + every - time.monotonic()  # as the store may have been slow
+                first = began + every - time.monotonic()  # the store may have been slow
                 self._renewed_by = beats, beats.add(every, self.renew, first)
         return self._mine
 
     def release(self) -> None:
-        """Free the lock if it is ours; when the store does not answer it frees itself.
+        """Free the lock if it is ours; without an answer from the store it expires.
 
-        Never raises anything of the store's: it is called at the end of an attempt, whose outcome
-        it must not change.
+        Never raises errors of the store: it runs at the end of an attempt, and must not change its
+        outcome.
         """
         if not self._mine or self._pid != process.pid():
             return
         with guarded:
             self._renew_no_more()
-            with self._moving:  # a renewal under way would put it back
+            with self._moving:  # a renewal in progress would write it again
                 self._mine = False
                 try:
                     self._store.delete(self.name, self.owner)
@@ -75,16 +80,16 @@ class Lock:
                     )
 
     def renew(self) -> float | None:
-        """Prolong the lock; one that ran out is taken again, if nobody else has.
+        """Extend the lock, or take an expired one again if it is free.
 
-        Gives the seconds until the next time, None for as many as ever.
+        Returns the seconds until the next time; None for the usual interval.
         """
         with self._moving:
             if not self._mine:
                 return None
             try:
                 found = self._store.claim(self.name, self.owner, self._lease, self.owner)
-                if found == "":  # it had run out
+                if found == "":  # it had expired
                     found = self._store.claim(self.name, self.owner, self._lease)
                     if found is None:
                         log.warning(
@@ -110,9 +115,9 @@ class Lock:
 
 
 def age(holder: str) -> float:
-    """Give the seconds for which an owner has had a lock, as far as its name says."""
+    """Return the seconds for which an owner has had a lock, from the time in its name."""
     since, _, _ = holder.rpartition(":")[2].partition("-")
     try:
-        return max(0.0, time.time() - float(since))  # 0 also where that is no number
+        return max(0.0, time.time() - float(since))  # 0 also if it is not a number
     except ValueError:
         return 0.0

@@ -1,4 +1,4 @@
-"""RateLimited: so many jobs within so many seconds, over all workers."""
+"""RateLimited: a number of jobs in a number of seconds, over all workers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from qframe.middleware.base import store_of
 from qframe.middleware.limits import By, Limit, LimitWindow
 
 _STORE_IS_AWAY = 5.0
-"""Seconds a job waits where the store does not answer."""
+"""Seconds that a job waits if the store does not answer."""
 _CONTENDED = (0.05, 0.2)
-"""Seconds, from and to, that a job waits which others have forestalled again and again."""
+"""Range of seconds that a job waits after losing against others again and again."""
 
 
 class RateLimited:
-    """Lets only so many jobs start within a time; the others are released until there is room.
+    """Starts only a number of jobs within a period; releases the others until there is room.
 
-    - `limits`: `"10/minute"`, `"5/s"`, `"100/15m"`, or `Limit(10, per=60)`. In no time of that
-      length, wherever it begins, do more start, whatever number of workers there is. Of several
-      all must have room, else none is charged.
-    - `name`: what is limited; default: the job's class. Jobs of all classes that have a limit of
-      this name are counted together.
-    - `by`: a value, or a function of the job that gives one: each value has a count of its own. A
-      `Limit` may have its own `by`.
-    - `release`: seconds (or a timedelta) until a limited job is tried again; default: until there
-      is room, and a little longer at random. It does not use up a try.
-    - `dont_release`: a limited job is skipped instead.
+    - `limits`: `"10/minute"`, `"5/s"`, `"100/15m"`, or `Limit(10, per=60)`. In any period of that
+      length, no more jobs start, however many workers run. With several limits, all must have room;
+      otherwise none is charged.
+    - `name`: what is limited; default: the job's class. Jobs of all classes with a limit of the
+    same
+      name are counted together.
+    - `by`: a value, or a function of the job that returns one: each value has its own count. A
+    `Limit`
+      may have its own `by`.
+    - `release`: seconds (or a timedelta) until a limited job is retried; default: until there is
+    room,
+      plus a random time. It does not use up a try.
+    - `dont_release`: skip a limited job instead.
 
-    Where a job cannot be released (connection `sync`, `dispatch_sync`) `LimitReached` is raised.
-    Raises `JobDefinitionError` for limits that are none.
+    If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`.
+    Raises
+    `JobDefinitionError` for invalid limits.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class RateLimited:
         return f"RateLimited({', '.join(map(str, self.limits))})"
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
-        """Run the job if there is room for it, else release or skip it."""
+        """Run the job if there is room for it; otherwise release or skip it."""
         try:
             wait = self._take(job)
         except BackendUnusable:
@@ -75,7 +79,7 @@ class RateLimited:
         return None
 
     def _take(self, job: JobDefinition) -> float:
-        """Charge all limits and give 0, or none of them and give the seconds to wait."""
+        """Charge all limits and return 0, or none and return the seconds to wait."""
         store, limits = store_of(job), self._keyed(job)
         for _ in over_time.rounds():
             windows = over_time.read(store, limits)
@@ -91,7 +95,7 @@ class RateLimited:
         return random.uniform(*_CONTENDED)  # noqa: S311 (no secret)
 
     def _keyed(self, job: JobDefinition) -> dict[str, Limit]:
-        """Give the limits by their names in the store: equal values of two are not one."""
+        """Return the limits by their keys in the store; equal values of two limits are separate."""
         name = over_time.name_of(self._name, job)
         return {
             f"limit:{name}:{place}:{limit.per:g}:"

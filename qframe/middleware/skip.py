@@ -1,4 +1,4 @@
-"""Skip, SkipIfBatchCancelled: jobs that are not to be run, as is seen when they would be."""
+"""Skip, SkipIfBatchCancelled: jobs that are skipped by a condition at their start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ log = logging.getLogger("qframe")
 class Skip:
     """Skips a job: `Skip.when(condition)`, `Skip.unless(condition)`.
 
-    The condition is a value, or is called with the job at each attempt. What it raises is the
-    attempt's error.
+    The condition is a value, or a function that is called with the job at each attempt; its
+    exception
+    is the attempt's error.
     """
 
     def __init__(self, condition: object, *, wanted: bool) -> None:
@@ -29,7 +30,7 @@ class Skip:
 
     @classmethod
     def when(cls, condition: bool | Callable[[Any], object]) -> Self:
-        """Skip the job where the condition is true."""
+        """Skip the job if the condition is true."""
         return cls(condition, wanted=True)
 
     @classmethod
@@ -38,23 +39,24 @@ class Skip:
         return cls(condition, wanted=False)
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Call on, or do not."""
+        """Run the job or skip it."""
         found = self._condition(job) if callable(self._condition) else self._condition
         return None if bool(found) is self._wanted else call_next(job)
 
 
 class SkipIfBatchCancelled:
-    """Skips a member of a batch that is cancelled; the batch counts it as done.
+    """Skips a member of a cancelled batch; the batch counts it as done.
 
-    What runs goes on: it may ask `self.batch()`. A member that has failed, one of the thousand
-    first, and is queued again is run, since somebody wanted that. So are jobs that are no members
-    of a batch, what follows one among them, and those whose batch is gone.
+    A running job continues; it may check `self.batch()`. It runs a failed member (one of the first
+    thousand) that somebody queues again, jobs outside of a batch, callbacks of a batch, and jobs
+    whose
+    batch is gone.
 
-    While the backend does not answer, members are run, with a warning in the log.
+    If the backend does not answer, it runs members, with a warning in the log.
     """
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Call on, or do not."""
+        """Run the job or skip it."""
         return None if _is_unwanted(job) else call_next(job)
 
 

@@ -1,4 +1,4 @@
-"""ThrottlesExceptions: after so many exceptions, jobs wait instead of running into more."""
+"""ThrottlesExceptions: after too many exceptions, jobs wait instead of causing more."""
 
 from __future__ import annotations
 
@@ -32,25 +32,32 @@ When = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseExc
 class ThrottlesExceptions:
     """Holds jobs back once `max` of them have raised within `per` seconds.
 
-    From then on jobs are released without being run, which uses up no try, until fewer than `max`
-    exceptions lie within the last `per` seconds. A success forgets the exceptions that were known
-    when it began. Nothing is swallowed: the job that raised is retried, or failed, by its own
-    `tries`, `max_exceptions` and `retry_until`, and its error is recorded, also of the one that
-    was the last straw.
+    Then it releases jobs without running them, which uses up no try, until fewer than `max`
+    exceptions
+    lie within the last `per` seconds. A success clears the exceptions that were known when it
+    began. It
+    swallows no exception: a job that raised is retried, or failed, by its own `tries`,
+    `max_exceptions`
+    and `retry_until`, and its error is recorded.
 
     - `max`, `per`: default 10 in 600 seconds (a number or a timedelta).
-    - `name`: what is protected; default: the job's class. Jobs of all classes that have this name
-      are held back together.
-    - `by`: a value, or a function of the job that gives one: each value is counted by itself.
-    - `backoff`: seconds before a job that raised is tried again, or a sequence for the first,
-      second, ... failure; default: the job's own.
+    - `name`: what is protected; default: the job's class. Jobs of all classes with this name are
+    held
+      back together.
+    - `by`: a value, or a function of the job that returns one: each value is counted separately.
+    - `backoff`: seconds before a job that raised is retried, or a sequence for the first, second,
+    ...
+      failure; default: the job's own.
     - `when`: which exceptions count: a class, several, or a function of the exception; default:
-      every `Exception`, and timeouts.
-    - `report`: a function of the exception, called when it was the last straw; default: a warning
-      in the log.
+    every
+      `Exception`, and timeouts.
+    - `report`: a function of the exception, called when it reaches the limit; default: a warning in
+    the
+      log.
 
-    Where a job cannot be released (connection `sync`, `dispatch_sync`) `LimitReached` is raised.
-    Where the store does not answer, jobs run. Raises `JobDefinitionError` for wrong arguments.
+    If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`. If
+    the
+    store does not answer, jobs run. Raises `JobDefinitionError` for invalid arguments.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class ThrottlesExceptions:
         return f"ThrottlesExceptions({self.limit})"
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
-        """Run the job, unless too many have raised; count what it raises."""
+        """Run the job, unless too many have raised; count its exception."""
         name = over_time.name_of(self._name, job)
         key = f"exceptions:{name}:{self.limit.per:g}:{over_time.value_of(self._by, job)}"
         store = store_of(job)
@@ -104,10 +111,10 @@ class ThrottlesExceptions:
         return result
 
     def _window(self, store: Store, key: str) -> LimitWindow:
-        """Read what is known; nothing where the store does not answer: then jobs just run."""
+        """Read the window; an empty one if the store does not answer, so that jobs run."""
         try:
             windows = over_time.read(store, {key: self.limit})
-            if windows[key].ahead:  # written down as now, or they would stay ahead
+            if windows[key].ahead:  # written as now, or they would stay ahead
                 over_time.write(store, windows)
         except BackendUnusable:
             raise
@@ -117,7 +124,7 @@ class ThrottlesExceptions:
         return windows[key]
 
     def _note(self, store: Store, key: str, name: str, error: BaseException) -> None:
-        """Count an exception, and tell when it was the last straw."""
+        """Count an exception, and report it if it reaches the limit."""
         if not self._change(store, key, LimitWindow.add):
             return
         if self._report is not None:
@@ -127,9 +134,9 @@ class ThrottlesExceptions:
             log.warning(said, name, self.limit, tracebacks.brief(error))
 
     def _change(self, store: Store, key: str, change: Callable[[LimitWindow], None]) -> bool:
-        """Change what is known; says whether it has become too much by that.
+        """Change the window. Returns whether that reached the limit.
 
-        Where that cannot be done it is left: the job's own outcome matters more.
+        A failure is ignored: the job's own outcome matters more.
         """
         try:
             for _ in over_time.rounds():

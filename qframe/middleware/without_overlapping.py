@@ -1,4 +1,4 @@
-"""WithoutOverlapping: jobs with the same key run one after the other, on whatever workers."""
+"""WithoutOverlapping: jobs with the same key run one after the other, on any workers."""
 
 from __future__ import annotations
 
@@ -20,34 +20,40 @@ if TYPE_CHECKING:
 Key = str | int | UUID
 
 _LONGEST_NAME = 200
-"""Characters of a lock's name; a database keeps 255, and a longer one is hashed."""
+"""Characters of a lock's name; databases store 255, and a longer name is hashed."""
 _LEAST_LEASE = 1.0
 
 _FIRST_DELAY = 0.1
 _GROWTH = 1.5
 _LONGEST_DELAY_OF_A_QUICK_KEY = 0.5
 _LONGEST_DELAY = 10.0
-"""Seconds a waiting job is released for; no longer than the lock has been held so far."""
+"""The most seconds that a waiting job is released for, and at most the lock's age."""
 
 _OVER = frozenset({"worker died", "timed out", "interrupted", "error"})
-"""Ends of an attempt, in the history, by which its handler runs no more; a released one may."""
+"""Ends of an attempt, in the history, after which its handler no longer runs.
+
+A released one may.
+"""
 
 
 class WithoutOverlapping:
-    """Lets one job with a key run at a time; the others are released for a while, uncounted.
+    """Runs one job with a key at a time; releases the others for a while, uncounted.
 
-    - `key`: text, a number or a UUID, or a function of the job that gives one; default: one key
-      for the whole class. It is the class's own unless it is `shared` with all classes.
-    - `release`: seconds or a timedelta until a job that has to wait is tried again. By default
-      0.1 s, growing by half with each release to the time for which the lock has been held so far,
-      from 0.5 to 10 s: so a key with short jobs is kept busy.
-    - `dont_release`: do not run a job that would have to wait; it ends as skipped.
+    - `key`: text, a number or a UUID, or a function of the job that returns one; default: one key
+    for
+      the whole class. Keys belong to a class, unless `shared` with all classes.
+    - `release`: seconds or a timedelta until a waiting job is retried. Default: 0.1 s, growing by
+    half
+      with each release, up to the time for which the lock has been held so far (from 0.5 to 10 s),
+          so
+      that a key with short jobs stays busy.
+    - `dont_release`: skip a job that would have to wait.
     - `lease`: seconds after which the lock of a killed worker is free, at least 1; default 5. It is
       renewed every third of that while the job runs, however long.
 
-    Waiting never uses up a try. Who comes next among those that wait is not promised.
-    Where a job cannot be released (connection `sync`, `dispatch_sync`) `LimitReached` is raised.
-    Raises `JobDefinitionError` for what fits none of this.
+    Waiting never uses up a try. Waiting jobs have no guaranteed order. If a job cannot be released
+    (connection `sync`, `dispatch_sync`) it raises `LimitReached`. Raises `JobDefinitionError` for
+    invalid arguments.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class WithoutOverlapping:
         self.lease = limits.seconds(lease, "WithoutOverlapping: lease", _LEAST_LEASE)
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
-        """Run the job under the lock, or put it off."""
+        """Run the job under the lock, or release it."""
         reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
         owner = "" if reserved is None else f"{reserved.uuid}:{reserved.attempts()}"
         lock = Lock(store_of(job), self.name_for(job), owner, self.lease)
@@ -85,10 +91,11 @@ class WithoutOverlapping:
         return None
 
     def name_for(self, job: JobDefinition) -> str:
-        """Give the name of a job's lock in the store.
+        """Return the name of a job's lock in the store.
 
-        The key of a job that is encrypted or has secrets is hashed, and so is a shared one: it has
-        to be the same for all classes that share it.
+        The key of a job that is encrypted or has secrets is hashed. So is a shared key, which must
+        be
+        the same for all classes.
         """
         key = self.key(job) if callable(self.key) else self.key
         parts = [] if self.shared else [_name_of(type(job))]
@@ -104,16 +111,16 @@ class WithoutOverlapping:
 
 
 def _delay(job: JobDefinition, holder: str) -> float:
-    """Give the seconds until a job is tried again which finds the lock held."""
+    """Return the seconds until a job that finds the lock held is retried."""
     longest = min(_LONGEST_DELAY, max(_LONGEST_DELAY_OF_A_QUICK_KEY, age(holder)))
     delay = min(longest, _FIRST_DELAY * _GROWTH ** min(limits.releases_of(job), 30))
     return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
 
 
 def _inherits(lock: Lock, reserved: Job | None) -> bool:
-    """Take the lock over from an earlier attempt of the same job that is known to have ended.
+    """Take the lock over from an earlier attempt of the same job that has certainly ended.
 
-    One whose end nobody saw may be running still: its lock has to run out.
+    An attempt whose end nobody saw may still run: its lock must expire.
     """
     holder = lock.holder
     if not holder or reserved is None:

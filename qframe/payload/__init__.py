@@ -1,4 +1,4 @@
-"""The envelope on the wire, and what is done to its bytes."""
+"""The payload: Laravel's JSON envelope, its encoding, encryption and signature."""
 
 from qframe.payload import logs
 

@@ -1,4 +1,4 @@
-"""Encryption of a job's arguments: the configured keys, and `data` as it travels."""
+"""Encryption of a job's arguments with the configured keys."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
 KEY = "encrypted"
-"""The one key of the payload's data where that is encrypted."""
+"""The only key of encrypted data."""
 _BYTES = 32
 
 
 def new_key() -> str:
-    """Make a key for `encryption_keys`; it serves as a signing key too."""
+    """Return a new key for `encryption_keys`; it also serves as a signing key."""
     return base64.urlsafe_b64encode(os.urandom(_BYTES)).decode()
 
 
 def is_key(text: str) -> bool:
-    """Whether this is a key as Fernet takes it: 32 bytes in URL-safe base64."""
+    """Whether this is a Fernet key: 32 bytes in URL-safe base64."""
     try:
         return len(base64.b64decode(text.encode("ascii"), b"-_", validate=True)) == _BYTES
     except (binascii.Error, ValueError):
@@ -37,7 +37,8 @@ def is_key(text: str) -> bool:
 class Keyring:
     """The encryption keys of a process: the first one encrypts, all of them decrypt.
 
-    What is encrypted names its job, so that it is of no use in the payload of another class.
+    The ciphertext includes the name of its job, so it cannot be used in the payload of another
+    class.
     """
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
@@ -45,19 +46,19 @@ class Keyring:
         self._fernet: MultiFernet | None = None
 
     def prepare(self) -> None:
-        """Make ready what the first encrypted job would wait for; raises `ConfigurationError`."""
+        """Load what the first encrypted job would wait for. Raises `ConfigurationError`."""
         if self._keys:
             self._made("encryption_keys")
 
     def sealed(self, job: str, message: bytes) -> dict[str, str]:
-        """Give what travels as data instead of a message, JSON with `job` and the real `data`.
+        """Encrypt a message, JSON with `job` and the real `data`. Returns the data to send.
 
         Raises `ConfigurationError` without keys.
         """
         return {KEY: self._made(job).encrypt(message).decode()}
 
     def opened(self, job: str, data: object) -> Any:  # noqa: ANN401 (any JSON value)
-        """Give the data of the message that was sealed for this job; raises `CannotDecrypt`."""
+        """Decrypt the data of a message for this job. Raises `CannotDecrypt`."""
         shown = one_line(job, 200)
         token = data.get(KEY) if isinstance(data, dict) else None
         if not isinstance(token, str):

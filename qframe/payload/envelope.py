@@ -1,4 +1,4 @@
-"""The payload: Laravel's JSON envelope around a job, made at dispatch and read by the worker."""
+"""The payload: Laravel's JSON envelope around a job, built at dispatch and read by the worker."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def create(  # noqa: C901 (a call more costs each dispatch)
     keys: Keyring | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Build the payload of a job, `more` keys in it; raises `InvalidJob` for what cannot be sent.
+    """Build the payload of a job, with `more` keys. Raises `InvalidJob` for unsendable values.
 
-    The data of an encrypted job is encrypted with `keys`; raises `ConfigurationError` without.
+    `keys` encrypt the data of an encrypted job; without keys it raises `ConfigurationError`.
     """
     identity, name = _new_uuid(), job.fixed_name or job.wire_name()
     payload: dict[str, Any] = {
@@ -77,7 +77,7 @@ def create(  # noqa: C901 (a call more costs each dispatch)
 
 
 def _name_secrets(payload: dict[str, Any], job: Any, name: str) -> None:  # noqa: ANN401 (a job)
-    """Say which fields are secret, and warn once of a class whose secrets can be read."""
+    """List the secret fields, and warn once about a class whose secrets are readable."""
     add(payload, {secret.KEY: list(job.secret_fields)})
     if job.in_clear and name not in _warned:
         _warned.add(name)
@@ -93,7 +93,7 @@ _warned: set[str] = set()
 
 
 def _new_uuid() -> str:
-    """Make a uuid of version 7: milliseconds since 1970, and 74 random bits."""
+    """Return a uuid of version 7: milliseconds since 1970, and 74 random bits."""
     at, text = f"{int(time.time() * 1000):012x}", os.urandom(10).hex()
     return f"{at[:8]}-{at[8:]}-7{text[:3]}-{_VARIANTS[text[3]]}{text[4:7]}-{text[7:19]}"
 
@@ -110,12 +110,12 @@ def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
 
 
 def track(payload: dict[str, Any], seconds: float) -> None:
-    """Have the status of a job kept, for so long after it was last written."""
+    """Keep the status of a job, for `seconds` after each update."""
     add(payload, {"track": seconds, "trackedSince": round(time.time(), 6)})
 
 
 def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add keys, before those that drivers look for at the end."""
+    """Add keys, before those that drivers expect at the end."""
     at_the_end = ("id", "attempts", "delay")  # where drivers look for them
     last = {key: payload.pop(key) for key in at_the_end if key in payload}
     payload |= more
@@ -123,26 +123,26 @@ def add(payload: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 class Envelope:
-    """A payload that `create` made, about to be pushed, and its bytes."""
+    """A payload from `create`, before its push, and its bytes."""
 
     __slots__ = ("payload", "raw", "uuid")
 
     def __init__(self, payload: dict[str, Any]) -> None:
         self.payload = payload
-        """What is changed in it is sent once it is encoded anew."""
+        """Call `encode` after a change."""
         self.uuid: str = payload["uuid"]
         try:
             self.raw = to_json(payload)  # in a quarter of the time that `encode` takes
         except (ValueError, RecursionError):
             self.raw = b""
         raw = self.raw
-        # A number may be NaN or infinite. Looking for their first letters takes 0.5 us off a job;
-        # one N is in "displayName".
+        # A number may be NaN or infinite. Searching for the first letters saves 0.5 us a job;
+        # "displayName" has one N.
         if not raw or (raw.count(_N) > 1 and b"NaN" in raw) or (_I in raw and b"Infinity" in raw):
-            self.encode()  # which looks into it
+            self.encode()  # checks the numbers
 
     def encode(self) -> None:
-        """Make the bytes anew, after the payload has changed."""
+        """Encode again, after a change of the payload."""
         self.raw = encode(self.payload)
 
 
@@ -150,7 +150,7 @@ _N, _I = b"NI"
 
 
 def encode(payload: dict[str, Any]) -> bytes:
-    """Encode a payload as JSON bytes; raises `InvalidJob` where JSON or UTF-8 cannot carry it."""
+    """Encode a payload as JSON. Raises `InvalidJob` if JSON or UTF-8 cannot represent it."""
     try:
         return _ENCODER.encode(payload).encode()
     except UnicodeEncodeError as error:
@@ -165,8 +165,8 @@ def encode(payload: dict[str, Any]) -> bytes:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-"""Refuses what JSON cannot carry, also in keys that listeners have added: `to_json` would change
-sets, dates and NaN."""
+"""Refuses what JSON cannot represent, also in keys of listeners; `to_json` would change sets, dates
+and NaN."""
 
 
 def _unencodable_field(payload: dict[str, Any]) -> str:
@@ -180,10 +180,11 @@ def _unencodable_field(payload: dict[str, Any]) -> str:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Decode payload bytes; raises `InvalidPayload` saying what they are instead.
+    """Decode payload bytes. Raises `InvalidPayload` with what they are instead.
 
-    What is given can be encoded again: it holds no lone surrogate, NaN or infinity, and is not
-    nested too deeply.
+    The result can be encoded again: it has no lone surrogate, NaN or infinity, and is not nested
+    too
+    deeply.
     """
     try:
         text = raw.decode()
@@ -191,7 +192,7 @@ def parse(raw: bytes) -> dict[str, Any]:
         payload, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
         if end != len(text):
             payload = _DECODER.decode(text)
-        # Perhaps half a character, written as an escape.
+        # Perhaps a lone surrogate, written as an escape.
         if b"\\u" in raw and (b"\\ud" in raw or b"\\uD" in raw):
             _ENCODER.encode(payload).encode()
         if len(raw) > _DEEPEST and raw.count(b"[") + raw.count(b"{") > _DEEPEST:
@@ -224,7 +225,7 @@ def _refused(constant: str) -> float:
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refused)
 _DEEPEST = 512
-"""How deep payloads may be nested: as deep as PHP reads JSON."""
+"""The deepest nesting of payloads: as deep as PHP reads JSON."""
 
 
 def _check_depth(payload: object) -> None:
@@ -238,7 +239,7 @@ def _check_depth(payload: object) -> None:
 
 
 def job_name(payload: Mapping[str, Any]) -> str:
-    """Give the name of the job to run; raises `InvalidPayload` when there is none to run here.
+    """Return the name of the job to run. Raises `InvalidPayload` if there is none for Python.
 
     Laravel's `Class@method` form is accepted for the methods `handle` and `fire`.
     """
@@ -259,7 +260,7 @@ def job_name(payload: Mapping[str, Any]) -> str:
 
 
 def display_name(payload: Mapping[str, Any]) -> str:
-    """Give what people call the job."""
+    """Return the job's name for people."""
     for key in ("displayName", "job"):
         said = payload.get(key)
         if isinstance(said, str) and (shown := one_line(said, 200)):
@@ -268,9 +269,9 @@ def display_name(payload: Mapping[str, Any]) -> str:
 
 
 def wire_name(raw: bytes, shown: str) -> str:
-    """Give the name of the job to run, the same for all of a class; `shown` where there is none.
+    """Return the name of the job to run, the same for all of a class; `shown` if there is none.
 
-    `shown` is what people call the job: most often that very name, and then nothing is parsed.
+    `shown` is the display name: mostly it is that same name, and nothing needs to be parsed.
     """
     if f'"job":"{shown}"'.encode("utf-8", "replace") in raw:
         return shown
@@ -281,10 +282,11 @@ def wire_name(raw: bytes, shown: str) -> str:
 
 
 def text(payload: Mapping[str, Any], key: str, longest: int = 200) -> str | None:
-    """Give a text of the payload that may name something: a key, an id, a record.
+    """Return a text of the payload that may be a key or an id.
 
-    None where there is none of 1 to `longest` characters, or one that no backend takes for a key
-    (a NUL, a lone surrogate).
+    None unless it has 1 to `longest` characters, all of which backends accept in keys (no NUL, no
+    lone
+    surrogate).
     """
     value = payload.get(key)
     if type(value) is not str or not 0 < len(value) <= longest or "\0" in value:
@@ -293,9 +295,9 @@ def text(payload: Mapping[str, Any], key: str, longest: int = 200) -> str | None
 
 
 def uuid(payload: Mapping[str, Any]) -> str | None:
-    """Give the uuid of a payload; None where there is none, or one that could forge a log's line.
+    """Return the uuid of a payload; None if there is none, or it could forge a log line.
 
-    Ours are made here; another program's may be any text that can be printed.
+    qframe makes its own; another program's may be any printable text.
     """
     found = text(payload, "uuid")
     return found if found is not None and found.isprintable() else None
@@ -313,9 +315,9 @@ _GREATEST = 1e12
 
 
 def number(payload: Mapping[str, Any], key: str) -> float | None:
-    """Give a number of the payload; None where there is none or something else.
+    """Return a number of the payload; None if there is none or it is something else.
 
-    NaN, infinities and what is beyond any time or count are something else.
+    NaN, infinities and numbers beyond any time or count are something else.
     """
     value = payload.get(key)
     if value is None:
@@ -326,9 +328,10 @@ def number(payload: Mapping[str, Any], key: str) -> float | None:
 
 
 def due(payload: Mapping[str, Any]) -> float | None:
-    """Give the epoch time at which a job was to be started first; None where that is not known.
+    """Return the epoch time at which a job should first start; None if unknown.
 
-    Our uuids hold the time of the dispatch, more exactly than `createdAt`; Horizon adds `pushedAt`.
+    qframe's uuids have the time of the dispatch, more exact than `createdAt`; Horizon adds
+    `pushedAt`.
     Links of a chain are pushed some time after they were made.
     """
     if "chain" in payload:
@@ -346,7 +349,7 @@ def due(payload: Mapping[str, Any]) -> float | None:
 
 
 def dispatched_at(uuid: str) -> float | None:
-    """Give the epoch time that a uuid of version 7 holds; None for any other text."""
+    """Return the epoch time in a uuid of version 7; None for any other text."""
     if uuid[14:15] != "7":
         return None
     try:
@@ -356,7 +359,7 @@ def dispatched_at(uuid: str) -> float | None:
 
 
 def uuid_of(raw: bytes) -> str:
-    """Give the uuid of a message as it is sent; "" where it is no payload, or has none."""
+    """Return the uuid in a stored message; "" if it is not a payload, or has none."""
     try:
         return uuid(parse(raw)) or ""
     except ValueError:
@@ -364,11 +367,11 @@ def uuid_of(raw: bytes) -> str:
 
 
 _SAME = 2.0
-"""Seconds by which two accounts of the moment of a dispatch may differ."""
+"""Seconds by which two records of the dispatch time may differ."""
 
 
 def backoffs(payload: Mapping[str, Any]) -> list[float] | None:
-    """Give the payload's backoff seconds (`"1,5,10"`, or a number); None where it has none."""
+    """Return the payload's backoff seconds (`"1,5,10"`, or a number); None if it has none."""
     value = payload.get("backoff")
     if value is None or value == "" or isinstance(value, bool):
         return None

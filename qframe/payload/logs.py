@@ -1,7 +1,7 @@
-"""What is logged about jobs is made harmless: a payload must not write lines of its own.
+"""Escapes log records about jobs, so that a payload cannot forge lines.
 
-Names, queues, ids and the words of errors come from whoever may push. All of qframe's loggers
-escape what is unprintable in them, whoever has forgotten to.
+Names, queues, ids and error messages come from anybody who may push. All loggers of qframe escape
+unprintable characters in them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Escaping(logging.Filter):
     """Escapes the arguments of a record, and the text of its exception."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change what is unprintable; a format that breaks the line itself may go on to do so."""
+        """Escape unprintable characters; a format with a line break keeps it."""
         args = record.args
         if args and not isinstance(args, Mapping):
             lines = "\n" in str(record.msg)
@@ -36,7 +36,7 @@ class Escaping(logging.Filter):
 
 
 def install() -> None:
-    """Have all loggers of qframe do so."""
+    """Add the filter to all loggers of qframe."""
     escaping = Escaping()
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(escaping)
@@ -55,7 +55,7 @@ def _harmless(value: object, *, lines: bool) -> object:
 
 
 def _lines(text: str) -> str:
-    """Escape all but line breaks and tabs."""
+    """Escape everything except line breaks and tabs."""
     return "\n".join(
         "\t".join(printable(part, _LONGEST) for part in line.split("\t"))
         for line in text.split("\n")
@@ -63,7 +63,7 @@ def _lines(text: str) -> str:
 
 
 def _messages(error: BaseException) -> list[str]:
-    """Give what an exception and those behind it say."""
+    """Return the messages of an exception and its causes."""
     found, seen = list[str](), set[int]()
     left: list[BaseException | None] = [error]
     while left:

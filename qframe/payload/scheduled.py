@@ -1,4 +1,4 @@
-"""NamedRun: which run of a schedule a payload is, and the facts that belong to it."""
+"""NamedRun: the run of a schedule that a payload belongs to, and its facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qframe.payload import envelope
 SCHEDULE = "schedule"
 PREFIX = "schedule:"
 ENDS = 5
-"""So many of the last runs' ends are kept."""
+"""The number of last runs whose ends are kept."""
 
 
 @dataclass(slots=True)
@@ -21,21 +21,21 @@ class NamedRun:
 
     name: str
     at: float
-    """The planned time, as epoch seconds."""
+    """The planned time in epoch seconds."""
     number: int
     scope: str = ""
-    """What the keys of its facts begin with: the connection, behind the program's name."""
+    """Prefix of its facts' keys: the connection, after the program's name."""
     zone: str = "UTC"
     lock: float = 0.0
-    """The seconds that its lock on the next run lasts; 0: it has none."""
+    """Seconds that its lock on the next run lasts; 0 for none."""
     claims: bool = False
-    """Whether there may be two messages of it."""
+    """Whether there may be two messages of the run."""
     push: int = 0
-    """Which of them it is."""
+    """The number of this message."""
     kept_until: float = 0.0
 
     def wire(self) -> dict[str, Any]:
-        """Give what the payload has under its key."""
+        """Return the payload's entry."""
         told: dict[str, Any] = {"name": self.name, "at": self.at, "number": self.number}
         if self.scope:
             told["scope"] = self.scope
@@ -48,28 +48,28 @@ class NamedRun:
         return told
 
     def scheduled_for(self) -> datetime:
-        """Give the planned time in the zone of the schedule."""
+        """Return the planned time in the zone of the schedule."""
         try:
             return datetime.fromtimestamp(self.at, UTC if self.zone == "UTC" else _zone(self.zone))
-        except (ValueError, OverflowError, OSError):  # a payload may say anything
+        except (ValueError, OverflowError, OSError):  # a payload may have any number
             return datetime.fromtimestamp(0, UTC)
 
     @property
     def lock_key(self) -> str:
-        """The fact that the next run waits for, where runs must not overlap."""
+        """The key of the fact that blocks the next run, if runs must not overlap."""
         return f"{PREFIX}{self.scope}:lock:{self.name}"
 
     @property
     def end_key(self) -> str:
-        """The fact that says how the run ended."""
+        """The key of the fact that records how the run ended."""
         return f"{PREFIX}{self.scope}:end:{self.number % ENDS}:{self.name}"
 
     def claim_key(self, uuid: str) -> str:
-        """Give the fact that names the one message that is run."""
+        """Return the key of the fact that names the one message to run."""
         return f"{PREFIX}{self.scope}:claim:{uuid}"
 
     def claim(self, id: str) -> str:  # noqa: A002 (the backend's name for a message)
-        """Give what a message of it claims the run with."""
+        """Return the value with which a message claims the run."""
         return f"{id} {self.push}"
 
 
@@ -78,12 +78,12 @@ def _zone(name: str) -> tzinfo:
 
     try:
         return ZoneInfo(name)
-    except (KeyError, OSError) as error:  # a name from outside
+    except (KeyError, OSError) as error:  # the name comes from outside
         raise ValueError(str(error)) from None
 
 
 def named_run(message: Mapping[str, Any]) -> NamedRun | None:
-    """Read which run of a schedule a payload is; None where it is none."""
+    """Return the run that a payload belongs to; None if it has none."""
     said = message.get(SCHEDULE)
     if not isinstance(said, dict):
         return None

@@ -1,4 +1,4 @@
-"""pydantic's core schemas, looked through."""
+"""Walks through pydantic's core schemas."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def parts_of(
     known: Mapping[str, Any] | None = None,
     without: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Give every part of a core schema, what it refers to among `known` included.
+    """Return every part of a core schema, including references to `known` ones.
 
-    Not what is below the keys `without`.
+    Skips what is below the keys `without`.
     """
     parts: list[dict[str, Any]] = []
     seen: set[int] = set()

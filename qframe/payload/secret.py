@@ -15,18 +15,18 @@ from qframe.payload.schemas import parts_of
 T = TypeVar("T")
 
 SHOWN = "**********"
-"""What is shown instead of a secret."""
+"""The text shown in place of a secret."""
 TRAVELS: dict[str, bool] = {}
-"""The context of pydantic's serialization in which the value itself is given: that of a payload."""
+"""The context of pydantic's serialization that includes the value: that of a payload."""
 KEY = "secrets"
-"""The payload's key: the fields of `data` that are not to be shown."""
+"""Payload key: the fields of `data` that must not be shown."""
 _MARK = "qframe_secret"
 _KEEPER = "qframe.features.batch_jobs.StartBatch"
-"""The job whose data holds the payloads of others, each as the text `raw`."""
+"""The job whose data has other payloads, each as the text `raw`."""
 
 
 class Secret(Generic[T]):
-    """A value that is redacted in every repr, text and log; `reveal()` gives it.
+    """A value that is redacted in every repr, text and log; `reveal()` returns it.
 
     ```python
     class SendToken(Queueable):
@@ -37,8 +37,9 @@ class Secret(Generic[T]):
             send(self.token.reveal())
     ```
 
-    A plain value given for the field becomes one. pydantic serializes it as `**********`, except in
-    a job's own payload.
+    A plain value for the field becomes a `Secret`. pydantic serializes it as `**********`, except
+    in a
+    job's own payload.
     """
 
     __slots__ = ("_value",)
@@ -47,7 +48,7 @@ class Secret(Generic[T]):
         self._value = value
 
     def reveal(self) -> T:
-        """Give the value."""
+        """Return the value."""
         return self._value
 
     def __repr__(self) -> str:
@@ -93,7 +94,7 @@ def _serialized(value: object, serialize: Callable[[object], object], info: Any)
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the fields of a dataclass, by its core schema, that are or hold a `Secret`."""
+    """Return the fields of a dataclass, by its core schema, that are or hold a `Secret`."""
     known: dict[str, Any] = {}
     for each in parts_of(schema):
         if "ref" in each:
@@ -118,9 +119,9 @@ def _is_secret(part: Mapping[str, Any]) -> bool:
 
 
 def revealed(value: Any, written: Any) -> Any:  # noqa: ANN401 (any value)
-    """Give what pydantic has written of a value, with its own secrets in place of the stars.
+    """Return pydantic's serialization of a value, with its own secrets in place of the stars.
 
-    Its `SecretStr` gives itself away to nobody, whatever the context.
+    Its `SecretStr` never serializes its value, whatever the context.
     """
     if isinstance(value, _PYDANTICS):
         inside = value.get_secret_value()
@@ -145,7 +146,7 @@ _PYDANTICS = (SecretStr, SecretBytes, OtherSecret)
 
 
 def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give a payload with its secrets as stars; None where there are none to hide."""
+    """Return a payload with its secrets as stars; None if there are none to hide."""
     names, data = payload.get(KEY), payload.get("data")
     if not isinstance(data, dict):
         return None
@@ -175,14 +176,14 @@ def _redacted_within(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
 def _redacted_text(raw: object) -> object:
     try:
         payload = json.loads(raw) if isinstance(raw, str) else None
-    except (ValueError, RecursionError):  # it is no payload
+    except (ValueError, RecursionError):  # not a payload
         return raw
     hidden = redacted(payload) if isinstance(payload, dict) else None
     return raw if hidden is None else json.dumps(hidden, separators=(",", ":"))
 
 
 def shown(value: object) -> str:
-    """Give what JSON shows of a secret; raises `TypeError` for anything else."""
+    """Return the JSON text of a secret. Raises `TypeError` for anything else."""
     if isinstance(value, Secret):
         return SHOWN
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,4 +1,4 @@
-"""Signatures: payloads that whoever may only write to the backend cannot make or change."""
+"""Signatures: without the key, writing to the backend is not enough to make or change a payload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END = len(_HEAD) + _DIGITS
 _BETWEEN = b'",'
 _REST_AT = _END + len(_BETWEEN)
 OVERHEAD = _REST_AT - 1
-"""How many bytes longer a signed payload is."""
+"""The additional bytes of a signed payload."""
 _CONTEXT = b"qframe-signature-1\0"
 _KEPT_CONTEXT = b"qframe-kept-1\0"
 _KEPT_HEAD = _HEAD.decode()
@@ -27,19 +27,20 @@ _MOST_QUEUES = 1000
 
 
 class KeptText(NamedTuple):
-    """A text that was kept in a store until its turn, as it was before it was sealed."""
+    """A text that was stored until its turn, as it was before it was sealed."""
 
     text: str
     vouched: bool = True
-    """Whether it may be signed: false of one without a signature that is accepted all the same."""
+    """Whether it may be signed: False for an accepted text without a signature."""
 
 
 class Signer:
-    """Signs payloads with the first key, and checks them with all.
+    """Signs payloads with the first key, and checks them with all keys.
 
-    The signature is the HMAC-SHA256, in hex, of the name of the queue and of all the other bytes of
-    the payload. It is the payload's first key, `"signature"`, so that it is found, taken off and
-    compared without reading any JSON.
+    The signature is the HMAC-SHA256, in hex, of the queue's name and all other bytes of the
+    payload. It
+    is the payload's first key, `"signature"`, so that it can be found, removed and compared without
+    parsing JSON.
     """
 
     def __init__(self, keys: Sequence[str], *, require: bool = True) -> None:
@@ -48,20 +49,20 @@ class Signer:
         """Whether a payload without a signature is refused."""
 
     def signed(self, raw: bytes, queue: str) -> bytes:
-        """Give a payload with a signature for this queue, instead of any that it has.
+        """Return a payload with a signature for this queue, replacing any other.
 
-        Only for bytes that come from this program: signing vouches for them.
+        Only for bytes from this program: the signature vouches for them.
         """
         if is_signed(raw):
             rest = raw[_REST_AT:]
         elif raw[:2] == b'{"':
             rest = raw[1:]
         else:
-            return raw  # no payload: nothing that a worker would run
+            return raw  # not a payload: no worker would run it
         return b"%s%s%s%s" % (_HEAD, _signature(self._keys[0], rest, queue), _BETWEEN, rest)
 
     def check(self, raw: bytes, queue: str) -> None:
-        """Raise `InvalidSignature` for a payload that was not signed, or not like this."""
+        """Raise `InvalidSignature` for a payload with a missing or wrong signature."""
         if not is_signed(raw):
             if self.require:
                 raise InvalidSignature(
@@ -80,16 +81,17 @@ class Signer:
         )
 
     def sealed(self, place: str, text: str) -> str:
-        """Give JSON that is kept in a store with a signature for this place alone.
+        """Return JSON to store, with a signature for this place only.
 
-        A worker that has the place's text makes, signs or applies something from it later. Such a
-        signature is of no use in a queue, nor is that of a payload here.
+        A worker later makes, signs or applies something from the text. The signature is not valid
+        for a
+        payload in a queue, nor a payload's here.
         """
         signature = _kept_signature(self._keys[0], place, text).decode()
         return f"{_KEPT_HEAD}{signature}{_KEPT_BETWEEN}{text}}}"
 
     def opened(self, place: str, text: str) -> KeptText:
-        """Give what `sealed` was given; raises `InvalidSignature` for what is not as it gave it."""
+        """Return the text given to `sealed`. Raises `InvalidSignature` if it was changed."""
         if not is_sealed(text):
             if self.require:
                 raise InvalidSignature(
@@ -108,9 +110,9 @@ class Signer:
         )
 
     def renewed(self, before: bytes, after: bytes, queue: str) -> bytes:
-        """Give a payload that was changed here its signature anew, if it had a right one.
+        """Sign a payload that was changed here again, if it had a valid signature.
 
-        Raises `InvalidSignature` where what it was `before` is refused.
+        Raises `InvalidSignature` if it is refused as it was `before`.
         """
         self.check(before, queue)
         return self.signed(after, queue) if is_signed(before) else after
@@ -120,7 +122,7 @@ class Signer:
 
 
 def _signature(key: bytes, rest: bytes, queue: str) -> bytes:
-    """Give the HMAC for a queue of a payload, of which this is what follows its brace."""
+    """HMAC over queue name and payload; `rest` is the payload without its opening brace."""
     code = _begun(key, queue).copy()
     code.update(rest)
     return code.hexdigest().encode()
@@ -137,37 +139,37 @@ def _kept_signature(key: bytes, place: str, text: str) -> bytes:
 
 @lru_cache(_MOST_QUEUES)
 def _begun(key: bytes, queue: str) -> hmac.HMAC:
-    """Give the beginning of the HMACs for a queue; kept, it takes a third off each."""
+    """Return the beginning of a queue's HMACs; the cache saves a third of each."""
     return hmac.new(key, b"%s%s\0{" % (_CONTEXT, queue.encode()), hashlib.sha256)
 
 
 def without_signature(message: dict[str, Any]) -> dict[str, Any]:
-    """Give a payload without a signature that it may have."""
+    """Return a payload without its signature, if it has one."""
     return {key: value for key, value in message.items() if key != "signature"}
 
 
 def is_signed(raw: bytes) -> bool:
-    """Whether a payload begins with a signature, right or wrong."""
+    """Whether a payload begins with a signature, valid or not."""
     return raw.startswith(_HEAD) and raw[_END:_REST_AT] == _BETWEEN
 
 
 def is_sealed(text: str) -> bool:
-    """Whether a kept text begins with a signature, right or wrong."""
+    """Whether a stored text begins with a signature, valid or not."""
     return (
         text.startswith(_KEPT_HEAD) and text[_END:_KEPT_AT] == _KEPT_BETWEEN and text.endswith("}")
     )
 
 
 def unsealed(text: str) -> str:
-    """Give a kept text without its signature, whatever that is: to be shown, never acted on."""
+    """Return a stored text without its signature, to show it, never to use it."""
     return text[_KEPT_AT:-1] if is_sealed(text) else text
 
 
 def seal(signer: Signer | None, place: str, text: str) -> str:
-    """Give JSON as it is kept at a place: signed, where there is a key."""
+    """Return JSON to store at a place, signed if there is a key."""
     return text if signer is None else signer.sealed(place, text)
 
 
 def unseal(signer: Signer | None, place: str, text: str) -> KeptText:
-    """Give what `seal` was given. Raises `InvalidSignature`; without a key nothing is checked."""
+    """Return the text given to `seal`. Raises `InvalidSignature`; checks nothing without a key."""
     return KeptText(unsealed(text)) if signer is None else signer.opened(place, text)

@@ -1,4 +1,4 @@
-"""Tags: what a job says of itself, for lists and filters; kept where Horizon keeps them."""
+"""Tags of jobs, for lists and filters; at Horizon's place in the payload."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qframe.exceptions import InvalidJob, InvalidPayload
 from qframe.payload.text import one_line
 
 KEY = "tags"
-"""The payload's key."""
+"""Payload key: the tags."""
 MOST = 20
 LONGEST = 100
 
 
 def of(job: Any, name: str) -> list[str]:  # noqa: ANN401 (a job, whose types are above this)
-    """Give the tags of a job, each once; raises `InvalidJob` for what cannot be one."""
+    """Return the tags of a job, each once. Raises `InvalidJob` for invalid ones."""
     given = job.tags() if callable(job.tags) else job.tags
     if isinstance(given, str) or not isinstance(given, list | tuple | set | frozenset):
         raise InvalidJob(f"{name}: tags are a list of texts, not {_shown(given)}")
@@ -36,7 +36,7 @@ def of(job: Any, name: str) -> list[str]:  # noqa: ANN401 (a job, whose types ar
 
 
 def read(payload: Mapping[str, Any]) -> list[str]:
-    """Give the tags in a payload, whoever wrote it."""
+    """Return the tags in a payload of any origin."""
     tags = payload.get(KEY)
     if not isinstance(tags, list):
         return []
@@ -44,7 +44,7 @@ def read(payload: Mapping[str, Any]) -> list[str]:
 
 
 def of_reserved(job: Job) -> list[str]:
-    """Give the tags of a reserved job; none where its payload is refused."""
+    """Return the tags of a reserved job; [] if its payload is refused."""
     try:
         return read(job.payload)
     except InvalidPayload:

@@ -1,4 +1,4 @@
-"""Names: of queues, and patterns of them; the nearest right one; and text for people."""
+"""Names of queues and patterns of them, suggestions for misspelt names, and printable text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANGE = re.compile(r"([A-Za-z0-9_.:])-([A-Za-z0-9_.:])")
 
 
 def queue_name(name: object) -> str:
-    """Give `name` back when it may name a queue; raises `InvalidQueueName` when not."""
+    """Return `name` if it may name a queue. Raises `InvalidQueueName` otherwise."""
     if type(name) is str and is_queue_name(name):
         return name
     shown = printable(repr(name), 60)
@@ -25,17 +25,17 @@ def queue_name(name: object) -> str:
 
 @lru_cache(maxsize=1024)
 def is_queue_name(name: str) -> bool:
-    """Whether this may name a queue: what others have named may not."""
+    """Whether this may name a queue; queues of other programs may have other names."""
     return _QUEUE.fullmatch(name) is not None
 
 
 def is_queue_pattern(text: str) -> bool:
-    """Whether this is a pattern, and no name."""
+    """Whether this is a pattern rather than a name."""
     return not {*"*?[]"}.isdisjoint(text)
 
 
 def queue_pattern(given: object) -> str:
-    """Give back what names a queue or is a pattern of names; else raises `InvalidQueueName`."""
+    """Return a queue name or a pattern of names. Raises `InvalidQueueName` otherwise."""
     if not isinstance(given, str) or not is_queue_pattern(given):
         return queue_name(given)
     if not _PATTERN.fullmatch(given) or _is_backward(given):
@@ -47,21 +47,21 @@ def queue_pattern(given: object) -> str:
 
 
 def _is_backward(pattern: str) -> bool:
-    """Tell a set like `[z-a]`, which matches nothing."""
+    """Whether a pattern has a set like `[z-a]`, which matches nothing."""
     sets = _SET.findall(pattern)
     return any(first > last for each in sets for first, last in _RANGE.findall(each))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say ` (did you mean ...?)`, or nothing where no known name is near."""
+    """Return ` (did you mean ...?)`, or "" if no known name is near."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def printable(text: str, limit: int = 2000) -> str:
-    """Escape control, bidirectional and other unprintable characters, and cap the length.
+    """Escape control, bidirectional and other unprintable characters, and limit the length.
 
-    Text that comes from jobs passes through here before it reaches a terminal or a log.
+    All text from jobs goes through here before it reaches a terminal or a log.
     """
     if len(text) > limit:
         text = text[: limit - 3] + "..."
@@ -71,10 +71,10 @@ def printable(text: str, limit: int = 2000) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Fold all white space into single spaces, then make the text printable."""
+    """Replace all white space by single spaces, then make the text printable."""
     return printable(" ".join(text.split()), limit)
 
 
 def count_of(number: float, one: str, more: str) -> str:
-    """Say how many there are of something."""
+    """Return a number with its noun, in singular or plural."""
     return f"{number:,.0f} {one if number == 1 else more}"

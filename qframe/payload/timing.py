@@ -1,4 +1,4 @@
-"""Times as users give them: seconds, `timedelta` or aware `datetime`."""
+"""Times as users write them: seconds, `timedelta` or aware `datetime`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ LONGEST = 100 * 365 * _DAY
 
 
 def seconds_until(value: When, what: str = "delay") -> float:
-    """Turn a delay into seconds from now.
+    """Convert a delay to seconds from now.
 
-    Numbers and timedeltas count from now, an aware datetime in the past means now. Raises
-    `ValueError` for negative or infinite numbers, naive datetimes and more than 100 years, and
-    `TypeError` for anything else.
+    Numbers and timedeltas count from now; an aware datetime in the past means now. Raises
+    `ValueError`
+    for negative or infinite numbers, naive datetimes and more than 100 years, and `TypeError` for
+    anything else.
     """
     if value == 0 and type(value) is not bool:
         return 0.0
@@ -29,7 +30,7 @@ def seconds_until(value: When, what: str = "delay") -> float:
 
 
 def moment(value: When, what: str) -> float:
-    """Turn seconds from now, a timedelta or an aware datetime into an epoch time."""
+    """Convert seconds from now, a timedelta or an aware datetime to an epoch time."""
     if isinstance(value, datetime):
         return _epoch(value, what)
     return time.time() + seconds_until(value, what)
@@ -59,7 +60,7 @@ def _epoch(value: datetime, what: str) -> float:
 
 
 def kept_for(track: bool | float | timedelta) -> float:
-    """Give the seconds a status is kept; raises as `seconds_until`, and for none at all."""
+    """Return the seconds that a status is kept. Raises as `seconds_until`, and for zero."""
     if track is True:
         return _DAY
     kept = seconds_until(track, "track")
@@ -69,20 +70,20 @@ def kept_for(track: bool | float | timedelta) -> float:
 
 
 def tidy(seconds: float) -> float:
-    """Give whole seconds as an integer."""
+    """Return whole seconds as an integer."""
     return int(seconds) if seconds == int(seconds) else seconds
 
 
 def iso(epoch: float) -> str:
-    """Show an epoch time as UTC, e.g. `2026-11-21 10:00:00`; one beyond any year as seconds."""
+    """Format an epoch time as UTC, e.g. `2026-11-21 10:00:00`; one beyond any year in seconds."""
     try:
         return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # a payload may say anything
+    except (ValueError, OverflowError, OSError):  # a payload may have any number
         return f"1970-01-01 00:00:00 {epoch:+.0f} s"
 
 
 def lasting(seconds: float) -> str:
-    """Show a time in its largest two units."""
+    """Format a duration in its two largest units."""
     whole = round(seconds)
     for unit, size, below, part in (
         ("d", 86400, "h", 3600),

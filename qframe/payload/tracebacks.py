@@ -1,4 +1,4 @@
-"""Exceptions as text: for the failed store, and in a few words for people."""
+"""Exceptions as text: in full for the failed store, and short for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qframe.payload.text import one_line, printable
 
 _OURS = str(Path(__file__).parents[1])
 _PLUMBING = re.compile(r"/lib/python3[^/]*/(?:asyncio|concurrent|threading\.py|contextlib\.py)|^<")
-"""The standard library's part in how a job is called."""
+"""Modules of the standard library that call jobs."""
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
 _LONGEST_MESSAGE = 10_000
@@ -23,14 +23,14 @@ def is_own(file: str) -> bool:
 
 
 def is_of_package(file: str) -> bool:
-    """Whether a file is of an installed package, but qframe."""
+    """Whether a file belongs to an installed package other than qframe."""
     return bool(_PACKAGES.search(file)) and not file.startswith(_OURS)
 
 
 def full(error: BaseException) -> str:
-    """Give the traceback with its causes, capped in the middle; never the local variables.
+    """Return the traceback with its causes, shortened in the middle; never the local variables.
 
-    It begins where our code called the application's.
+    It begins where qframe called the application's code.
     """
     try:
         elsewhere = getattr(error, "traceback_elsewhere", None)  # of an error in a child process
@@ -48,9 +48,9 @@ def full(error: BaseException) -> str:
 
 
 def _begun_outside(error: BaseException) -> traceback.TracebackException:
-    """Give an exception to be formatted, whose tracebacks begin with none of our frames.
+    """Return an exception to format, without qframe's frames at the beginning.
 
-    One that has no others keeps them.
+    If it has no other frames, it keeps them.
     """
     made = traceback.TracebackException.from_exception(error)
     left = [made]
@@ -65,23 +65,23 @@ def _begun_outside(error: BaseException) -> traceback.TracebackException:
 
 
 def _calls(file: str) -> bool:
-    """Whether a file is of what calls the application: ours, or Python's own means for it."""
+    """Whether a file belongs to what calls the application: qframe, or Python's own machinery."""
     return file.startswith(_OURS) or bool(_PLUMBING.search(file))
 
 
 def lines(error: BaseException) -> list[str]:
-    """Give the traceback as lines to be printed."""
+    """Return the traceback as printable lines."""
     return [printable(line) for line in full(error).splitlines()]
 
 
 def placed(error: BaseException, limit: int = 300) -> str:
-    """Give class and message in a line, and where the application's code raised it, if it did."""
+    """Return type and message in a line, with the place in the application that raised it."""
     place = place_of(error)
     return f"{brief(error, limit)} ({place})" if place else brief(error, limit)
 
 
 def place_of(error: BaseException) -> str:
-    """Give file and line of the innermost frame of the application; "" where there is none."""
+    """Return file and line of the application's innermost frame; "" if there is none."""
     file = getattr(error, "filename", None) if isinstance(error, SyntaxError) else None
     if file and is_own(file):
         return one_line(f"{file}:{error.lineno}")  # type: ignore[attr-defined] # a SyntaxError's
@@ -93,7 +93,7 @@ def place_of(error: BaseException) -> str:
 
 
 def brief(error: BaseException, limit: int = 300) -> str:
-    """Give class and message in one printable line: `Type: first line ...`."""
+    """Return type and message in one printable line: `Type: first line ...`."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 (an exception whose own __str__ raises)
@@ -103,14 +103,14 @@ def brief(error: BaseException, limit: int = 300) -> str:
 
 
 def brief_of(text: str, limit: int = 300) -> str:
-    """Give the same of an exception kept as text: a Python traceback, or what Laravel keeps."""
+    """Return the same for an exception stored as text: a Python traceback, or Laravel's text."""
     return _first_line(parts_of(text)[1], limit)
 
 
 def parts_of(text: str) -> tuple[str, str]:
-    """Give the frames of an exception kept as text, and what it says; of a chain, the last one's.
+    """Return the frames and the message of an exception stored as text; of a chain, the last one's.
 
-    The frames are "" where the text is no Python traceback.
+    The frames are "" if the text is not a Python traceback.
     """
     last = _CHAINED.split(text.strip("\n"))[-1]
     if last.startswith((_GROUP, _HEAD_OF_GROUP)):
@@ -132,7 +132,7 @@ _CHAINED = re.compile(
     rf"(?={re.escape(_HEAD)}|{re.escape(_HEAD_OF_GROUP)})"
 )
 _FRAMES = re.compile(r"(?: .*\n|\n|\.\.\. \d+ characters left out \.\.\.\n.*\n)*")
-"""What stands between the head of a traceback and the line that names the exception."""
+"""The part between the head of a traceback and the line with the exception."""
 
 
 def _first_line(text: str, limit: int) -> str:
