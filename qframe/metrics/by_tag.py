@@ -31,6 +31,7 @@ class TagRecorder:
         return filter(self._is_wanted, dict.fromkeys(tags.read(payload)))
 
     def started(self, payload: Mapping[str, Any], queue: str, due: float | None) -> None:
+        """Count a start for each tag."""
         for tag in self._of(payload):
             self.recorder.started(tag, queue, due)
 
@@ -43,5 +44,6 @@ class TagRecorder:
         *,
         timed_out: bool,
     ) -> None:
+        """Count the end of a reservation for each tag."""
         for tag in self._of(payload):
             self.recorder.ended(tag, queue, outcome, seconds, timed_out=timed_out)

@@ -64,6 +64,7 @@ class Recorder:
         self._lock = forks.lock()
 
     def pushed(self, name: str, queue: str, times: int = 1) -> None:
+        """Count pushes."""
         with self._lock:
             self._fields(name, queue)[PUSHED] += times
 
@@ -114,6 +115,7 @@ class Recorder:
     # -- what is to be written --------------------------------------------------------------------
 
     def has_unwritten(self) -> bool:
+        """Whether a count has changed since its last write."""
         with self._lock:
             return any(each.changes != each.written for each in self._minutes.values())
 

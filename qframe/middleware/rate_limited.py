@@ -36,9 +36,8 @@ class RateLimited:
       plus a random time. It does not use up a try.
     - `dont_release`: skip a limited job instead.
 
-    If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`.
-    Raises
-    `JobDefinitionError` for invalid limits.
+    If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`;
+    invalid limits raise `JobDefinitionError`.
     """
 
     def __init__(
