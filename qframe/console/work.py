@@ -31,8 +31,8 @@ from qframe.worker.queues import bounded
 
 _COMMAND = "work"
 _SWITCH = 0.0005
-"""Seconds a waiting thread leaves to the running one: for a job that came, for the thread that
-keeps leases, or writes the worker's entry."""
+"""Seconds a thread waits for the running one: few, for a job that came, and for the threads that
+keep leases or write the worker's entry."""
 _TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 

@@ -213,7 +213,7 @@ class FailureIndex:
         gone = not page and reading.after is not None and self.store.find(reading.after) is None
         if page:
             reading.after = page[-1].uuid
-        elif gone:  # no known job was found: begin again, skipping known ones
+        elif gone:  # the record to read on from is gone: begin again, skipping known ones
             reading.after = None
         if (len(page) < _PART and not gone) or len(reading.jobs) >= self._most:
             reading.is_over = True

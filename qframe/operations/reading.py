@@ -74,7 +74,7 @@ class Reading:
             with self._lock:
                 if time.monotonic() >= self._good_until:
                     self._refresh()
-        except Exception:  # noqa: BLE001 (whoever looks next hears it)
+        except Exception:  # noqa: BLE001 (the next request raises it)
             self.forget()
 
     def _refresh(self) -> None:

@@ -72,7 +72,7 @@ class Guard:
         except LockedOut as error:
             return _said(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"})
         except ConfigurationError as error:
-            log.error("%s", error)  # noqa: TRY400 (whose fault it is, it says)
+            log.error("%s", error)  # noqa: TRY400 (the message names the mistake)
             grant = NOBODY
         if not grant.reads:
             return _said("who is there?", 401, _ASK) if self._challenge else _said("forbidden", 403)

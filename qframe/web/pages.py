@@ -38,7 +38,7 @@ _PATIENCE = 0.1
 _LOOK = 0.1
 """Seconds of filtering for one page; the next page goes on there."""
 _LEAST = 0.03
-"""At least so many, if the other readings of the page took long."""
+"""Seconds of filtering at least, if the other readings of the page took long."""
 _COUNTS = 2.0
 """Seconds for counting what an action affects, before the confirmation."""
 _MOST_BATCHES = 500

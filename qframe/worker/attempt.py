@@ -201,7 +201,7 @@ class Attempt:
         if active.tracing is not None:
             active.tracing.attempted(job, self.outcome, self.report.error or self.error)
 
-    # -- the handler, for who calls it in this process --------------------------------------------
+    # -- the handler, called in this process ------------------------------------------------------
 
     def made(self) -> JobDefinition:
         """Returns the job's instance, which runs from now on; may import its class first."""
@@ -401,7 +401,7 @@ class Attempt:
         try:
             job_class = self.job_class or self.shared.registry.known(self.name)
             instance = job_class.from_data(self.job.data_for(job_class)) if job_class else None
-        except Exception:  # noqa: BLE001 (its data does not fit, or is none: there is nobody to tell)
+        except Exception:  # noqa: BLE001 (its data does not fit: it has no hooks)
             return None
         if instance is not None:
             object.__setattr__(instance, "_reserved", self.job)

@@ -291,7 +291,7 @@ class Loop:
             self._idle = True
             events.fire(events.WorkerIdle, self.connection.name, self._given)
         # Drained before the wait, since the way from its end to the job's start must be short.
-        # What is told until here shows; what is told later ends the wait.
+        # Earlier signals show below; later ones end the wait.
         self.signals.drain()
         told = self.signals.quit or self.signals.paused != self._paused
         if told or self._is_all():

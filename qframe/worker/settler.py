@@ -201,7 +201,7 @@ class Settler:
         self._hear(started, results)
         return True
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- replies ----------------------------------------------------------------------------------
 
     def _take(self) -> list[Ended]:
         ended, self._ended = self._ended, []
@@ -241,7 +241,7 @@ class Settler:
             with self._hearing:
                 each.missed += lost
                 if each.heard or (lost and each.missed < each.said and not each.in_doubt):
-                    continue  # the other reply says what came of it
+                    continue  # the other reply has the result
                 each.heard = True
             if not each.job.heard(each.plan, APPLIED if lost and each.in_doubt else result):
                 self._tell(each, ours=False)

@@ -58,7 +58,7 @@ class IsolatedJob(ReservedJob):
         self._history = job.history
         self.start_heard = job.start_heard
         self._channel = channel
-        # The worker keeps the lease, and ends this process where it is lost.
+        # The worker keeps the lease, and ends this process if it is lost.
         self.reservation.sure_until = float("inf")
 
     def settle(self, end: End) -> None:

@@ -225,7 +225,7 @@ class ProcessSlot(Slot):
                 self._child.tell({"delay": seconds})
 
     def _let_complete(self, *, answers: bool) -> None:
-        """Sends nothing during a transaction in which the process completes the job."""
+        """Leaves the job alone while the process completes it in a transaction."""
         try:
             self.job.completing()
         finally:

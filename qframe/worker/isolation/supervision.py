@@ -46,7 +46,7 @@ _ENDINGS = {JobGivenBack: child.GIVE_BACK, JobCancelled: child.CANCEL}
 class SupervisedChild:
     """A forked process and the socket to it. `exit` is how it ended, once it has.
 
-    `ended` is asked for that; the selector with the socket names `owner`.
+    `ended` returns how a process ended; the selector reports the socket as `owner`'s.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SupervisedChild:
         """Drops it: this is the process of another job."""
         self._socket.close()
 
-    # -- what is said -----------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
     def tell(self, message: Message) -> None:
         """Sends a short message to a process that waits for it and may be gone."""

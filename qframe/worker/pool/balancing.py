@@ -131,7 +131,7 @@ class Balancing(PoolPresence):
             group: everything or held_up.issuperset(group.split(",")) for group in self._plan.queues
         }
 
-    # -- what is kept -----------------------------------------------------------------------------
+    # -- the means in the store -------------------------------------------------------------------
 
     def _keys(self, connection: Connection) -> dict[str, str]:
         return {group: f"balance:{connection.name}|{group}" for group in self._plan.queues}

@@ -196,7 +196,7 @@ class Supervisor:
             moments.append(self._next_step)
         return max(0.0, min(moments) - now)
 
-    # -- what it is told ------------------------------------------------------------------------
+    # -- orders ---------------------------------------------------------------------------------
 
     def _heed(self, heard: bytes) -> None:
         for number in heard:

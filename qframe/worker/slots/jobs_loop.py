@@ -133,7 +133,7 @@ class JobsLoop:
     # -- whether it is blocked --------------------------------------------------------------------
 
     def blocked(self) -> float:
-        """Returns the seconds since it last came round, as of the last call of this."""
+        """Returns for how many seconds it has not come round since an earlier call of this."""
         now = time.monotonic()
         if self._ticks:
             return now - self._ticked

@@ -164,7 +164,7 @@ class LocalSlot(Slot):
         """Calls `act` in a thread, since it would block the loop."""
         done = asyncio.get_running_loop().run_in_executor(self.runner.threads, act)
         while not done.done():
-            with suppress(asyncio.CancelledError):  # who cancels all tasks does not mean this
+            with suppress(asyncio.CancelledError):  # cancelling all tasks must not end this
                 await asyncio.wait([done])
         return done.result()
 
@@ -393,7 +393,7 @@ class SlotRunner(SlottedRunner):
                 self.watchdog.sooner(max(0.0, due - time.monotonic()) + patience)
 
     def cover_all(self) -> None:
-        """Ends the process if the first deadline of the running jobs passes by far."""
+        """Ends the process if the earliest deadline passes by far: a job keeps the interpreter."""
         with self._covering:
             first = min((each.due for each in self._interruptible() if each.runs), default=math.inf)
             left = max(0.0, first + self.options.grace - time.monotonic())
