@@ -282,7 +282,6 @@ def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> N
 
 
 def _bar(counts: Sequence[int]) -> str:
-    """Draws numbers as bars, the highest in full."""
     most = max(*counts, 1)
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
 

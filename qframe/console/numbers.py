@@ -51,7 +51,6 @@ class Number:
 
 
 def whole(most: int | Callable[[], int], *names: str, **more: Any) -> Any:  # noqa: ANN401 (as typer's own)
-    """Returns an option that takes a whole number."""
     return typer.Option(*names, parser=Number(most), metavar="<int>", **more)
 
 

@@ -182,7 +182,6 @@ class Output:
         self._stream.finish()
 
     def _left_out(self, count: int, why: str) -> str:
-        """Returns the line about those that could not be written."""
         lines = count_of(count, "line", "lines")
         if self.as_json:
             return f"{self._json('left out', message=f'{lines} left out: {why}', lines=count)}\n"
@@ -205,7 +204,6 @@ def short(uuid: str) -> str:
 
 
 def _words(event: events.JobEvent) -> str:
-    """Returns the details of a job's outcome."""
     if isinstance(event, events.JobLeaseLost):
         return LOST_LEASE
     error: BaseException | None = getattr(event, "error", None)
@@ -213,7 +211,6 @@ def _words(event: events.JobEvent) -> str:
 
 
 def _tagged(job: Job) -> str:
-    """Returns the tags of a job, each in brackets."""
     return "".join(f" [{one_line(each, 60)}]" for each in tags.of_reserved(job))
 
 

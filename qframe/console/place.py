@@ -113,7 +113,6 @@ def say_configuration(queues: QueueManager, command: str) -> None:
 
 
 def say_hint(root: Path, command: str) -> None:
-    """Writes the hint to stderr, if there is one."""
     if found := hint(root, command):
         say_error(found, 0)
 
@@ -128,7 +127,6 @@ def _other_file(file: Path | None, origin: config.Origin) -> str:
 
 
 def _django() -> str:
-    """Returns what shows that this is a Django project."""
     if os.environ.get(_DJANGO):
         return f"{_DJANGO}={one_line(os.environ[_DJANGO], 80)}"
     here = Path.cwd()
@@ -137,7 +135,6 @@ def _django() -> str:
 
 
 def _flask(root: Path) -> str:
-    """Returns what shows that this is a Flask application."""
     if os.environ.get(_FLASK):
         return f"{_FLASK}={one_line(os.environ[_FLASK], 80)}"
     folders = dict.fromkeys((Path.cwd(), root))

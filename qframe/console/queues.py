@@ -153,8 +153,6 @@ def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: boo
 def sizes_of(
     connections: JobConnections, only: str | None, where: str = ""
 ) -> list[dict[str, Any]]:
-    """Counts the jobs of each queue, or of one."""
-
     def count(queue: Connection) -> list[dict[str, Any]]:
         there = {only or queue.default_queue}
         if not only and Capability.LIST in queue.capabilities:

@@ -145,7 +145,6 @@ class _Target:
             )
 
     def tell(self) -> None:
-        """Writes the order to the store."""
         if self.slots is not None:
             self.store.set(slots_key(self.entry.id), str(self.slots), _KEPT)
         if self.size is not None and isinstance(self.entry, PoolEntry):

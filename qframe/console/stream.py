@@ -68,7 +68,6 @@ class Stream:
         forks.in_child_of(self, Stream._renew)
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             return os.isatty(self._fd) if self._fd >= 0 else bool(self._stream.isatty())  # type: ignore[union-attr] # as above
         return False
@@ -140,7 +139,6 @@ class Stream:
         return isinstance(self._error, BlockingIOError)
 
     def _run(self) -> None:
-        """Writes what is kept, until nothing is."""
         pause = 0.0
         while True:
             with self._lock:

@@ -139,7 +139,6 @@ def _options(name: str, connection: str, told: SupervisorSettings) -> WorkerOpti
 def _alone(
     name: str, queues: QueueManager, output: Output, config: Path | None, member: PoolMember | None
 ) -> int:
-    """Runs one supervisor and returns its exit code."""
     options, plan = described(name, queues)
     told = queues.settings.supervisors[name]
     connection = options.connection or queues.settings.default
@@ -207,7 +206,6 @@ def _together(names: Sequence[str], output: Output, config: Path | None) -> int:
 
 
 def _worker(options: WorkerOptions, group: str, output: Output, config: Path | None) -> list[str]:
-    """Returns the command of a worker."""
     backoff = ",".join(f"{each:g}" for each in options.backoff)
     command = [*_program(), "work", str(options.connection), "--queue", group]
     command += ["--name", options.name, "--backoff", backoff, *_common(output, config)]

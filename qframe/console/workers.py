@@ -144,7 +144,6 @@ def _slots(entry: Entry) -> dict[str, int]:
 
 
 def _described(entry: Entry) -> dict[str, Any]:
-    """Returns all that is known of a worker, for JSON."""
     told = entry.model_dump(exclude={"place", "born", "counts", "beat_at", "scales"})
     told |= {
         **_slots(entry),

@@ -71,6 +71,5 @@ def _opening(queues: QueueManager) -> Call[None]:
 
 
 def _closing(queues: QueueManager) -> Call[None]:
-    """Closes what that thread has opened."""
     queues.close()
     yield from ()

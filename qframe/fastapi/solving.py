@@ -161,5 +161,4 @@ async def _value_on_loop(stack: AsyncExitStack, dependant: Dependant, made: _Mad
 
 
 def _named_ones(dependant: Dependant) -> Iterable[tuple[str, Dependant]]:
-    """Returns what a dependency depends on, in order."""
     return [(str(each.name), each) for each in dependant.dependencies]

@@ -123,7 +123,6 @@ class Activity:
 
     @property
     def minutes(self) -> float:
-        """The length of the period."""
         return (self.last - self.first + 1) * self.kind.step / 60
 
     def rates(self, queue: str, minutes: int) -> Rates:
@@ -185,7 +184,6 @@ class Activity:
         return sorted(states, key=lambda each: (-each.started, each.job))
 
     def quantile(self, histogram: Histogram, part: float, queue: str) -> float | None:
-        """Returns a quantile over the whole period, of one queue."""
         found: dict[str, int] = {}
         for pair, fields in self.series.items():
             if pair.job and pair.queue == queue:

@@ -291,8 +291,6 @@ class Board:
         ]
 
     def batches(self, limit: int = 100) -> list[BatchRecord]:
-        """Returns the latest batches."""
-
         def read(connection: Connection) -> list[BatchRecord]:
             kept = connection.batches()
             return [] if kept is None else list(islice(kept.all(), _MOST_BATCHES))
@@ -357,7 +355,6 @@ class Board:
     # -- failed jobs ------------------------------------------------------------------------------
 
     def stores(self) -> list[FailedStore]:
-        """Returns the stores of failed jobs that answer, each once."""
         found: list[FailedStore] = []
         for name, index in self._places():
             with suppress(BackendUnavailable):
@@ -366,7 +363,6 @@ class Board:
         return found
 
     def find_failed(self, uuid: str) -> tuple[FailedStore, FailedJob] | None:
-        """Returns a failed job and its store."""
         for name, index in self._places():
             with suppress(BackendUnavailable):
                 record = self.outages.ask(name, index.store.place, partial(index.store.find, uuid))
@@ -375,7 +371,6 @@ class Board:
         return None
 
     def indexes(self) -> list[FailureIndex]:
-        """Returns the index of each store of failed jobs."""
         return [index for _, index in self._places()]
 
     def ask_failed(self, index: FailureIndex, read: Callable[[], T]) -> T:
@@ -451,8 +446,6 @@ class Board:
         threading.Thread(target=fill, name="qframe-failures", daemon=True).start()
 
     def silenced(self) -> set[str]:
-        """Returns the muted causes."""
-
         def read(connection: Connection) -> list[str]:
             return connection.store.keys(_SILENCED)
 

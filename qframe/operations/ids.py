@@ -21,7 +21,6 @@ _STATUS = "status:"
 
 
 def may_be_part(given: str) -> bool:
-    """Whether this may be the beginning or end of an id."""
     return SHORTEST <= len(given) < _WHOLE
 
 
@@ -45,12 +44,10 @@ def whole(given: str, known: Iterable[str]) -> str | None:
 
 
 def failed(stores: Iterable[FailedStore]) -> Iterator[str]:
-    """Yields the ids of failed jobs."""
     return (record.uuid for store in stores for record in store.all())
 
 
 def tracked(backend: Backend) -> Iterator[str]:
-    """Yields the ids of jobs that have a status."""
     if Capability.FACTS not in backend.capabilities:
         return
     after = ""

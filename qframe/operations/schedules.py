@@ -106,7 +106,6 @@ def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
 def states(
     queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleAbout] | None = None
 ) -> list[ScheduleState]:
-    """Returns the schedules of a connection with their state."""
     chosen = list(told(queues, connection) if abouts is None else abouts)[:MOST]
     keys, store, now = keys_of(queues, connection), connection.store, time.time()
     names = [each.name for each in chosen]

@@ -220,7 +220,6 @@ class Ran:
         return "the job" if self.job is None else shown_job(self.job)
 
     def _became(self) -> str:
-        """Returns the outcome in words."""
         error = "" if self.error is None else tracebacks.brief(self.error)
         after = _after(self.delay or 0)
         words = {

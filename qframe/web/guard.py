@@ -44,7 +44,7 @@ class Guard:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answers a request, or passes it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -130,7 +130,6 @@ def _netloc(origin: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Returns the name in a `Host` header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()

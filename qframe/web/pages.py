@@ -485,7 +485,6 @@ def question(view: PageView, name: str, wanted: Wanted) -> str:
 
 
 def _count(board: Board, name: str, wanted: Wanted) -> str:
-    """Returns how many things an action affects, in words."""
     if name in {"clear", "kick"}:
         sizes = board.connection(wanted.connection).sizes(wanted.queue or None)
         return f"{sizes.buried if name == 'kick' else sizes.ready + sizes.delayed:,}"
@@ -571,7 +570,6 @@ def _harmless(value: object) -> object:
 
 
 def _text(value: str) -> Markup:
-    """Returns a text of several lines."""
     return Markup("\n").join(escape(printable(each, 10_000)) for each in value.splitlines())
 
 

@@ -294,7 +294,6 @@ class Attempt:
         return verdict
 
     def _chosen(self) -> Verdict:
-        """Returns the outcome that the job, or a listener, chose."""
         job = self.job
         if job.is_lost:
             return outcomes.LOST
@@ -319,7 +318,6 @@ class Attempt:
             return None
 
     def _brought_about(self, verdict: Verdict) -> Life[JobOutcome]:
-        """Applies a verdict and fires its events."""
         outcome, end = verdict
         job = self.job
         if outcome is JobOutcome.LOST:

@@ -180,7 +180,6 @@ def share(plan: BalancePlan, needs: Mapping[str, int]) -> dict[str, int]:
 
 
 def _first(plan: BalancePlan, queues: Sequence[str], given: Mapping[str, int]) -> str:
-    """Returns the queue that gets the next process."""
     if plan.order == "strict":
         return queues[0]
     return min(queues, key=lambda queue: given[queue] / plan.weights.get(queue, 1.0))

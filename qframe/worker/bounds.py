@@ -161,7 +161,6 @@ class Bounds:
         return any(not counts or self._connection.sizes(queue).ready for queue in full)
 
     def _look(self, queues: Sequence[str]) -> None:
-        """Reads how the bounds over all workers stand."""
         if not self.are_over_all:
             return
         if len(self._queues) > len(queues) + _KEPT:  # names come and go

@@ -41,7 +41,6 @@ class Cancellation:
                 self._cancel(job)
 
     def ended(self, job: ReservedJob) -> None:
-        """Notes that a job has ended, cancelled or not."""
         if self._looked.pop(job, None) is not None:
             self._over.append(job.uuid)
 

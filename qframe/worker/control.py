@@ -125,7 +125,6 @@ class Control:
         self._read(values[:upto])
 
     def watch(self, key: str) -> None:
-        """Adds a key to what each look reads."""
         self._watched.setdefault(key, None)
 
     def watched(self, key: str) -> tuple[float, str | None]:
@@ -149,7 +148,6 @@ class Control:
         return (*found, *(queue for queue in self._held_up if queue not in found))
 
     def _obey(self, order: str | None = None, slots: str | None = None) -> None:
-        """Notes the orders to this worker."""
         self._quiet = order == QUIET
         self.ends = StopReason.TOLD if order == STOP else None
         self.slots = number(slots) or self.slots

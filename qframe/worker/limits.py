@@ -31,7 +31,6 @@ class JobFacts(NamedTuple):
         return cls(job.name, job.attempts(), job.history)
 
     def before(self) -> JobFacts:
-        """Returns the facts without the last start."""
         return JobFacts(self.name, self.attempts - 1, self.history.without_last())
 
 
@@ -83,7 +82,6 @@ class Limits:
 
     @property
     def fails_on_timeout(self) -> bool:
-        """Whether the first timeout is final."""
         if self._declared is not None:
             return self._declared.fail_on_timeout
         return self._message.get("failOnTimeout") is True
@@ -124,7 +122,6 @@ class Limits:
         return self.expires_at is not None and not job.attempts and time.time() > self.expires_at
 
     def end_with(self, error: BaseException, job: JobFacts) -> bool:
-        """Whether this failed attempt was the last."""
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
             return True
         raised = job.history.exceptions + (ending(error) == "error")

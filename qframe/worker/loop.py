@@ -171,7 +171,6 @@ class Loop:
         self._beats.end(self._presence.leave, presence.PARTING)
 
     def _let_go(self) -> None:
-        """Sends what is still to be sent, and gives back held jobs."""
         try:
             self.runner.settler.flush()
             self._give_back_held()
@@ -224,7 +223,6 @@ class Loop:
         self.signals.wait(EVERY)
 
     def _rest(self) -> None:
-        """Called when no job follows at once."""
         self.runner.at_rest()
 
     def _next_job(self) -> ReservedJob | None:
@@ -410,7 +408,6 @@ class Loop:
         self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
 
     def _pause(self, seconds: float) -> None:
-        """Waits so long, or until a signal comes."""
         self.signals.wait(seconds)
 
     def _backend_answers(self) -> None:

@@ -104,7 +104,6 @@ class WorkerOptions:
     schedule: bool = True
 
     def __post_init__(self) -> None:
-        """Check every value."""
         for option in ("timeout", "grace", "sleep", "rest", "memory", "max_time"):
             _not_negative(option, getattr(self, option))
         for option in ("tries", "max_jobs"):

@@ -73,7 +73,6 @@ class Bound:
         return self._full_until if len(self._picked) < self.most else math.inf
 
     def learn(self, values: Sequence[str | None]) -> None:
-        """Takes in the values of the keys."""
         now, holders = time.monotonic(), frozenset(values)
         with self._mutex:
             before, self._free = self._free, {}
@@ -107,7 +106,6 @@ class Bound:
             self._full_until = time.monotonic() + _FULL_FOR
 
     def give(self, key: str, holds: str | None = None) -> None:
-        """Puts back a picked key."""
         with self._mutex:
             self._picked.discard(key)
             self._free[key] = holds
@@ -121,7 +119,6 @@ class Bound:
             self._full_until = 0.0
 
     def is_free(self, key: str) -> None:
-        """Notes that a key holds nothing."""
         with self._mutex:
             if key not in self._picked:
                 self._free[key] = None
@@ -158,11 +155,9 @@ class Permit(Feature):
         self._permits = permits
 
     def taking(self) -> tuple[Expect, Set]:
-        """Returns the moves that take it."""
         return Expect(self.fact, self.holds), Set(self.fact, self.token, self._permits.lease)
 
     def giving(self) -> Unset:
-        """Returns the move that gives it back."""
         return Unset(self.fact, self.token)
 
     def start(self, job: ReservedJob, plan: Plan) -> None:  # noqa: ARG002 (a feature's)
@@ -293,7 +288,6 @@ class Permits:
             each.runs = False
 
     def over(self, job: ReservedJob) -> None:
-        """Called when a job is over, however it ended."""
         for each in self._detach(job):
             each.runs = False
             self._left[each] = time.monotonic() + (_UNSAID if each.is_given else 0)
@@ -301,7 +295,6 @@ class Permits:
                 each.bound.give(each.fact, each.token)
 
     def forget(self, permit: Permit) -> None:
-        """Called when a permit was given back."""
         self._left.pop(permit, None)
 
     def _detach(self, job: ReservedJob) -> Sequence[Permit]:

@@ -117,7 +117,6 @@ class Presence:
     # -- steps ----------------------------------------------------------------------------------
 
     def _see(self) -> None:
-        """Updates the entry in memory."""
         sight = self._look()
         before = self.entry
         ended = self._recorder.by_outcome()
@@ -165,7 +164,6 @@ class Presence:
         self._store.backend.apply(Step(None, Unset(entry.key), Unset(entry.registration)))
 
     def _count(self) -> None:
-        """Writes the counts since the last write."""
         if self._metrics is not None:
             self._metrics.write(self._recorder)
         if self.also is not None:

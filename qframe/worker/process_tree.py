@@ -102,7 +102,6 @@ def send(pid: int, number: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kills what is left of the process group of a child."""
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 

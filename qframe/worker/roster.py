@@ -70,7 +70,6 @@ class Listed(BaseModel):
 
     @property
     def key(self) -> str:
-        """Its key in the store."""
         return self.prefix + self.id
 
     @property

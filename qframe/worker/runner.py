@@ -74,7 +74,6 @@ class Runner(Shared):
         return attempt
 
     def count(self, attempt: Attempt) -> None:
-        """Counts how an attempt ended, and how long it ran."""
         timed_out = isinstance(attempt.report.error, JobTimedOut)
         self.recorder.ended(
             attempt.name, attempt.job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
@@ -97,7 +96,6 @@ class Runner(Shared):
     # -- what a life needs ------------------------------------------------------------------------
 
     def perform(self, attempt: Attempt, _: needs.Run) -> Report:
-        """Calls the handler, and reports how it ended."""
         error: BaseException | None
         try:
             error = self._called(attempt)

@@ -109,7 +109,6 @@ class Shared:
         return Settler(self.connection, self._ran_twice)
 
     def let_go(self, job: ReservedJob) -> None:
-        """Called when a job is over, however it ended."""
         if self.bounds is not None and job.features:  # permits are among these
             self.bounds.permits.over(job)
 

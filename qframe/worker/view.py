@@ -121,7 +121,6 @@ class ConnectionView:
         return [each for each in found if each.connection == self.name]
 
     def forget(self, entry: Entry) -> None:
-        """Forgets a worker that died."""
         self.connection.store.backend.apply(Step(None, Unset(entry.registration)))
 
     def counted(self, seconds: float) -> Series:

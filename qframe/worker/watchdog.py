@@ -87,7 +87,6 @@ def pause() -> None:
 
 
 def resume() -> None:
-    """Starts it again in the parent."""
     if _armed_until:
         _arm(_armed_until)
     _lock.release()

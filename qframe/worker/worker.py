@@ -160,7 +160,6 @@ class Worker:
         return Signals(heard=self.heeds_signals)
 
     def _made(self, signals: Signals) -> Loop:
-        """Makes the loop and all it needs."""
         self.manager.keyring.prepare()
         beats = self._beats = Heartbeat(
             threaded=not self.options.isolate,

@@ -66,7 +66,6 @@ class ChildAttempt(Attempt):
         self._forked = parent.began
 
     def go(self) -> None:
-        """Runs the handler, and reports how it ended."""
         events.fire(events.JobForked, self.job)
         events.fire(events.JobProcessing, self.job)
         self.began = time.monotonic()
@@ -100,7 +99,6 @@ class ChildAttempt(Attempt):
         _leave_nothing_unsent()
 
     def _agree(self, verdict: Verdict) -> None:
-        """Reports, and waits for the outcome if somebody here needs it."""
         waits = verdict.outcome in {JobOutcome.FAILED, JobOutcome.RETRIED} or self._is_added()
         if not waits:
             self.instance = None  # drops and sends what only it held
@@ -151,7 +149,6 @@ Work = Callable[[ChildAttempt], None]
 
 
 def _leave_nothing_unsent() -> None:
-    """Sends pending dispatches, and flushes output."""
     send_dropped()
     pushes.write_all()
     if tracing.active.tracing is not None:

@@ -92,7 +92,6 @@ class IsolatedJob(ReservedJob):
             raise self._unsettleable()
 
     def was_settled(self, end: End) -> None:
-        """Notes how the worker settled it."""
         self._conclude(end, Plan(), APPLIED)
 
     def renew(self) -> None:

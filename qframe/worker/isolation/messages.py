@@ -79,7 +79,6 @@ def _named(kind: type[BaseException], error: Message) -> BaseException:
 
 
 def packed_end(end: End) -> Message:
-    """Returns how a job is to end, as it is sent."""
     result = None if end.result is None else status.as_json(end.result)
     return {name: getattr(end, name) for name in _FIELDS} | {
         "error": packed(end.error),
@@ -88,7 +87,6 @@ def packed_end(end: End) -> Message:
 
 
 def unpacked_end(end: Message, own: Iterable[object] = ()) -> End:
-    """Makes the end again."""
     fields = {name: end[name] for name in _FIELDS}
     fields["state"] = State(end["state"])
     fields["error"] = unpacked(end["error"], own)

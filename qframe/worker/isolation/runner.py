@@ -79,18 +79,15 @@ class IsolatingRunner(SlottedRunner):
     # -- jobs -------------------------------------------------------------------------------------
 
     def slot(self, job: ReservedJob) -> ProcessSlot:
-        """Makes the slot of a job."""
         return ProcessSlot(self, job, self.fork)
 
     def take(self, slots: Sequence[ProcessSlot]) -> None:
-        """Runs jobs that were started."""
         self.enter_started(slots)
         for slot in slots:
             slot.begin()
             self._go_on(slot)
 
     def settle_unstarted(self, slot: ProcessSlot) -> None:
-        """Ends a job that is not started."""
         self.enter(slot)
         slot.begin()
         self._go_on(slot)
@@ -192,7 +189,6 @@ class IsolatingRunner(SlottedRunner):
             child.forget()
 
     def close(self) -> None:
-        """Forks no more, and ends what still runs."""
         patience = max(1.0, self.options.grace)
         for slot in [*self._going]:
             self.leases.drop(slot.job)

@@ -123,7 +123,6 @@ class _Sidecar:
             )  # fmt: skip
 
     def end(self) -> None:
-        """Ends it, and waits for that."""
         os.write(self._word, b".")
         until = time.monotonic() + _PATIENCE
         while self._pid and self._runner.spawner.ended(self._pid) is None:

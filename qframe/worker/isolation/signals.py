@@ -35,7 +35,6 @@ class IsolatingSignals(Signals):
     _rings = math.inf
 
     def arm(self, due: float) -> None:
-        """Sets the alarm for then."""
         if due < self._rings:
             self._rings = due
             signal.setitimer(signal.ITIMER_REAL, max(_SOON, due - time.monotonic()))

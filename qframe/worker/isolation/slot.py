@@ -78,7 +78,6 @@ class ProcessSlot(Slot):
         """Forks a process that does some work; raises `OSError` if the system allows no more."""
 
     def begin(self) -> None:
-        """Brings its life to the end, from where it stands."""
         self.steps = self._to_its_end()
 
     def abandon(self, seconds: float) -> None:
@@ -144,7 +143,6 @@ class ProcessSlot(Slot):
         return Report(JobGivenBack(f"no process can be forked: {full}"))
 
     def _look(self) -> None:
-        """Ends the process if its job is to end."""
         if self._child is None:
             return
         if self.job.is_lost:
@@ -233,7 +231,6 @@ class ProcessSlot(Slot):
                 self._child.tell({"ours": not self.job.is_lost})
 
     def _why(self, process: SupervisedChild) -> BaseException:
-        """Returns what became of a process that did not report."""
         if process.exit is None:
             job = self.job
             log.error(

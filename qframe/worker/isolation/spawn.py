@@ -41,7 +41,6 @@ class ChildExit:
         return self.status is not None and os.WIFSIGNALED(self.status)
 
     def words(self) -> str:
-        """Describes it in a line."""
         used = f" (pid {self.pid}, at most {self.megabytes:.0f} MB, {self.seconds:.2f} s of CPU)"
         if self.status is None:
             return f"has ended, nobody knows how{used}"
@@ -79,7 +78,6 @@ class Spawner:
         gc.freeze()  # a collection in a child then copies no shared pages
 
     def close(self) -> None:
-        """Restores this process as it was before."""
         for descriptor in (self._null, self._lifeline, self._lifeline_end):
             os.close(descriptor)
         handlers.give_back(signal.SIGCHLD)

@@ -106,7 +106,6 @@ class SupervisedChild:
         self.exit = found
 
     def close(self) -> None:
-        """Stops reading from it."""
         self._stop_hearing()
         self._socket.close()
         self.is_closed = True

@@ -60,7 +60,6 @@ class Balancing(PoolPresence):
         self._saved = 0.0
 
     def hear(self) -> None:
-        """Decides, if it is time to."""
         now, pool = time.monotonic(), self.pool
         if pool is None or (self._looked and now - self._looked < self._cooldown):
             return
@@ -119,7 +118,6 @@ class Balancing(PoolPresence):
         )
 
     def _paused(self, connection: Connection, pool: Scaled) -> dict[str, bool]:
-        """Returns for each group whether all its queues are paused."""
         name = connection.name
         queues = [queue for group in self._plan.queues for queue in group.split(",")]
         told = connection.store.get(pause_key(name), *(pause_key(name, each) for each in queues))

@@ -60,7 +60,6 @@ class PoolPresence:
             self._beats.add(EVERY, lambda: self._writing.attempt(self.hear, self._write), first=0)
 
     def end(self) -> None:
-        """Removes the pool's entry, if the store answers."""
         if self._pool is not None:
             self._beats.end(lambda: self._writing.attempt(self.leave), PARTING)
 

@@ -102,7 +102,6 @@ class Rescuer:
             self._thread = start_thread("qframe-rescuer", self._run)
 
     def rescue(self, orphan: Orphan) -> None:
-        """Settles a job soon."""
         self.begin()
         self._orphans.put(orphan)
 

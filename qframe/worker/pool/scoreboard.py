@@ -208,7 +208,6 @@ class WorkerScore:
         self.jobs += [JobScore(memory, at) for at in range(start, len(memory), SIZE)]
 
     def _look_for_more(self) -> None:
-        """Finds the parts that the worker has appended."""
         size = os.fstat(self.descriptor).st_size
         if size > self._size:
             memory = mmap.mmap(self.descriptor, size - self._size, offset=self._size)
@@ -228,7 +227,6 @@ class WorkerScore:
         self._look_for_more()
 
     def ready(self) -> None:
-        """The worker handles signals and is about to work."""
         self._memory[_PHASE] = _Phase.READY
 
     def farewell(self, reason: str, totals: Mapping[str, int]) -> None:
@@ -263,7 +261,6 @@ class WorkerScore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker handles signals."""
         return self._memory[_PHASE] != _Phase.STARTING
 
     def deadline(self) -> float:

@@ -125,7 +125,6 @@ class WorkerSlot:
 
     @property
     def waits(self) -> bool:
-        """Whether a worker is to be started."""
         return self.worker is None and not self.closed
 
     def load(self) -> int:

@@ -104,7 +104,6 @@ class SlottedRunner(Runner):
         """Ends a job that is not started; its hooks may take long."""
 
     def enter(self, slot: Slot) -> None:
-        """Takes the first free slot."""
         if not self._left_numbers:
             heapq.heappush(self._left_numbers, self._numbers)
             self._numbers += 1
@@ -124,7 +123,6 @@ class SlottedRunner(Runner):
             self.leases.keep(attempt.job, 0)
 
     def leave(self, slot: Slot) -> None:
-        """Frees a slot whose attempt has ended."""
         if not slot.is_left:
             self.taken.pop(slot.job, None)
             heapq.heappush(self._left_numbers, slot.number)

@@ -174,11 +174,9 @@ class SlotLoop(Loop):
         return room
 
     def _ahead(self) -> int:
-        """Returns how many slots will be free in a moment."""
         return min(self._prefetch.limit(), self.runner.slots) - 1
 
     def _note_ended(self) -> None:
-        """Frees and counts the slots that have ended."""
         runner = self.runner
         while runner.ended:
             slot = runner.ended.popleft()
@@ -189,7 +187,6 @@ class SlotLoop(Loop):
                 self.jobs += 1
 
     def _scale(self) -> None:
-        """Sets the slots that the pool, or the store, orders."""
         told = self.control.slots if self._member is None else self._member.scoreboard.slots
         if not 1 <= told <= MOST_AT_ONCE or told == self._scaled:
             return
@@ -211,7 +208,6 @@ class SlotLoop(Loop):
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait_for_work(self) -> None:
-        """Waits for a job, or for the end of one."""
         runner = self.runner
         if not (self._idle or runner.busy):
             self._idle = True

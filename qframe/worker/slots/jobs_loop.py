@@ -81,7 +81,6 @@ class JobsLoop:
         self.loop.close()
 
     def finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
-        """Awaits something on the loop for a job in this thread."""
         done = threading.Event()
         ended: list[asyncio.Task[Any]] = []
         whose = current.get()

@@ -37,7 +37,6 @@ class Overseer:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Looks every now and then, until `stop`."""
         start_thread("qframe-overseer", self._run)
 
     def stop(self) -> None:

@@ -75,13 +75,11 @@ class LocalSlot(Slot):
         return job_class is not None and self.runner.is_for_loop(job_class)
 
     def run_in_thread(self) -> None:
-        """Brings its life to the end, in this thread."""
         with self._ending():
             self.come_back()
             self.attempt.outcome = lived(self.attempt, self.life, self.runner.answers, self.need)
 
     async def run_on_loop(self) -> None:
-        """Brings its life to the end, on the event loop."""
         self._has_begun = True
         with self._ending():
             self.come_back()
@@ -126,7 +124,6 @@ class LocalSlot(Slot):
     # -- its needs, on the loop -------------------------------------------------------------------
 
     async def perform(self, run: needs.Run) -> Report:
-        """Calls the handler, and reports how it ended."""
         attempt, error = self.attempt, None
         self.go_away(run)
         try:
@@ -151,7 +148,6 @@ class LocalSlot(Slot):
         await self.apart(act) if waits else act()
 
     async def tell(self, tell: needs.Tell) -> None:
-        """Calls the job's `failed`."""
         instance = self.attempt.for_hooks()
         if instance is not None:
             await execution.tell_on_loop(instance, "failed", tell.verdict.end.error)
@@ -251,7 +247,6 @@ class SlotRunner(SlottedRunner):
 
     @cached_property
     def answers(self) -> Answers:
-        """What answers the needs of a life in a thread."""
         return {**super().answers, needs.Begin: self.begun}
 
     def wake(self) -> None:
@@ -260,7 +255,6 @@ class SlotRunner(SlottedRunner):
             self.signals.tell()
 
     def slot(self, job: ReservedJob) -> LocalSlot:
-        """Makes the slot of a job, on the loop or in a thread."""
         return LocalSlot(self, job)
 
     def take(self, slots: Sequence[LocalSlot]) -> None:
@@ -306,7 +300,6 @@ class SlotRunner(SlottedRunner):
         self.threads.submit(self._named(slot).run, slot.end_by, why)
 
     def over(self, slot: LocalSlot) -> None:
-        """Called by any thread when an attempt has ended."""
         self.leases.drop(slot.job)
         if not slot.is_left:
             self.let_go(slot.job)
@@ -355,7 +348,6 @@ class SlotRunner(SlottedRunner):
         return True
 
     def perform(self, attempt: Attempt, run: needs.Run) -> Report:
-        """Calls the handler in this thread, and reports how it ended."""
         slot = self.taken[attempt.job]
         assert isinstance(slot, LocalSlot)  # noqa: S101 (there are no others)
         slot.go_away(run)

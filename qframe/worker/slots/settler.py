@@ -43,7 +43,6 @@ class SlotSettler(Settler):
 
     @property
     def has_ends(self) -> bool:
-        """Whether there is something to send."""
         return bool(self._left or self._ended)
 
     def start_all(self, held: Sequence[ReservedJob], *, wait: bool = False) -> bool:
