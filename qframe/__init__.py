@@ -148,10 +148,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # or type checkers would take any name for one of these
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        """Import what most programs that only dispatch do not need when it is asked for."""
+        """Import lazily what most dispatching programs do not need."""
         with forks.undisturbed():
             return _imported(name)
 

@@ -42,11 +42,11 @@ from qframe.rules import OF_OUTBOX, Rule, check_connections, parse
 
 _YEAR = 365 * 86400
 _LARGEST_PAYLOAD = 1 << 29
-"""Bytes; Redis keeps no larger value."""
+"""Bytes; Redis stores no larger value."""
 
 
 def _number(value: object) -> object:
-    """Refuse true and false, which Python takes for 1 and 0."""
+    """Refuse True and False, which Python accepts as 1 and 0."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, not {str(value).lower()}")  # noqa: TRY004 (what pydantic makes an error of its own)
     return value
@@ -63,18 +63,20 @@ _PROJECT = "pyproject.toml"
 _PREFIX = "QFRAME_"
 _NAMES_A_FILE = "QFRAME_CONFIG"
 _SHOWN = 3
-"""So many variables of the environment are named where it is said what was read."""
+"""The most environment variables to name in a description of what was read."""
 DATABASE_FILE = "qframe.sqlite3"
-"""Where jobs wait, under the root, where nothing is configured."""
+"""The default database file, under the project root."""
 
 
 class ConnectionSettings(BaseModel):
-    """What every connection can be given; a driver's own settings derive from it.
+    """Settings of every connection; each driver's settings derive from it.
 
-    `retry_after` is the lease of a running job in seconds: a killed worker's job runs again
-    after at most that long. Leases are renewed, so it may be shorter than a job's timeout.
-    `push_retries` is how often a dropped dispatch is tried again; `give_up_after` is the number
-    of seconds without an answer after which a worker exits (0: never).
+    `retry_after` is the lease of a running job in seconds: the job of a killed worker runs again
+    after
+    at most that long. Leases are renewed, so it may be shorter than a job's timeout. `push_retries`
+    is
+    how often a dropped dispatch is retried. `give_up_after` is the seconds without an answer after
+    which a worker exits (0: never).
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -94,17 +96,21 @@ _Wait = Annotated[_Float, Field(gt=0, le=3600)]
 class DatabaseSettings(ConnectionSettings):
     """Jobs wait in an SQL database; a relative SQLite path counts from the project root.
 
-    `synchronous` is SQLite's own setting: `normal` survives the death of any process, `full`
-    power loss as well. On PostgreSQL a start or an end of a job waits for the disk where it is
-    `full`; a dispatch does as the server is set.
-    `busy_timeout` is how many seconds a call waits for SQLite's write lock.
-    `pool_size` is how many connections to a server the threads of one process share, besides those
-    of a worker itself; `pool_timeout` is how many seconds a call waits for one of them.
-    `schema` is PostgreSQL's schema that the tables are in, or another database of MariaDB's server;
-    without it they are where the connection's own search finds them.
-    `migrate_command` is what makes the tables, as it is said where they are missing.
-    `listen` is how idle workers are woken on PostgreSQL: by LISTEN and NOTIFY, where no pooler is
-    between (`"auto"`), also where one is (true: it has to pool sessions), or by looking (false).
+    `synchronous` is SQLite's own setting: with `normal`, jobs survive the death of any process,
+    with
+    `full` also a power loss. On PostgreSQL the start or end of a job waits for the disk if it is
+    `full`; a dispatch follows the server's setting. `busy_timeout` is the seconds that a call waits
+    for
+    SQLite's write lock. `pool_size` is the number of connections to a server that the threads of
+    one
+    process share, in addition to those of a worker itself; `pool_timeout` is the seconds that a
+    call
+    waits for one of them. `schema` is PostgreSQL's schema of the tables, or another database of the
+    MariaDB server; default: the connection's own. `migrate_command` is the command to suggest when
+    the
+    tables are missing. `listen` is how PostgreSQL wakes idle workers: by LISTEN and NOTIFY unless
+    there
+    is a pooler (`"auto"`), even with a pooler (true: it must pool sessions), or by polling (false).
     """
 
     driver: Literal["database"] = "database"
@@ -143,7 +149,7 @@ def _redis_url(url: str) -> str:
         parts = urlsplit(url)
         number = parts.path.strip("/")
         _ = parts.port
-    except ValueError:  # whose words may hold the password
+    except ValueError:  # its message may show the password
         raise ValueError("is not a URL; write / # ? @ in a password as %2F %23 %3F %40") from None
     if parts.scheme not in {*_REDIS, "unix"}:
         raise ValueError(
@@ -169,15 +175,16 @@ def _address(text: str) -> str:
 
 
 class RedisSettings(ConnectionSettings):
-    """Jobs wait in Redis or Valkey, under the keys Laravel uses, each behind `prefix`.
+    """Jobs wait in Redis or Valkey, under Laravel's keys, each with `prefix`.
 
-    `url` begins with redis://, rediss:// (TLS) or unix://, and may hold user, password and the
-    number of the database. With `sentinels` (host:port each) the master of `service` is asked for;
-    with `cluster` the URL, and `nodes`, name some of its nodes.
+    `url` begins with redis://, rediss:// (TLS) or unix://, and may have user, password and database
+    number. With `sentinels` (host:port each), qframe asks them for the master of `service`; with
+    `cluster`, the URL and `nodes` are some of its nodes.
 
-    `block_for` is the number of seconds after which an idle worker looks for itself, `timeout` how
-    many a reply, and `connect_timeout` how many a connection may take. With `min_replicas` a
-    dispatch waits until that many replicas have the job, at most `replica_timeout` seconds.
+    `block_for` is the seconds after which an idle worker polls, `timeout` the seconds to wait for a
+    reply, and `connect_timeout` for a connection. With `min_replicas` a dispatch waits until that
+    many
+    replicas have the job, at most `replica_timeout` seconds.
     """
 
     driver: Literal["redis"] = "redis"
@@ -206,12 +213,12 @@ class RedisSettings(ConnectionSettings):
         return self
 
     def plain_url(self) -> str:
-        """Give the URL as Redis' own clients take it."""
+        """Return the URL in the form of Redis' own clients."""
         scheme, rest = self.url.split("://", 1)
         return f"{_REDIS.get(scheme, scheme)}://{rest}"
 
     def shown_url(self) -> str:
-        """Give the URL without user, password and options."""
+        """Return the URL without user, password and options."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -220,23 +227,25 @@ class RedisSettings(ConnectionSettings):
         return urlsplit(self.plain_url()).scheme == "rediss"
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Give the sentinels, or the further nodes of a cluster."""
+        """Return the sentinels, or the further nodes of a Cluster."""
         split = (address.rpartition(":") for address in (*self.sentinels, *self.nodes))
         return [(host.strip("[]"), int(port)) for host, _, port in split]
 
 
 class BeanstalkdSettings(ConnectionSettings):
-    """Jobs wait in beanstalkd, each queue in a tube of its name (`;` there for `:`).
+    """Jobs wait in beanstalkd, each queue in a tube of its name (with `;` for `:`).
 
-    It counts in whole seconds: delays and `retry_after`, the time to run of what is pushed here,
-    are rounded up. `host` may be the path of a unix socket. `max_payload` is bounded by the server
-    (65,535 bytes unless started with -z). `priority` is that of jobs which name none; 0 is first.
+    beanstalkd counts whole seconds: delays and `retry_after`, the time to run of pushed jobs, are
+    rounded up. `host` may be the path of a unix socket. The server limits `max_payload` (65,535
+    bytes
+    unless started with -z). `priority` is the default priority; 0 is first.
 
-    `on_lost_connection` is what becomes of a job that runs when its connection, and so
-    its lease, is lost: `finish` lets it end, `interrupt` ends it at once, and the worker with it.
+    `on_lost_connection` decides about a running job whose connection, and therefore lease, is lost:
+    `finish` lets it end, `interrupt` ends it, and the worker, at once.
 
-    `block_for` is the number of seconds after which an idle worker looks for itself, `timeout` how
-    many an answer, and `connect_timeout` how many a connection may take.
+    `block_for` is the seconds after which an idle worker polls, `timeout` the seconds to wait for
+    an
+    answer, and `connect_timeout` for a connection.
     """
 
     driver: Literal["beanstalkd"] = "beanstalkd"
@@ -253,20 +262,19 @@ _SHORTEST_KEY = 16
 
 
 def _listed(value: object) -> object:
-    """Take a list, or a text with commas or of JSON, as in a variable of the environment."""
+    """Accept a list, or a text with commas or JSON, as in an environment variable."""
     if not isinstance(value, str):
         return value
     if not value.lstrip().startswith(("[", '"')):
         return [part.strip() for part in value.split(",") if part.strip()]
     try:
         found = json.loads(value)
-    except (ValueError, RecursionError):  # whose words may hold a key
+    except (ValueError, RecursionError):  # its message may show a key
         raise ValueError('is neither JSON, like ["a", "b"], nor a list like a,b') from None
     return [found] if isinstance(found, str) else found
 
 
 def _is_list(annotation: object) -> bool:
-    """Whether a setting may be a list."""
     if get_origin(annotation) in {Annotated, UnionType, Union}:
         return any(map(_is_list, get_args(annotation)))
     return annotation is list or get_origin(annotation) is list
@@ -289,9 +297,9 @@ EncryptionKey = Annotated[SecretStr, AfterValidator(_encryption_key)]
 
 
 class PlaceSettings(BaseModel):
-    """Where the store, or the failed jobs, are kept: `auto` or a connection's name.
+    """Where the store, or the failed jobs, are kept: `auto` or the name of a connection.
 
-    Failed jobs may also be `null`: not kept.
+    For failed jobs also `null`: not kept.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -303,9 +311,9 @@ AtOnce = Annotated[_Int, Field(ge=1, le=LARGEST_BOUND)]
 
 
 class QueueSettings(BaseModel):
-    """How many jobs of a queue run at once: `concurrency` over all workers, `per_worker` in each.
+    """Concurrency limits of a queue: `concurrency` over all workers, `per_worker` in each.
 
-    That is of each queue its pattern matches, and on each connection that has it.
+    They apply separately to each queue that the pattern matches, on each connection.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -315,9 +323,9 @@ class QueueSettings(BaseModel):
 
 
 class OutboxSettings(BaseModel):
-    """Which SQL connection's database keeps what is dispatched within its transactions.
+    """The SQL connection whose database stores dispatches within its transactions.
 
-    That is for connections whose jobs are elsewhere. Workers relay it; without it there is none.
+    It is for connections whose jobs are elsewhere; workers relay them. Default: no outbox.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -326,10 +334,11 @@ class OutboxSettings(BaseModel):
 
 
 class OtelSettings(BaseModel):
-    """Whether jobs are traced by OpenTelemetry (`pip install 'qframe[otel]'`).
+    """Tracing by OpenTelemetry (`pip install 'qframe[otel]'`).
 
-    `relation` says what an attempt is to its dispatch: a trace of its own with a `link` to it, or a
-    `child`. `setup` (`module:function`) is called first, where it has to set its SDK up.
+    `relation`: an attempt is its own trace with a `link` to its dispatch, or a `child` of it.
+    `setup`
+    (`module:function`) is called first, to set up the SDK.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -342,9 +351,11 @@ class OtelSettings(BaseModel):
 class ScheduleSettings(BaseModel):
     """Where schedules are defined, and who dispatches them.
 
-    `modules` are imported besides those of `jobs`. With `enabled`, every worker dispatches what is
-    due. `timezone` is that of schedules which name none. `environment` is what `.environments()`
-    asks for. `app` tells apart programs that keep their facts in one place.
+    `modules` are imported in addition to those of `jobs`. With `enabled`, every worker dispatches
+    due
+    jobs. `timezone` is the default zone. `environment` is what `.environments()` compares with.
+    `app`
+    separates programs that keep their facts in the same place.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -364,15 +375,18 @@ _Processes = Annotated[_Int, Field(ge=1, le=1000)]
 
 
 class SupervisorSettings(BaseModel):
-    """What `qframe supervise` keeps running for some queues, in Horizon's words.
+    """What `qframe supervise` runs for some queues, in Horizon's terms.
 
-    `balance`: `auto` gives each queue the processes it needs, `simple` the same number, `off` keeps
-    processes that work all queues in order. Each queue has `min_processes`, all together have
-    `max_processes`. Each `balance_cooldown` seconds a queue gets `balance_max_shift` more at most;
-    what waits is to be gone `clear_within` seconds later. `strategy`: jobs count by the `time` they
-    run, or, by `size`, all alike. Where there are too few, `order` decides: the first queue first
-    (`strict`), or by `weights`. `nice` is by how much processes yield to others. The rest is what
-    each worker is told, as by the options of `qframe work`.
+    `balance`: `auto` gives each queue the processes it needs, `simple` the same number, `off` runs
+    processes that work all queues in order. Each queue has at least `min_processes`, all together
+    at
+    most `max_processes`. Every `balance_cooldown` seconds a queue gets at most `balance_max_shift`
+    more; waiting jobs should be gone `clear_within` seconds later. `strategy`: jobs count by the
+    `time`
+    they run, or all the same (`size`). If there are too few processes, `order` decides: the first
+    queue
+    first (`strict`), or `weights`. `nice` is the niceness of the processes. The other settings are
+    options of `qframe work`.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -428,10 +442,10 @@ SupervisorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")]
 
 
 class WebSettings(BaseModel):
-    """Who may open `qframe web`: who has the `password`, or the `token` in `Authorization: Bearer`.
+    """Access to `qframe web`: by `password`, or by `token` in `Authorization: Bearer`.
 
-    `access` is what they may do: `read`, `act`, or the names of actions. Without password and
-    token, only this machine may.
+    `access` is what visitors may do: `read`, `act`, or the names of actions. Without password and
+    token, only this machine has access.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -471,8 +485,9 @@ _MailAddress = Annotated[str, AfterValidator(_mail_address)]
 class WebhookSettings(BaseModel):
     """Where alerts are posted as JSON; with a `secret` they are signed (HMAC-SHA256).
 
-    `timeout` is how many seconds it may take in all. `ca` is a file of authorities whose
-    certificates are trusted besides the system's.
+    `timeout` is the seconds that a post may take in all. `ca` is a file of certificate authorities
+    to
+    trust in addition to the system's.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -484,10 +499,11 @@ class WebhookSettings(BaseModel):
 
 
 class MailSettings(BaseModel):
-    """To whom alerts are mailed, and through which server.
+    """Who gets alerts by mail, and through which server.
 
-    `tls`: `starttls`, `tls` from the first byte, or `none`; with a password, not `none` unless the
-    server is this machine. `ca` is as of the webhook.
+    `tls`: `starttls`, `tls` from the first byte, or `none`; with a password, `none` is allowed only
+    for
+    a server on this machine. `ca` is as for the webhook.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -513,9 +529,9 @@ class MailSettings(BaseModel):
 
 
 class CommandSettings(BaseModel):
-    """A program, with its arguments, that is run for each alert, without a shell.
+    """A program to run for each alert, with its arguments, without a shell.
 
-    It gets the alert as JSON on stdin; after `timeout` seconds it is killed.
+    It gets the alert as JSON on stdin, and is killed after `timeout` seconds.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -525,12 +541,14 @@ class CommandSettings(BaseModel):
 
 
 class AlertSettings(BaseModel):
-    """What is to be told of, and to whom; listeners hear `AlertRaised` and `AlertResolved` anyway.
+    """Rules of alerts, and where to send them; `AlertRaised` and `AlertResolved` are always fired.
 
-    The running workers look each `every` seconds, one of them at a time. An alert is over when
-    nothing was wrong for `calm` seconds, which is told where `resolved` is true. While it is on, it
-    is told again each `remind` seconds (0: never). `connection` is where the state is kept: that of
-    the default connection, unless said.
+    The running workers check the rules every `every` seconds, one worker at a time. An alert ends
+    when
+    nothing was wrong for `calm` seconds; with `resolved`, the end is sent, too. While it lasts, it
+    is
+    repeated every `remind` seconds (0: never). `connection` stores the state; default: the default
+    connection.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -546,7 +564,7 @@ class AlertSettings(BaseModel):
     command: CommandSettings | None = None
 
     def parsed(self) -> list[Rule]:
-        """Give the rules, each once."""
+        """Return the rules, each once."""
         return [parse(each) for each in dict.fromkeys(self.rules)]
 
 
@@ -561,23 +579,23 @@ BUILT_IN: dict[str, type[ConnectionSettings]] = {
 
 
 class Origin(NamedTuple):
-    """Where settings came from: a file, or a framework; from neither where both are missing."""
+    """Where settings came from: a file or a framework; neither if both are missing."""
 
     file: Path | None = None
     framework: str = ""
-    """What a framework calls them, such as `settings.QFRAME`."""
+    """The framework's name for them, such as `settings.QFRAME`."""
     looked_in: Path | None = None
-    """The folder from which a file was looked for upward; None: none was looked for."""
+    """The folder where the search upward began; None without a search."""
     variables: tuple[str, ...] = ()
-    """The variables of the environment that are settings."""
+    """The environment variables that are settings."""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether a file was looked for, and none found."""
+        """Whether a search found no file."""
         return self.looked_in is not None and not (self.file or self.framework)
 
     def described(self) -> str:
-        """Say in a line what was read; what follows from nothing is said, too."""
+        """Describe in a line what was read, and what follows if it was nothing."""
         read = str(self.file or self.framework)
         if self.is_nothing:
             read = f"none: neither {FILE} nor [tool.qframe] in {self.looked_in} or above"
@@ -587,34 +605,36 @@ class Origin(NamedTuple):
         return ", and ".join(filter(None, (read or "none", variables)))
 
     def ignored(self) -> list[Path]:
-        """Give the files that would count if what was read were not there, the nearest first."""
+        """Return the files that would count if the used one did not exist, nearest first."""
         found = []
         for path in _candidates(self.looked_in or Path.cwd()):
-            with suppress(ConfigurationError):  # of somebody else, who may leave it unreadable
+            with suppress(ConfigurationError):  # another user's file may be unreadable
                 if path != self.file and read(path) is not None:
                     found.append(path)
         return found
 
 
 class Settings(BaseSettings):
-    """All settings of a process. Give it to `QueueManager`, or let that load it.
+    """All settings of a process. Pass it to `QueueManager`, or let that load it.
 
-    `jobs` names the only modules whose jobs a worker runs. `listeners` maps an event's name to
-    the `module:function`s that hear it. `middleware` names what every job that runs here goes
-    through, outermost first, as `module:name`. `unknown_job_delays` are the seconds after which a
-    job this worker does not know is tried again, before it is failed.
+    `jobs` names the only modules whose jobs a worker runs. `listeners` maps an event's name to its
+    `module:function`s. `middleware` wraps every job that runs here, outermost first, as
+    `module:name`.
+    `unknown_job_delays` are the seconds between retries of a job that this worker does not know,
+    before
+    it fails.
 
-    `queues` says by name or pattern of a queue how many of its jobs run at once (`QueueSettings`).
+    `queues` has concurrency limits by name or pattern of a queue (`QueueSettings`).
 
-    `metrics` says whether what becomes of jobs is counted by the minute, and how long they take.
+    `metrics`: whether jobs and their run times are counted by the minute.
 
-    `metric_tags` are patterns of tags by which that is counted as well.
+    `metric_tags` are patterns of tags to count separately.
 
-    `version` is the application's: where workers begin with another, a deploy is marked.
+    `version` is the application's version: when workers start with a new one, a deploy is marked.
 
-    The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or else the first of
-    `signing_keys`, signs, all verify. `signing` says what becomes of payloads without a signature
-    where there is a signing key.
+    The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or the first of
+    `signing_keys`,
+    signs, all verify. `signing` decides about payloads without a signature if there is a key.
     """
 
     model_config = SettingsConfigDict(
@@ -684,13 +704,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read code over environment over file; no `.env`, no secrets folder."""
         del env_settings, dotenv_settings, file_secret_settings
-        file: Any = _file_settings.copy  # a source is what gives settings when called
+        file: Any = _file_settings.copy  # a source is a function that returns settings
         return init_settings, _Environment(settings_cls), file
 
     def connection(self, name: str) -> dict[str, Any]:
-        """Give a connection as configured, over the one that exists without configuration.
+        """Return the settings of a connection, merged over the built-in one of its name.
 
-        Raises `ConfigurationError` for a name that is neither.
+        Raises `ConfigurationError` for an unknown name.
         """
         given = self.connections.get(name)
         if given is None and name not in BUILT_IN:
@@ -702,30 +722,30 @@ class Settings(BaseSettings):
         return {"driver": name, **(given or {})}
 
     def connection_names(self) -> list[str]:
-        """Name every connection there is, the default first."""
+        """Return the names of all connections, the default first."""
         names = sorted({*BUILT_IN, *self.connections})
         return sorted(names, key=lambda name: name != self.default)
 
 
 class _Environment(EnvSettingsSource):
-    """The variables `QFRAME_...`: lists by commas or as JSON, tables as JSON."""
+    """The variables `QFRAME_...`: lists with commas or as JSON, tables as JSON."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 (pydantic-settings' own)
-        """Give a list or a table; raises `ConfigurationError` for what is neither."""
+        """Parse a list or a table. Raises `ConfigurationError` for anything else."""
         if NoDecode in getattr(field, "metadata", ()):
             return value
         annotation = getattr(field, "annotation", None)
         if _is_list(annotation):
             if get_origin(annotation) is not list and not {*"[,"}.intersection(value):
-                raise ValueError(value)  # what is no list, where either may be
-            # Commas have a meaning in a rule: a text is one of them.
+                raise ValueError(value)  # not a list, where both are allowed
+            # A rule may have commas, so a text is a single rule.
             is_rule = field_name == "rules" and not value.lstrip().startswith("[")
             with suppress(ValueError):
                 return [value] if is_rule else _listed(value)
-            return value  # validated as any other, which names it
+            return value  # validated like any other value, with its name in the error
         try:
             return json.loads(value)
-        except (ValueError, RecursionError):  # whose words may hold a password
+        except (ValueError, RecursionError):  # its message may show a password
             name = self._variable(field_name, value)
             raise ConfigurationError(
                 f'in the environment: {name} is not JSON, like {{"key": "value"}}; '
@@ -733,25 +753,25 @@ class _Environment(EnvSettingsSource):
             ) from None
 
     def _variable(self, field_name: str, value: str) -> str:
-        """Find the name of the variable that has this value."""
+        """Return the name of the variable with this value."""
         ends = (name for name, given in self.env_vars.items() if given == value)
         found = (name for name in ends if name.endswith(field_name.lower()))
         return next(found, f"{_PREFIX}{field_name}").upper()
 
 
 source: Callable[[], tuple[str, Mapping[str, Any]] | None] | None = None
-"""Gives the settings of a program whose framework has them, and what they are called there.
+"""Returns a framework's settings and their name, or None if it has none.
 
-They stand in place of a file that is looked for, not of one that is named; None: there are none.
+They replace a file that is searched for, not one that is named.
 """
 command_line: str = "qframe"
-"""How the command line is called with these settings; a framework has its own way."""
+"""The command line with these settings, for messages; a framework has its own."""
 _file_settings: dict[str, Any] = {}
-"""What the file says, while `load` makes settings of it."""
+"""The contents of the file, while `load` builds the settings."""
 
 
 def here() -> Path:
-    """Give the working directory; raises `ConfigurationError` where it has been removed."""
+    """Return the working directory. Raises `ConfigurationError` if it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -759,10 +779,10 @@ def here() -> Path:
 
 
 def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN401 (any setting)
-    """Read the settings: `file`, or QFRAME_CONFIG, or the one found upward from here.
+    """Read the settings: from `file`, QFRAME_CONFIG, or the one found in this folder or above.
 
-    Keyword arguments are settings that win over file and environment. Raises
-    `ConfigurationError` with one line that names the key and, for an unknown one, the nearest.
+    Keyword arguments override file and environment. Raises `ConfigurationError` with one line that
+    names the key and, for an unknown one, the nearest.
     """
     file = file or os.environ.get("QFRAME_CONFIG")
     given = source() if source is not None and not file else None
@@ -780,7 +800,7 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
         loc = error.errors(include_url=False, include_input=False)[0]["loc"]
         where = _variable_of(loc) or where
         raise ConfigurationError(describe(error, Settings, where)) from None
-    except ValueError as error:  # a QFRAME_ variable that is not the JSON its setting needs
+    except ValueError as error:  # a QFRAME_ variable without the JSON that its setting needs
         raise ConfigurationError(f"in the environment: {one_line(str(error))}") from None
     finally:
         _file_settings.clear()
@@ -791,13 +811,13 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
 
 
 def _variables() -> tuple[str, ...]:
-    """Name the variables of the environment that are settings."""
+    """Return the environment variables that are settings."""
     names = (name for name in os.environ if name.upper().startswith(_PREFIX))
     return tuple(sorted(name for name in names if name.upper() != _NAMES_A_FILE))
 
 
 def _variable_of(loc: Sequence[int | str]) -> str:
-    """Name the variable of the environment that a setting comes from; "" where it is no such."""
+    """Describe the environment variable of a setting; "" if it has none."""
     there = {name.upper(): name for name in os.environ}
     for length in range(len(loc), 0, -1):
         found = there.get(_PREFIX + "__".join(map(str, loc[:length])).upper())
@@ -818,20 +838,20 @@ def _check_environment() -> None:
 
 
 def find(start: Path) -> Path | None:
-    """Find the nearest `qframe.toml`, or pyproject.toml with `[tool.qframe]`, at or above."""
+    """Find the nearest `qframe.toml`, or pyproject.toml with `[tool.qframe]`, here or above."""
     return next((path for path in _candidates(start) if read(path) is not None), None)
 
 
 def _candidates(start: Path) -> Iterator[Path]:
-    """Give the files at and above a folder that may hold settings, those that count first."""
+    """Iterate over the files here and above that may have settings, in order of precedence."""
     for folder in (start, *start.parents):
         yield from filter(Path.is_file, (folder / FILE, folder / _PROJECT))
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Read the settings of one file; None for a pyproject.toml that has none.
+    """Read the settings of one file; None for a pyproject.toml without any.
 
-    Raises `ConfigurationError` when it cannot be read.
+    Raises `ConfigurationError` if it cannot be read.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -851,7 +871,7 @@ def read(path: Path) -> dict[str, Any] | None:
 def validated(
     model: type[ConnectionSettings], values: dict[str, Any], name: str
 ) -> ConnectionSettings:
-    """Check one connection's settings; raises `ConfigurationError` naming the key."""
+    """Check the settings of a connection. Raises `ConfigurationError` with the key."""
     lists = {key for key, field in model.model_fields.items() if _is_list(field.annotation)}
     key = ""
     try:
@@ -867,17 +887,17 @@ def validated(
 
 
 def describe(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """Put the first fault of a validation into one line that names the key."""
+    """Return the first error of a validation in one line with the key."""
     fault = error.errors(include_url=False, include_input=False)[0]
     *path, key = [str(part) for part in fault["loc"]] or [""]
     full = ".".join((*path, key))
     if fault["type"] == "extra_forbidden":
         for part in path:
             inner = model.model_fields[part].annotation if part in model.model_fields else None
-            inner = next(iter(get_args(inner)[1:]), inner)  # what the values of a table are
+            inner = next(iter(get_args(inner)[1:]), inner)  # the type of the table's values
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 model = inner
         known = [field.alias or name for name, field in model.model_fields.items()]
         return f"{where}: unknown key {full!r}{nearest(key, known)}"
-    said = fault["msg"].removeprefix("Value error, ")  # a validator's own words are a sentence
+    said = fault["msg"].removeprefix("Value error, ")  # a validator's own message is a sentence
     return ": ".join(filter(None, (where, full, one_line(said))))

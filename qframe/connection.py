@@ -1,4 +1,4 @@
-"""Connection: the queue users call, the same above every backend."""
+"""Connection: the queue that users call, the same for every backend."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from qframe.payload.text import queue_name
 
 
 class Connection:
-    """A configured, named connection to a backend that holds any number of queues.
+    """A configured, named connection to a backend, with any number of queues.
 
-    It builds payloads, signs them, tells the listeners, and makes the steps by which jobs are
-    pushed and removed. Safe to use from several threads, and in a forked child.
+    It builds and signs payloads, calls listeners, and makes the steps that push and remove jobs.
+    Thread-safe, and usable in a forked child.
     """
 
     runs_elsewhere = True
-    """Whether a job's class has to be one that another process can find."""
+    """Whether another process must be able to find a job's class."""
 
     def __init__(self, context: Context, settings: ConnectionSettings) -> None:
         self.context = context
@@ -55,22 +55,22 @@ class Connection:
         self.max_payload = settings.max_payload
         self.capabilities = self.backend.capabilities
         self.store = Store(self.backend)
-        """The small shared state that goes with the connection."""
+        """The small shared values of the connection."""
         self.failed = FailedStore(self.backend)
-        """Where its failed jobs are kept."""
+        """The failed jobs of the connection."""
         self.is_measured = False
-        """Whether its workers count what becomes of its jobs."""
+        """Whether its workers record metrics of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
         self._learned = False
 
     def middleware(self) -> Sequence[Any]:
-        """Give what every job that runs for this connection goes through, outermost first."""
+        """Return the middleware of every job that runs for this connection, outermost first."""
         return self.find_middleware()
 
     def through(self, backend: Backend, *, counts: bool = True) -> Self:
-        """Give this connection over another view of its backend, for one transaction, say.
+        """Return this connection with another view of its backend, such as for one transaction.
 
-        What is pushed by it `counts` as pushed, unless another does that later.
+        `counts`: whether its pushes are counted in the metrics here, rather than later.
         """
         made = copy.copy(self)
         pushes = self.context.pushes if counts else None
@@ -83,34 +83,34 @@ class Connection:
     # -- payloads ---------------------------------------------------------------------------------
 
     def envelope(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Envelope:
-        """Build the payload of a job, `more` keys in it; raises `InvalidJob`."""
+        """Build the payload of a job, with `more` keys. Raises `InvalidJob`."""
         if self.runs_elsewhere and not job.is_reachable:
             job.check_reachable()
         context = self.context
         made = Envelope(envelope.create(job, context.keyring, more))
         if len(made.raw) + context.overhead > self.max_payload:
-            self._check_envelope(made)  # which raises
+            self._check_envelope(made)  # raises
         return made
 
     def track(self, made: Envelope, seconds: float) -> None:
-        """Have the status of a job kept that is about to be pushed."""
+        """Keep the status of a job that is about to be pushed."""
         envelope.track(made.payload, seconds)
         made.encode()
         self._check_envelope(made)
 
     def signed(self, raw: bytes, queue: str) -> bytes:
-        """Give a payload made by this program as it is pushed to a queue: signed, with a key.
+        """Return a payload of this program as it is pushed: signed if there is a key.
 
-        `push_raw` pushes bytes as they are: sign what you vouch for with this first.
+        `push_raw` pushes bytes unchanged: first sign with this what you vouch for.
         """
         signer = self.context.signer
         return raw if signer is None else signer.signed(raw, queue)
 
     def learn_limits(self) -> None:
-        """Learn from the server how large a payload may be, where only it knows.
+        """Ask the server for its limit on payloads, if only the server knows it.
 
-        One that does not answer now is asked again: who pushes to it hears that anyway, and who
-        keeps the push elsewhere needs no answer.
+        Without an answer, the next call asks again: a push to the server raises anyway, and a push
+        elsewhere needs no answer.
         """
         if not self._learned:
             try:
@@ -125,7 +125,7 @@ class Connection:
         self.check_size(len(made.raw) + self.context.overhead)
 
     def check_size(self, size: int) -> None:
-        """Raise `PayloadTooLarge` for a payload that the connection does not take."""
+        """Raise `PayloadTooLarge` if the connection does not accept this many bytes."""
         if size > self.max_payload:
             raise PayloadTooLarge(
                 f"the payload has {size:,} bytes, the connection {self.name!r} takes "
@@ -135,9 +135,9 @@ class Connection:
     def prepare(
         self, job: Dispatchable, queue: str | None, delay: float, more: Mapping[str, Any]
     ) -> Prepared:
-        """Build the payload of a job that is to be pushed later, `more` keys in it.
+        """Build the payload of a job to push later, with `more` keys.
 
-        The listeners are told now that it will be. Raises `InvalidJob`.
+        Listeners of `JobQueueing` are called now. Raises `InvalidJob`.
         """
         self.learn_limits()
         made = self.envelope(job, more)
@@ -151,19 +151,22 @@ class Connection:
     # -- pushing ----------------------------------------------------------------------------------
 
     def push(self, job: Dispatchable, queue: str | None = None) -> str:
-        """Queue a job now and give its id. Raises `InvalidJob` or `BackendUnavailable`."""
+        """Queue a job now. Returns its id. Raises `InvalidJob` or `BackendUnavailable`."""
         return self.later(0, job, queue)
 
     def later(self, delay: timing.When, job: Dispatchable, queue: str | None = None) -> str:
-        """Queue a job that is ready after `delay` (seconds, timedelta or aware datetime)."""
+        """Queue a job that becomes ready after `delay`. Returns its id.
+
+        `delay` is seconds, a timedelta, or an aware datetime.
+        """
         return self.push_envelope(job, self.envelope(job), queue, timing.seconds_until(delay))
 
     def push_envelope(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
     ) -> str:
-        """Push a payload built before, telling the listeners.
+        """Push a payload that was built before, and call listeners.
 
-        Gives its id, or that of the job which is there already where it is unique.
+        Returns its id, or that of the unique job already queued.
         """
         if stand_in is not None and (other := substitute(self, job)) is not None:
             return other.push_envelope(job, made, queue, delay)
@@ -178,25 +181,25 @@ class Connection:
         return holder or made.uuid
 
     def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
-        """Queue many jobs, all or none where the backend can, and give their ids in order."""
+        """Queue many jobs, all or none where the backend can. Returns their ids in order."""
         return push_together(((self, job) for job in jobs), queue)
 
     def gather(self, queue: str | None) -> BulkPush:
-        """Give what collects jobs that are to be pushed together."""
+        """Return a collector for jobs to push together."""
         return BulkPush(self, queue) if stand_in is None else OneByOne(self, queue)
 
     def pushing(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
     ) -> Pushing:
-        """Give a job as it is pushed, after telling the listeners, who may add to its payload."""
+        """Return a job before its push, after the listeners, who may add to its payload."""
         if job.unique_rule is not None:
             delay = max(delay, job.unique_rule.delay)
         name = queue_name(queue or job.queue or self.default_queue)
-        if delay and isinstance(job, JobDefinition):  # Laravel would take it for the backoff
+        if delay and isinstance(job, JobDefinition):  # Laravel would read it as the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
         tracing = active.tracing
         if delay or tracing is not None or events.JobQueueing.listeners:
-            if tracing is not None:  # before the listeners, who see all that is sent
+            if tracing is not None:  # before the listeners, who see everything that is sent
                 tracing.queueing(self, name, made.payload)
             events.fire(events.JobQueueing, self.name, name, job, made.payload, delay)
             made.encode()
@@ -206,12 +209,15 @@ class Connection:
         return Pushing(made.payload, raw, made.uuid, name, delay)
 
     def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
-        """Tell the listeners that a job was pushed, or that `holder` is there instead."""
+        """Fire the event that a job was pushed, or that `holder` is in the way."""
         if holder or events.JobQueued.listeners:
             self.context.tell_pushed(pushing, holder, job)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
-        """Queue bytes as they are, whatever they hold, and give the job's id, "" if it has none."""
+        """Queue a payload unchanged and unchecked. Returns the job's id, "" if it has none.
+
+        `delay` is in seconds.
+        """
         if (other := substitute(self, payload)) is not None:
             return other.push_raw(payload, queue, delay)
         raw = payload.encode() if isinstance(payload, str) else payload
@@ -226,51 +232,51 @@ class Connection:
     # -- chains and batches -----------------------------------------------------------------------
 
     def start_chain(self, plan: ChainPlan) -> None:
-        """Keep a chain and push its first link."""
+        """Store a chain and push its first link."""
         chain.start(self.context, plan)
 
     def starting_chain(self, plan: ChainPlan) -> Generator[Plan, Result, None]:
-        """Do so, the plans applied by another, who gives their results."""
+        """As `start_chain`, for a caller that applies the plans and sends their results."""
         return chain.starting(self.context, plan)
 
     def extend_chain(self, running: Job, link: Prepared, *, first: bool) -> bool:
-        """Put a link behind the one that runs, or at the end; false where the chain is gone."""
+        """Add a link behind the running one, or at the end. Returns False if the chain is gone."""
         identity = chain.named_id(running.payload, chain.KEY)
         if identity is None or Capability.FACTS not in self.capabilities:
             return False
         return chain.extend(self.context, identity, running.uuid, link, first=first)
 
     def start_batch(self, plan: BatchPlan) -> None:
-        """Keep a batch and push its members."""
+        """Store a batch and push its members."""
         for _ in self.starting_batch(plan):
             pass
 
     def starting_batch(self, plan: BatchPlan) -> Iterator[None]:
-        """Do so in parts, between which others may have their turns."""
+        """As `start_batch`, in parts, between which other calls may run."""
         if Capability.FACTS in self.capabilities:
             yield from BatchStore(self.context).starting(plan)
 
     def extend_batch(
         self, identity: str, makers: Sequence[MakeMember], running: Job | None, word: str
     ) -> None:
-        """Add members to a batch; the same ones where the job that runs said it before."""
+        """Add members to a batch; the same ones if the running job repeats `word`."""
         job = running if isinstance(running, ReservedJob) else None
         BatchStore(self.context, job).add(identity, makers, word)
 
     def batches(self) -> BatchStore | None:
-        """Give the batches of this connection; None where none are kept."""
+        """Return the batches of this connection; None if it stores none."""
         return BatchStore(self.context) if Capability.FACTS in self.capabilities else None
 
     # -- working ----------------------------------------------------------------------------------
 
     def reserve(self, queues: Sequence[str], limit: int = 1) -> list[ReservedJob]:
-        """Hold up to `limit` jobs for about a second each, never waiting for one."""
+        """Hold up to `limit` jobs for about a second each. Never waits for one."""
         return self.reserve_after((), queues, limit)[0]
 
     def reserve_after(
         self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
     ) -> tuple[list[ReservedJob], list[Result]]:
-        """Apply steps, then hold up to `limit` jobs, in one exchange; gives jobs and results."""
+        """Apply steps, then hold up to `limit` jobs, in one exchange. Returns jobs and results."""
         self.need(Capability.RESERVE)
         found, results = self.backend.reserve(queues, limit, first=first)
         return [ReservedJob(self.context, each) for each in found], results
@@ -287,14 +293,14 @@ class Connection:
         return self.sizes(queue).total
 
     def queues(self) -> list[str]:
-        """Name the queues that hold jobs, sorted."""
+        """List the queues that hold jobs, sorted."""
         self.need(Capability.LIST)
         return self.backend.queues()
 
     def clear(self, queue: str | None = None) -> int:
-        """Delete the ready and delayed jobs of a queue; gives how many there were.
+        """Delete the ready and delayed jobs of a queue. Returns how many there were.
 
-        Those that have features are taken one by one, so that their locks are freed.
+        Jobs with features are removed one by one, which frees their locks.
         """
         self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
@@ -306,7 +312,7 @@ class Connection:
         return count + self.backend.purge(name)
 
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
-        """Give the jobs that wait and whose payload may have a key, some at a time."""
+        """Iterate over waiting jobs whose payload may have a key."""
         text = f'"{key}"'.encode()
         while found := [
             each
@@ -316,7 +322,10 @@ class Connection:
             yield from found
 
     def remove(self, found: Found) -> bool:
-        """Remove a job that was found waiting, with what belongs to its end; false: it moved."""
+        """Remove a waiting job, with everything that belongs to its end.
+
+        Returns False if it moved.
+        """
         reservation = self.backend.take(found)
         if reservation is None:
             return False
@@ -328,7 +337,7 @@ class Connection:
         return True
 
     def make_ready(self, found: Found) -> bool:
-        """Have a job that was found delayed run as soon as its turn comes; false: it moved."""
+        """Make a delayed job ready. Returns False if it moved."""
         if found.place is not Place.DELAYED:
             return False
         reservation = self.backend.take(found)
@@ -338,20 +347,21 @@ class Connection:
         return result.applied
 
     def history(self, found: Found) -> History:
-        """Give the attempts of a job that was found waiting or running."""
+        """Return the attempts of a job that was found waiting or running."""
         notes = self.backend.notes_of(found)
         return History.from_json(notes.decode("utf-8", "replace") or None)
 
     def kick(self, queue: str | None = None) -> int:
-        """Make the buried jobs of a queue ready; gives how many there were."""
+        """Make the buried jobs of a queue ready. Returns how many there were."""
         self.need(Capability.BURY)
         return self.backend.kick(queue_name(queue or self.default_queue))
 
     def cancel(self, uuid: str, queue: str | None = None) -> Cancelling:
-        """Remove a job that waits, is delayed or buried.
+        """Remove a job that waits, is delayed or buried. Returns what became of it.
 
-        It is looked for in `queue`, or else everywhere. A job that is just being moved may be
-        missed: who is sure that there is one asks again.
+        Searches `queue`, or all queues. It may miss a job that is just moving: repeat the call if
+        you
+        are sure that there is one.
         """
         found = self.find(uuid, queue)
         if found is None:
@@ -363,11 +373,11 @@ class Connection:
         return Cancelling.REMOVED
 
     def find(self, uuid: str, queue: str | None = None) -> Found | None:
-        """Find a job that waits or runs, in `queue` or else everywhere."""
+        """Find a job that waits or runs, in `queue` or in all queues."""
         return self.look(uuid, queue).found
 
     def look(self, uuid: str, queue: str | None = None, seconds: float | None = None) -> LookResult:
-        """Look for it, for about so many seconds or until it is nowhere."""
+        """Search for a job, for about `seconds`, or until all places are searched."""
         self.need(Capability.SEARCH)
         names = [queue] if queue else self.queues()
         complete, each = True, None if seconds is None else seconds / max(1, len(names))
@@ -381,53 +391,54 @@ class Connection:
     # -- what it is -------------------------------------------------------------------------------
 
     def need(self, capability: Capability) -> None:
-        """Raise `Unsupported` where the backend lacks a capability."""
+        """Raise `Unsupported` if the backend lacks a capability."""
         if capability not in self.capabilities:
             raise self.cannot(capability)
 
     def cannot(self, capability: Capability) -> Unsupported:
-        """Give the error for something this backend cannot do."""
+        """Return the error for something that this backend cannot do."""
         what = _VERBS.get(capability) or (capability.name or "").lower()
         return Unsupported(f"the connection {self.name!r} ({self.settings.driver}) cannot {what}")
 
     def described(self) -> str:
-        """Say in a word where the jobs are, never with a password."""
+        """Describe in a word where the jobs are, never with a password."""
         return self.backend.described()
 
     def close(self) -> None:
-        """Close this thread's connections; the next call opens others."""
+        """Close this thread's connections; the next call opens new ones."""
         if self.context.pushes is not None:
             self.context.pushes.write_at_the_end()
         self.backend.close()
 
 
 class BulkPush:
-    """Jobs of one connection that are to be pushed together; nothing is, until all are there.
+    """Jobs of one connection to push together; nothing is pushed until all are added.
 
-    Of one without features only its push is kept: what is kept of a job is looked through by the
-    garbage collector, again and again, and was 3 us of 12 a job.
+    For a job without features it keeps only the push: the garbage collector visits everything that
+    is
+    kept of a job again and again, which took 3 us of 12 a job.
     """
 
     def __init__(self, connection: Connection, queue: str | None) -> None:
-        connection.learn_limits()  # what the server would refuse is refused before anything is sent
+        connection.learn_limits()  # refused before anything is sent
         self.connection = connection
         self.queue = queue
         self._queues: set[str] = set()
-        """Those that the backend can have."""
+        """Queue names that the backend accepts."""
         self._pushes: list[Operation] = []
-        """Of those without features, which go in one step."""
+        """Pushes without features, for one step."""
         self._counts: dict[tuple[str, str], int] = {}
-        """How many of these there are, by queue and name."""
+        """The number of these, by queue and name."""
         self._planned: list[tuple[Pushing, Plan]] = []
-        """Those with features, each of which goes in a step of its own, in the same exchange."""
+        """Jobs with features, each in its own step, in the same exchange."""
         self._told: list[tuple[Dispatchable, Pushing]] = []
 
     def add(self, job: Dispatchable) -> str:
-        """Add a job, its payload built and the listeners told; gives its id."""
+        """Build the payload of a job, call listeners and add it. Returns its id."""
         return self.plan(job).uuid
 
     def plan(self, job: Dispatchable) -> Pushing:
-        """Do so, and give the job as it is pushed."""
+        """As `add`, returning the job to push."""
         connection = self.connection
         made = connection.envelope(job)
         pushing = connection.pushing(job, made, self.queue, timing.seconds_until(job.delay))
@@ -448,21 +459,21 @@ class BulkPush:
         return pushing
 
     def push(self) -> dict[str, str]:
-        """Push them, and tell the listeners.
+        """Push the jobs, and call listeners.
 
-        Gives, by the id of each that was not pushed, the id of the job that is there instead.
+        For each job that was not pushed, returns the id of the job in the way by its own id.
         """
         return self.pushed(self.connection.backend.apply(*self.steps()))
 
     def steps(self) -> list[Step]:
-        """Give the steps that push them, in one exchange."""
+        """Return the steps that push them, for one exchange."""
         steps: list[Step] = [plan for _, plan in self._planned]
         if self._pushes:
             steps.insert(0, Step(None, *self._pushes))
         return steps
 
     def pushed(self, results: list[Result]) -> dict[str, str]:
-        """Tell the listeners what came of the steps; gives what `push` gives."""
+        """Call listeners with the results of the steps. Returns what `push` returns."""
         context = self.connection.context
         if self._pushes:
             check(results.pop(0))
@@ -486,13 +497,13 @@ class OneByOne(BulkPush):
         self._made: list[tuple[Dispatchable, Envelope]] = []
 
     def add(self, job: Dispatchable) -> str:
-        """Add a job, its payload built; gives its id."""
+        """Build the payload of a job and add it. Returns its id."""
         made = self.connection.envelope(job)
         self._made.append((job, made))
         return made.uuid
 
     def push(self) -> dict[str, str]:
-        """Push them; gives the id of each, or of the one that is there instead, by its own."""
+        """Push the jobs. Returns, by id, the id of each, or of the job in the way."""
         push, queue = self.connection.push_envelope, self.queue
         return {
             made.uuid: push(job, made, queue, timing.seconds_until(job.delay))
@@ -501,9 +512,9 @@ class OneByOne(BulkPush):
 
 
 def push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None) -> list[str]:
-    """Push jobs, those of each connection together, when all payloads are built; gives their ids.
+    """Push jobs, those of each connection together, after building all payloads. Returns their ids.
 
-    The id of a duplicate is that of the job which is there in its place.
+    For a duplicate, that is the id of the job already queued.
     """
     tracing = active.tracing
     if tracing is None:
@@ -530,11 +541,11 @@ def _push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str |
 
 
 stand_in: Callable[[Connection, Dispatchable | str | bytes], Connection | None] | None = None
-"""Names what takes a job, or a raw payload, in place of a connection: in tests, a fake."""
+"""Returns the stand-in for a connection that takes a job or raw payload: in tests, a fake."""
 
 
 def substitute(connection: Connection, what: Dispatchable | str | bytes) -> Connection | None:
-    """Give what takes a job, or a raw payload, in place of a connection; None: nothing does."""
+    """Return the stand-in that takes a job or raw payload; None if there is none."""
     return None if stand_in is None else stand_in(connection, what)
 
 

@@ -1,4 +1,4 @@
-"""Plain event objects, and who listens to them.
+"""Events: plain objects, and their listeners.
 
 ```python
 from qframe import events
@@ -7,9 +7,9 @@ from qframe import events
 def tell(event: events.JobFailed) -> None: ...
 ```
 
-Listeners are called in the order they were added, in the thread where the event happens. One
-that raises is logged and the others go on: a listener never loses a job. Each event's docstring
-names Laravel's event of the same meaning where the name differs.
+Listeners are called in the order they were added, in the thread of the event. If one raises, that
+is logged and the others are called: a listener never loses a job. Each event's docstring names
+Laravel's event of the same meaning where the name differs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ log = logging.getLogger("qframe.events")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Event:
-    """Base of all events: listening to it hears every one. An event is a frozen dataclass.
+    """Base of all events: a listener of it gets every event. An event is a frozen dataclass.
 
-    All share the methods below: `@dataclass` compiles new ones for each class, which took a tenth
-    of the time of `import qframe`.
+    All events share the methods below: `@dataclass` would compile new ones for each class, which
+    took a
+    tenth of `import qframe`.
     """
 
     __match_args__: ClassVar[tuple[str, ...]]
     listeners: ClassVar[tuple[Callable[[Any], object], ...]] = ()
-    """Whom an event of this kind calls, in the order they were added."""
+    """The listeners of this kind of event, in the order they were added."""
 
     def __init_subclass__(cls) -> None:
-        """Make it a dataclass with these methods."""
+        """Make the subclass a dataclass with these methods."""
         dataclass(init=False, repr=False, eq=False)(cls)
         _kinds.append(cls)
         cls.listeners = _listeners_of(cls)
@@ -86,7 +87,7 @@ Event.__init_subclass__()  # of the base itself
 
 
 class JobQueueing(Event):
-    """A job is about to be pushed. A listener may add keys to `payload`: they travel along."""
+    """A job is about to be pushed. A listener may add keys to `payload`, which travel along."""
 
     connection: str
     queue: str
@@ -107,7 +108,7 @@ class JobQueued(Event):
 
 
 class JobDuplicate(Event):
-    """A unique job was not pushed: the one with the uuid `id` waits or runs.
+    """A unique job was not pushed: the job with the uuid `id` waits or runs.
 
     Laravel: UniqueJobSkipped.
     """
@@ -119,10 +120,11 @@ class JobDuplicate(Event):
 
 
 class JobDispatchFailed(Event):
-    """What was dispatched could not be pushed, and nobody has heard the error.
+    """A dispatch could not be pushed, and no caller received the error.
 
-    It was dropped, or nobody awaits it any more. `payload` is what would have been pushed. Of a
-    chain it is the first link; of a batch, `job` is the `PendingBatch`, and `payload` empty.
+    The dispatch was dropped, or nobody awaits it any more. `payload` is what should be pushed; for
+    a
+    chain, its first link; for a batch it is empty, and `job` is the `PendingBatch`.
     """
 
     connection: str
@@ -134,10 +136,11 @@ class JobDispatchFailed(Event):
 
 
 class StoredRefused(Event):
-    """What a store keeps until its turn is not signed, or was changed: it is not acted on.
+    """Something stored until its turn is not signed, or was changed, and is not used.
 
-    `what` says what it would have been: a link of a chain, a schedule, a dispatch in the outbox.
-    It stays where it is, or is among the failed jobs. A message in a queue is a `JobFailed`.
+    `what` tells what it should be: a link of a chain, a schedule, a dispatch in the outbox. It
+    stays
+    where it is, or becomes a failed job. For a message in a queue, the event is `JobFailed`.
     """
 
     connection: str
@@ -150,7 +153,7 @@ class StoredRefused(Event):
 
 
 class ScheduleEvent(Event):
-    """Base of the events of a schedule; `scheduled_for` is a planned time, aware."""
+    """Base of the events of a schedule; `scheduled_for` is the planned time, aware."""
 
     connection: str
     schedule: str
@@ -158,28 +161,28 @@ class ScheduleEvent(Event):
 
 
 class ScheduledJobDispatched(ScheduleEvent):
-    """A schedule's job was pushed: its id. Laravel: ScheduledTaskStarting."""
+    """The job of a schedule was pushed. Laravel: ScheduledTaskStarting."""
 
     id: str
 
 
 class ScheduleSkipped(ScheduleEvent):
-    """A planned time had no run, for `reason`. Laravel: ScheduledTaskSkipped."""
+    """A planned time has no run, for `reason`. Laravel: ScheduledTaskSkipped."""
 
     reason: str
 
 
 class ScheduleMissed(ScheduleEvent):
-    """No worker was there in time for the planned times from `scheduled_for` to `until`.
+    """No worker ran at the planned times from `scheduled_for` to `until`.
 
-    They have no run, as the schedule's `missed` says.
+    They have no run, because of the schedule's `missed`.
     """
 
     until: datetime
 
 
 class ScheduleFailed(ScheduleEvent):
-    """A schedule's job could not be made or pushed."""
+    """The job of a schedule could not be built or pushed."""
 
     error: BaseException
 
@@ -194,7 +197,7 @@ class JobEvent(Event):
 
 
 class JobPopping(Event):
-    """The worker asks for a job."""
+    """The worker is about to reserve a job."""
 
     connection: str
     queues: tuple[str, ...]
@@ -209,7 +212,7 @@ class JobForking(JobEvent):
 
 
 class JobForked(JobEvent):
-    """The first thing in the process of an isolated job. php-resque: afterFork."""
+    """The process of an isolated job has started. php-resque: afterFork."""
 
 
 class JobProcessing(JobEvent):
@@ -217,7 +220,7 @@ class JobProcessing(JobEvent):
 
 
 class JobProcessed(JobEvent):
-    """An attempt ended well; `seconds` it took. Not fired for a released or failed job."""
+    """An attempt succeeded, after `seconds`. Not fired for a released or failed job."""
 
     seconds: float
 
@@ -225,15 +228,16 @@ class JobProcessed(JobEvent):
 class JobSkipped(JobEvent):
     """The job ended without running or failing.
 
-    It raised `DontHandle`, had expired, a middleware did not call on, or it was debounced: a later
-    dispatch took its place.
+    It raised `DontHandle`, had expired, a middleware did not run it, or a later dispatch replaced
+    it
+    (debounce).
     """
 
     reason: str
 
 
 class JobExceptionOccurred(JobEvent):
-    """An attempt raised. A listener may settle the job; else it is released or failed."""
+    """An attempt raised. A listener may settle the job; otherwise it is released or failed."""
 
     error: BaseException
 
@@ -245,7 +249,7 @@ class JobReleased(JobEvent):
 
 
 class JobReleasedAfterException(JobEvent):
-    """A failed attempt was released with its backoff `delay` (seconds)."""
+    """A failed attempt was released with its backoff: `delay` seconds."""
 
     error: BaseException
     delay: float
@@ -259,14 +263,14 @@ class AttemptTimedOut(JobEvent):
 
 
 class JobFailed(JobEvent):
-    """The job was failed: it is in the failed store and gone from its queue."""
+    """The job failed: it is in the failed store and gone from its queue."""
 
     error: BaseException
     seconds: float
 
 
 class JobAttempted(JobEvent):
-    """An attempt ended, however it did; `error` is what it raised."""
+    """An attempt ended, in whatever way; `error` is its exception, if any."""
 
     error: BaseException | None
 
@@ -280,18 +284,18 @@ class AttemptCancelled(JobEvent):
 class AttemptGivenBack(JobEvent):
     """The job went back to its queue uncounted.
 
-    `reason` says why: the worker was told to stop at once, or cannot run the job here yet.
+    `reason`: the worker was told to stop at once, or cannot run the job yet.
     """
 
     reason: str
 
 
 class JobLeaseLost(JobEvent):
-    """A job this worker ran or held had passed to another; what it tried was not applied."""
+    """Another worker took a job that this worker ran or held; its settle was not applied."""
 
 
 class LoopBlocked(JobEvent):
-    """A job has blocked the event loop it shares, for `seconds`; `stack` is where."""
+    """A job blocked the event loop that it shares, for `seconds`, at `stack`."""
 
     seconds: float
     stack: str = field(repr=False)
@@ -320,11 +324,11 @@ class WorkerStarting(WorkerEvent):
 
 
 class Looping(WorkerEvent):
-    """The worker is about to reserve. A listener that returns False makes it wait instead."""
+    """The worker is about to reserve. If a listener returns False, it waits instead."""
 
 
 class WorkerIdle(WorkerEvent):
-    """There was no job; the worker waits."""
+    """The worker found no job, and waits."""
 
 
 class WorkerPaused(WorkerEvent):
@@ -336,15 +340,15 @@ class WorkerResumed(WorkerEvent):
 
 
 class WorkerScaled(WorkerEvent):
-    """`qframe scale`: up to `concurrency` jobs run at once from now on."""
+    """`qframe scale`: the worker now runs up to `concurrency` jobs at once."""
 
     concurrency: int
 
 
 class SupervisorScaled(Event):
-    """`qframe supervise`: a queue has `processes` from now on, `before` until now; `why`, in words.
+    """`qframe supervise` changed the processes of a queue from `before` to `processes`; see `why`.
 
-    It is fired in the supervisor's process, which imports the modules of its listeners only.
+    It is fired in the supervisor's process, which imports only the modules of its listeners.
     """
 
     supervisor: str
@@ -356,13 +360,13 @@ class SupervisorScaled(Event):
 
 
 class WorkerInterrupted(WorkerEvent):
-    """A stop signal came."""
+    """The worker got a stop signal."""
 
     signal: int
 
 
 class BackendLost(WorkerEvent):
-    """The backend stopped answering; the worker tries again with growing delays."""
+    """The backend stopped answering; the worker retries with growing delays."""
 
     error: BaseException
 
@@ -385,7 +389,7 @@ class WorkerStopping(WorkerEvent):
 
 
 class QueuePaused(Event):
-    """`qframe pause`; an empty `queue` is every queue of the connection."""
+    """`qframe pause`; an empty `queue` means every queue of the connection."""
 
     connection: str
     queue: str
@@ -399,7 +403,7 @@ class QueueResumed(Event):
 
 
 class SchedulePaused(Event):
-    """`qframe schedule pause`; an empty `schedule` is every one of the connection."""
+    """`qframe schedule pause`; an empty `schedule` means every one of the connection."""
 
     connection: str
     schedule: str
@@ -413,9 +417,9 @@ class ScheduleResumed(Event):
 
 
 class OperatorActed(Event):
-    """Somebody did something on the page or by its API: `who` did `action` to `what`.
+    """A user of the page or its API did something: `who` did `action` to `what`.
 
-    `count` is how many queues, jobs or workers were changed.
+    `count` is the number of changed queues, jobs or workers.
     """
 
     who: str
@@ -433,10 +437,10 @@ class QueueBusy(Event):
 
 
 class AlertEvent(Event):
-    """Base of the events of alerts, told by the one worker that looks, in a thread beside its jobs.
+    """Base of the events of alerts, fired by the one worker that checks, in a separate thread.
 
-    `rule` is that of the configuration; `subject` the queue, class or worker that it is about, ""
-    for a whole connection; `text` says what is wrong, `since` since when (epoch seconds).
+    `rule` is the configured rule; `subject` its queue, class or worker, "" for a whole connection;
+    `text` describes the problem, `since` when it began (epoch seconds).
     """
 
     rule: str
@@ -448,13 +452,13 @@ class AlertEvent(Event):
 
 
 class AlertRaised(AlertEvent):
-    """A rule of `[alerts]` is broken; `again` where it has been said before, and still is so."""
+    """A rule of `[alerts]` is broken; `again` if this is a reminder."""
 
     again: bool
 
 
 class AlertResolved(AlertEvent):
-    """What an alert was about is over."""
+    """The problem of an alert is over."""
 
 
 E = TypeVar("E", bound=Event)
@@ -462,7 +466,7 @@ Listener = Callable[[E], object]
 
 
 def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
-    """Decorate a function that is to be called with every event of `kind` or a subclass."""
+    """Decorate a function to be called with every event of `kind` or a subclass."""
 
     def add(listener: Listener[E]) -> Listener[E]:
         _set([*_listeners, (kind, listener)])
@@ -472,13 +476,13 @@ def listen(kind: type[E]) -> Callable[[Listener[E]], Listener[E]]:
 
 
 def forget(listener: Callable[[Any], object]) -> None:
-    """Stop calling a listener; one that is not listening is ignored."""
+    """Remove a listener; does nothing if it is not registered."""
     _set([(kind, each) for kind, each in _listeners if each != listener])
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Have the listeners there are, and no others, when the block is left."""
+    """Restore the current listeners at the end of the block."""
     before = list(_listeners)
     try:
         yield
@@ -493,7 +497,7 @@ def _set(listeners: list[tuple[type[Event], Callable[[Any], object]]]) -> None:
 
 
 def fire(kind: type[Event], *fields: object) -> bool:
-    """Make the event if anyone listens, and tell them; false when one of them returned False."""
+    """Create the event if it has listeners, and call them. Returns False if one returned False."""
     listeners = kind.listeners
     if not listeners:
         return True
@@ -516,7 +520,7 @@ _IN_CHILD = (JobForked, JobProcessing)
 
 
 def tell_own(kind: type[Event], *fields: object) -> None:
-    """Tell only listeners of qframe itself: the application hears of it in the job's process."""
+    """Call only qframe's own listeners: the application's are called in the job's process."""
     own = [listener for listener in kind.listeners if _is_own(listener)]
     if own:
         event = kind(*fields)
@@ -525,11 +529,12 @@ def tell_own(kind: type[Event], *fields: object) -> None:
 
 
 def hand_over() -> Callable[[], bool]:
-    """Share the work with the process this one was forked from, the worker.
+    """Share the listeners with the worker, which this process was forked from.
 
-    What becomes of the job is told there to the listeners there were before. Here, they hear of
-    what happens only here: the beginning of the attempt, and what the job dispatches. Listeners
-    added from now on hear all that happens here; what is given says whether there are any.
+    The worker calls the existing listeners about the job's result. Here they get only what happens
+    here: the start of the attempt, and the job's dispatches. Listeners added from now on get all
+    events
+    of this process; the returned function tells whether there are any.
     """
     before = [(kind, _here(listener)) for kind, listener in _listeners if not _is_own(listener)]
     _set(before)
@@ -550,8 +555,8 @@ def _is_own(listener: Callable[[Any], object]) -> bool:
 
 
 def kinds() -> dict[str, type[Event]]:
-    """Name all events a listener can be configured for."""
-    # Not `__subclasses__()`: for each class with slots that also has the one it was made from.
+    """Return all events that a listener can be configured for, by name."""
+    # Not `__subclasses__()`, which for a class with slots also has the one it was made from.
     return {
         name: kind
         for name, kind in globals().items()

@@ -1,4 +1,4 @@
-"""Everything qframe raises on purpose, each with a message that says what to do."""
+"""All exceptions that qframe raises; each message says what to do."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ LOST_LEASE = "its lease had passed to another worker, or it was removed"
 
 
 class QframeError(Exception):
-    """Base of every error qframe raises, apart from the interruptions of a running job."""
+    """Base of all errors of qframe, except the interruptions of a running job."""
 
 
 class ConfigurationError(QframeError):
-    """The configuration, or an option, is wrong; the command line exits 2 with this message."""
+    """The configuration, or an option, is wrong; the command exits 2 with this message."""
 
 
 class AmbiguousId(ConfigurationError):
-    """What was given is the beginning or end of several ids."""
+    """The text is the beginning or end of several ids."""
 
 
 class InvalidQueueName(ConfigurationError, ValueError):
-    """A queue name holds something else than 1 to 128 of `A-Z a-z 0-9 _ . : -`."""
+    """A queue name must have 1 to 128 of `A-Z a-z 0-9 _ . : -`."""
 
 
 class JobDefinitionError(QframeError, TypeError):
-    """A job class or function is declared wrongly; raised when the class is created."""
+    """The declaration of a job class or function is wrong; raised when the class is created."""
 
 
 class InvalidJob(QframeError, ValueError):
-    """A job was refused at dispatch: nothing was queued."""
+    """The dispatch of a job was refused; nothing was queued."""
 
 
 class SynchronousOnly(QframeError):
-    """A call that blocks was made on a running event loop: await the one of the same name with `a`.
+    """A blocking call on a running event loop; await the call with the prefix `a` instead.
 
-    Django's `SynchronousOnlyOperation`. Nothing was done.
+    Like Django's `SynchronousOnlyOperation`. Nothing was done.
     """
 
 
 class InvalidTransaction(QframeError, ValueError):
-    """What was given to `within` can carry nothing: no open transaction, or another database's."""
+    """The argument of `within` is not an open transaction on the right database."""
 
 
 class OtherDatabase(InvalidTransaction):
-    """The transaction given to `within` is one of another database than the jobs are in."""
+    """The transaction given to `within` is on another database than the jobs."""
 
 
 class DuplicateJob(QframeError):
@@ -55,7 +55,7 @@ class PayloadTooLarge(InvalidJob):
 
 
 class ResultTooLarge(QframeError, ValueError):
-    """What a task of `django.tasks` returned is larger than what is kept of a result."""
+    """The result of a `django.tasks` task is too large to be kept."""
 
 
 class InvalidPayload(QframeError, ValueError):
@@ -63,38 +63,38 @@ class InvalidPayload(QframeError, ValueError):
 
 
 class UnknownJob(QframeError, LookupError):
-    """The name in a payload is not a job this worker may run."""
+    """The name in a payload is not a job that this worker may run."""
 
 
 class InvalidArguments(QframeError, ValueError):
-    """A payload's data does not fit the fields of its job class as deployed here."""
+    """The data in a payload does not fit the fields of the job class as deployed here."""
 
 
 class InvalidSignature(QframeError, ValueError):
-    """A payload was not signed with a key that is configured here, for the queue it is in."""
+    """A payload has no valid signature, by a key configured here, for its queue."""
 
 
 class CannotDecrypt(QframeError, ValueError):
-    """The arguments of an encrypted job cannot be read here: no key, a wrong one, or changed."""
+    """The arguments of an encrypted job cannot be decrypted: no key, a wrong key, or changed."""
 
 
 class BackendUnavailable(QframeError, ConnectionError):
-    """The backend does not answer, or refuses to work for now; the call may be repeated."""
+    """The backend does not answer, or refuses for now; the call may be repeated."""
 
     in_doubt = True
-    """Whether what was to be pushed may have been pushed all the same."""
+    """Whether the push may have happened all the same."""
 
 
 class BackendUnusable(BackendUnavailable, ConfigurationError):
-    """The backend cannot be used as it is configured; trying again is of no use."""
+    """The backend cannot be used as it is configured; retrying is useless."""
 
 
 class TransactionUndone(BackendUnavailable):
-    """The database undid the transaction for the sake of another; it may be begun again."""
+    """The database rolled the transaction back because of another one; begin it again."""
 
 
 class Unsupported(QframeError):
-    """The backend cannot do this; its `capabilities` say so."""
+    """The backend cannot do this; see its `capabilities`."""
 
 
 class SettleError(QframeError):
@@ -106,21 +106,21 @@ class JobAlreadySettled(SettleError):
 
 
 class LeaseLost(SettleError):
-    """The lease had passed to another worker, or the job was removed; nothing was changed."""
+    """Another worker took the job, or it was removed; nothing was changed."""
 
 
 class NotCommitted(QframeError):
-    """The job was completed within a transaction, and ended without committing that."""
+    """The job completed within a transaction, and ended without committing it."""
 
 
 class JobFailedByHand(QframeError):
-    """The job called `self.fail()` without naming an error."""
+    """The job called `self.fail()` without an error."""
 
 
 class LimitReached(QframeError):
-    """A middleware would have the job wait, where it cannot: `sync`, `dispatch_sync`.
+    """A middleware would make the job wait, but it cannot: on `sync`, or in `dispatch_sync`.
 
-    `retry_after` is in how many seconds it may be tried again.
+    `retry_after` is the seconds until the job may run.
     """
 
     def __init__(self, message: str, retry_after: float) -> None:
@@ -129,22 +129,22 @@ class LimitReached(QframeError):
 
 
 class MaxAttemptsExceeded(QframeError):
-    """The job was started as often as it may be; the message tells how each attempt ended."""
+    """The job was started as often as it may be; the message says how each attempt ended."""
 
 
 class DirtyExit(QframeError):
-    """The process of an isolated job ended without saying how the job did; php-resque's DirtyExit.
+    """The process of an isolated job ended without a result; php-resque's DirtyExit.
 
     The message names the signal or the exit code.
     """
 
 
 class NotTracked(QframeError, LookupError):
-    """There is no status of this job: it was not tracked, or its status has expired."""
+    """This job has no status: it was not tracked, or its status has expired."""
 
 
 class WaitTimedOut(QframeError, TimeoutError):
-    """A tracked job had not come to its end in time; `status` is where it was."""
+    """A tracked job did not end in time; `status` is its last one."""
 
     def __init__(self, message: str, status: Any) -> None:  # noqa: ANN401 (a JobStatus, which is above this)
         super().__init__(message)
@@ -161,8 +161,9 @@ class DontHandle(QframeError):
 class Interruption(BaseException):
     """Ends a running job from outside.
 
-    A `BaseException`, so that `except Exception` in a job does not swallow it and `finally`
-    blocks run.
+    It is a `BaseException`, so that `except Exception` in a job does not catch it, and `finally`
+    blocks
+    run.
     """
 
 
@@ -171,11 +172,11 @@ class JobTimedOut(Interruption):
 
 
 class JobInterrupted(Interruption):
-    """The worker got SIGUSR1 while the job ran; the job is retried by its tries."""
+    """The worker got SIGUSR1 while the job ran; its tries decide about a retry."""
 
 
 class JobCancelled(Interruption):
-    """`qframe cancel --running` named the job: it ends here, neither done nor failed."""
+    """`qframe cancel --running` named the job, which ends here, neither done nor failed."""
 
 
 class JobGivenBack(Interruption):

@@ -1,10 +1,10 @@
-"""What a fork means for this process: it waits for openings, and the child's locks are new.
+"""Fork safety: a fork waits for critical sections, and the child gets new locks.
 
-A forked child has one thread, the one that forked. A lock that another thread held is never
-released there, a module that it was importing is never ready, a client library that it was
-connecting with may be locked for good. So what takes such things, and does so seldom, is done
-`undisturbed`: a fork waits until it is over. Every other lock of ours is made by `lock` or `rlock`,
-and is free in a child; what else has to begin anew there is named to `in_child`.
+A forked child has one thread, the one that forked. There, a lock of another thread is never
+released, a module that it was importing is never ready, and a client library that it was connecting
+with may stay locked. So code that does such things, seldom, runs `undisturbed`: a fork waits for
+it. All other locks of qframe come from `lock` or `rlock`, and are free in a child; `in_child`
+registers what else must start afresh there.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import Any, TypeVar
 log = logging.getLogger("qframe")
 
 _PATIENCE = 3.0
-"""Seconds a fork waits for other threads that ask a server, which may not answer."""
+"""Seconds that a fork waits for threads with a request to a server, which may not answer."""
 _LONG_PATIENCE = 30.0
-"""Seconds it waits for what ends by itself, such as an import."""
+"""Seconds that a fork waits for anything else, such as an import."""
 
 T = TypeVar("T")
 _numbers = itertools.count()
 _locks: dict[int, weakref.ref[Any]] = {}
-"""By a number, and no `WeakSet`: that one cannot be read while another thread adds to it."""
+"""A dictionary, because a `WeakSet` cannot be read while another thread adds to it."""
 _before: list[Callable[[], object]] = []
 _in_parent: list[Callable[[], object]] = []
 _in_child: dict[int, Callable[[], object]] = {}
 
 
 def lock() -> threading.Lock:
-    """Make a lock that is free in a forked child, whoever held it in the parent."""
+    """Return a lock that is free in a forked child, whoever held it in the parent."""
     return _noted(threading.Lock())
 
 
 def rlock() -> threading.RLock:
-    """Make a reentrant one; the thread that forks keeps what it holds."""
+    """Return a reentrant lock; the forking thread keeps it if it holds it."""
     return _noted(threading.RLock())
 
 
@@ -54,7 +54,7 @@ def _noted(made: T) -> T:
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801 (as the one it stands for)
-    """That of `functools`, whose lock, which it has in Python 3.11, is free in a child."""
+    """As in `functools`, with a lock (Python 3.11 has one) that is free in a child."""
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
@@ -63,23 +63,23 @@ class cached_property(functools.cached_property[T]):  # noqa: N801 (as the one i
 
 
 def in_child(act: Callable[[], object]) -> None:
-    """Have this done first in every forked child, in the order in which it was asked for."""
+    """Call `act` first in every forked child, in the order of registration."""
     _in_child[next(_numbers)] = act
 
 
 def around(
     before: Callable[[], object], in_parent: Callable[[], object], child: Callable[[], object]
 ) -> None:
-    """Have this done around every fork; `before` once nothing is done `undisturbed` any more."""
+    """Call these around every fork; `before` after all `undisturbed` code has ended."""
     _before.append(before)
     _in_parent.append(in_parent)
     in_child(child)
 
 
 def in_child_of(owner: T, act: Callable[[T], object]) -> None:
-    """Have something done with `owner` in every forked child, for as long as there is one.
+    """Call `act(owner)` in every forked child, as long as the owner exists.
 
-    `act` must not hold the owner.
+    `act` must not hold a reference to the owner.
     """
     number = next(_numbers)
     there = weakref.ref(owner, lambda _: _in_child.pop(number, None))
@@ -93,18 +93,18 @@ def in_child_of(owner: T, act: Callable[[T], object]) -> None:
 
 
 class _Openings:
-    """The threads that must not be missing in a child just now, and the fork under way."""
+    """The threads in `undisturbed` code, and the fork in progress."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.RLock())  # a signal's handler may dispatch
+        self._changed = threading.Condition(threading.RLock())  # a signal handler may dispatch
         self._inside: dict[int, int] = {}
-        """How deep each thread is inside."""
+        """The nesting depth of each thread."""
         self._asking = Counter[int]()
-        """How often each thread that is inside is so asking a server."""
+        """The number of requests to servers of each thread."""
         self._forking = 0
         """The thread that forks."""
         self.was_clean = True
-        """Whether nobody was inside at the last fork."""
+        """Whether no thread was inside at the last fork."""
 
     def enter(self, asks: int) -> None:
         me = threading.get_ident()
@@ -133,7 +133,7 @@ class _Openings:
             self.was_clean = self._wait_for_others(me)
 
     def _wait_for_others(self, me: int) -> bool:
-        """Wait until no other thread is inside; says whether none is."""
+        """Wait until no other thread is inside. Returns whether none is."""
         began = time.monotonic()
         while others := self._inside.keys() - {me}:
             patience = _PATIENCE if all(map(self._asking.get, others)) else _LONG_PATIENCE
@@ -161,9 +161,9 @@ _openings = _Openings()
 
 @contextlib.contextmanager
 def undisturbed(*, asks: bool = False) -> Iterator[None]:
-    """Let no fork fall into this. It is for what takes milliseconds, and is done seldom.
+    """Let no fork happen during the body, which should take milliseconds and be rare.
 
-    `asks`: a server is asked, which may not answer, so no fork waits for it for long.
+    `asks`: the body waits for a server, which may not answer, so forks wait only shortly for it.
     """
     _openings.enter(asks)
     try:
@@ -173,7 +173,7 @@ def undisturbed(*, asks: bool = False) -> Iterator[None]:
 
 
 def was_clean() -> bool:
-    """Whether nothing that is done `undisturbed` was under way at the last fork."""
+    """Whether no `undisturbed` code ran at the last fork."""
     return _openings.was_clean
 
 
@@ -205,7 +205,7 @@ def _do(acts: Iterable[Callable[[], object]]) -> None:
 
 
 def _is_mine(lock: Any) -> bool:  # noqa: ANN401 (a Lock or an RLock)
-    """Whether the thread that forked holds it, and will release it; only an RLock knows."""
+    """Whether the forking thread holds the lock and will release it; only an RLock knows."""
     is_owned = getattr(lock, "_is_owned", None)
     return is_owned is not None and bool(is_owned())
 

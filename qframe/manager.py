@@ -1,4 +1,4 @@
-"""QueueManager: from names to connections, made when first used; where drivers are added."""
+"""QueueManager: opens connections by name on first use; drivers are added here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from qframe.payload.text import nearest, one_line
 log = logging.getLogger("qframe")
 
 GROUP = "qframe.drivers"
-"""The entry-point group in which a package offers a driver: its name, and its backend class."""
+"""The entry-point group for drivers in other packages: name, and backend class."""
 
 Factory = Callable[..., Backend]
 
@@ -46,29 +46,30 @@ _DRIVERS = {
     "sync": "sync:SyncBackend",
     "null": "null:NullBackend",
 }
-"""Where the drivers are that come with qframe, below `qframe.drivers`."""
+"""The drivers that come with qframe, below `qframe.drivers`."""
 
 
 _NOWHERE = {"auto", "null"}
-"""What `store` and `failed` may say that is no connection's name."""
+"""Values of `store` and `failed` that are not the name of a connection."""
 
 
 class _Own(NamedTuple):
-    """A connection's own backend, which others may keep facts in."""
+    """A connection's own backend, in which others may keep facts."""
 
     backend: Backend
     settings: ConnectionSettings
 
 
 connection_types: dict[type[Backend], Callable[[Context, ConnectionSettings], Connection]] = {}
-"""What stands above a backend where it is no plain `Connection`: `sync` runs jobs itself."""
+"""The connection class of backends without a plain `Connection`: `sync` runs jobs itself."""
 
 
 class QueueManager:
     """The configured connections of this process (Laravel's QueueManager).
 
-    `settings` is a `Settings`, a mapping of the same keys, or None to load the configuration.
-    Raises `ConfigurationError` where it is wrong. A connection is opened when it is first used.
+    `settings` is a `Settings`, a mapping with the same keys, or None to load the configuration.
+    Wrong
+    ones raise `ConfigurationError`. A connection is opened on first use.
     """
 
     def __init__(self, settings: Settings | Mapping[str, Any] | None = None) -> None:
@@ -80,7 +81,7 @@ class QueueManager:
         self.registry = Registry(self.settings.jobs)
         self.keyring = Keyring([key.get_secret_value() for key in self.settings.encryption_keys])
         self.signer = _signer(self.settings)
-        """Signs and checks payloads; None where no signing key is configured."""
+        """Signs and checks payloads; None without a configured signing key."""
         self._drivers: dict[str, Factory] = {}
         self._backends: dict[str, _Own] = {}
         self._connections: dict[str, Connection] = {}
@@ -92,7 +93,10 @@ class QueueManager:
     # -- connections ----------------------------------------------------------------------------
 
     def connection(self, name: str | None = None) -> Connection:
-        """Give a connection, the default one without a name; the same object each time."""
+        """Return a connection, by default the default one; the same object each time.
+
+        Raises `ConfigurationError`.
+        """
         name = name or self.settings.default
         found = self._connections.get(name)
         if found is None:
@@ -102,7 +106,7 @@ class QueueManager:
         return found
 
     def holding_jobs(self, only: str | None = None) -> Iterator[Connection]:
-        """Give the default connection and those configured that hold jobs, or `only`."""
+        """Iterate over the connections with jobs: the default and configured ones, or `only`."""
         names = dict.fromkeys([self.settings.default, *self.settings.connections])
         for name in [only] if only else names:
             connection = self.connection(name)
@@ -110,15 +114,16 @@ class QueueManager:
                 yield connection
 
     def extend(self, driver: str, factory: Factory) -> None:
-        """Add a driver: `factory(name, settings)` gives its `Backend`.
+        """Add a driver: `factory(name, settings)` returns its `Backend`.
 
-        Its attribute `settings_model` is the pydantic model of its settings. Where `needs_facts` is
-        true it is also given, third, what gives the backend in which it may keep facts.
+        Its attribute `settings_model` is the pydantic model of its settings. If its `needs_facts`
+        is
+        true, it also gets, third, a function that returns the backend for its facts.
         """
         self._drivers[driver] = factory
 
     def opened(self) -> list[Connection]:
-        """Give the connections used so far."""
+        """Return the connections used so far."""
         return list(self._connections.values())
 
     def close(self) -> None:
@@ -132,7 +137,7 @@ class QueueManager:
             self._outbox.close()
 
     def failed_store(self, connection: str | None = None) -> FailedStore:
-        """Give where the failed jobs of a connection are kept."""
+        """Return the failed jobs of a connection. Raises `ConfigurationError` if it keeps none."""
         found = self.connection(connection)
         if Capability.RESERVE not in found.capabilities and self.settings.failed.driver != "null":
             raise ConfigurationError(f"the connection {found.name!r} keeps no failed jobs")
@@ -162,13 +167,13 @@ class QueueManager:
     # -- backends -------------------------------------------------------------------------------
 
     def backend(self, name: str) -> Backend:
-        """Give the backend of a connection, as its driver makes it."""
+        """Return the backend of a connection, as its driver made it."""
         return self._own(name).backend
 
     def outbox(self) -> Outbox | None:
-        """Give what keeps steps for backends elsewhere in the program's own transactions.
+        """Return the outbox for steps of other backends in the program's transactions.
 
-        None where none is configured; raises `ConfigurationError` for a connection that cannot.
+        None if none is configured. Raises `ConfigurationError` if the connection cannot have one.
         """
         name = self.settings.outbox.connection
         if name is None:
@@ -184,7 +189,7 @@ class QueueManager:
             return self._outbox
 
     def in_use(self) -> list[str]:
-        """Name the default connection, those configured, and those that keep things for them."""
+        """Return the default and configured connections, and those in which they store."""
         settings = self.settings
         names = [settings.default, *settings.connections]
         keepers = [settings.store.driver, settings.failed.driver]
@@ -198,7 +203,7 @@ class QueueManager:
         return Capability.RESERVE in able and Capability.FACTS not in able
 
     def _own(self, name: str) -> _Own:
-        """Give the backend of a connection, the same to all who use it."""
+        """Return the backend of a connection, the same one for all users."""
         with forks.undisturbed(), self._lock:
             if name not in self._backends:
                 values = self.settings.connection(name)
@@ -217,7 +222,7 @@ class QueueManager:
             return self._backends[name]
 
     def _composed(self, own: Backend) -> Backend:
-        """Give a connection's backend, with those in which it keeps facts and failed jobs."""
+        """Return a connection's backend, combined with those for its facts and failed jobs."""
         if isinstance(own, NullBackend):
             return own
         facts = self._keeper("store", "a store", self.settings.store.driver, own)
@@ -229,12 +234,12 @@ class QueueManager:
         return OrderedBackend(own, facts, failed, self.signer)
 
     def _facts(self, name: str) -> Backend:
-        """Give the backend in which a connection keeps facts."""
+        """Return the backend for the facts of a connection."""
         backend = self.connection(name).backend
         return backend.facts if isinstance(backend, OrderedBackend) else backend
 
     def _keeper(self, key: str, what: str, place: str, own: Backend) -> Opened:
-        """Give the backend that keeps something of a connection, or what opens it."""
+        """Return the backend that stores something for a connection, or its opener."""
         if place != "auto":
             return self._able(key, what, place)
         if Capability.FACTS in own.capabilities:
@@ -250,7 +255,7 @@ class QueueManager:
     def _factory(self, driver: str, connection: str) -> Factory:
         if driver in self._drivers:
             return self._drivers[driver]
-        if driver in _DRIVERS:  # imported, and with it its client, when it is first used
+        if driver in _DRIVERS:  # imported, with its client, on first use
             return cast("Factory", _imported(f"qframe.drivers.{_DRIVERS[driver]}"))
         offered = {point.name: point for point in entry_points(group=GROUP)}
         if driver in offered:
@@ -270,9 +275,9 @@ class QueueManager:
     # -- middleware -----------------------------------------------------------------------------
 
     def middleware(self) -> tuple[Any, ...]:
-        """Give the configured middleware, which all jobs that run here go through.
+        """Return the configured middleware of all jobs that run here.
 
-        Imported at the first call; a class is made an instance, once. Raises `ConfigurationError`.
+        The first call imports it; a class becomes an instance, once. Raises `ConfigurationError`.
         """
         if self._middleware is None:
             self._middleware = tuple(_middleware(path) for path in self.settings.middleware)
@@ -284,7 +289,7 @@ class QueueManager:
         """Add the configured listeners, once."""
         if self._listening:
             return
-        self._listening = True  # already now: a listener's module may use a connection
+        self._listening = True  # set first: a listener's module may use a connection
         try:
             heard = [
                 (_event(name), [_listener(path) for path in paths])
@@ -364,7 +369,7 @@ _making = forks.lock()
 
 
 def default() -> QueueManager:
-    """Give the process's manager, from the configuration unless `use` named one."""
+    """Return the process's manager, from the configuration unless `use` set one."""
     global _default  # noqa: PLW0603 (one per process)
     if _default is None:
         with forks.undisturbed(), _making:
@@ -374,18 +379,18 @@ def default() -> QueueManager:
 
 
 def connection(name: str | None) -> Connection:
-    """Give a connection of the process's manager, the default one without a name."""
+    """Return a connection of the process's manager, by default the default one."""
     queues = _default or default()
     found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (a call less)
     return found or queues.connection(name)
 
 
 def current() -> QueueManager | None:
-    """Give the process's manager if there is one yet."""
+    """Return the process's manager; None if there is none yet."""
     return _default
 
 
 def use(manager: QueueManager | None) -> None:
-    """Make `manager` the one that `dispatch` uses; None loads the configuration anew."""
+    """Make `manager` the one for `dispatch`; None loads the configuration again."""
     global _default  # noqa: PLW0603 (one per process)
     _default = manager

@@ -1,4 +1,4 @@
-"""The queue's tables in the migrations of an application: Alembic's, Django's, or any others."""
+"""The tables of queues for an application's own migrations: Alembic's, Django's, or others."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from qframe.contracts.backend import Backend
 
 
 def statements(connection: str | None = None) -> list[str]:
-    """Give the SQL that makes the tables of a connection, or upgrades those that are there.
+    """Return the SQL that creates or upgrades the tables of a connection.
 
-    It is what `qframe migrate --sql` prints where no server answers; the database is not asked. On
-    PostgreSQL and MariaDB it may be run on any state of the tables, and again. The default
-    connection without a name. Empty where a connection has no tables. Raises `ConfigurationError`.
+    It is what `qframe migrate --sql` prints without a server; it does not query the database. On
+    PostgreSQL and MariaDB it runs on any state of the tables, and may run again. `connection` is
+    the
+    default one if not given. Returns [] for a connection without tables. Raises
+    `ConfigurationError`.
     """
     return [change.sql for change in _backend(connection).migration(ask=False) or ()]
 
 
 def tables(connection: str | None = None) -> frozenset[str]:
-    """Name the tables of a connection, without their schema: what no other migration may drop.
+    """Return the tables of a connection, without their schema, which other migrations must keep.
 
-    The default connection without a name. Raises `ConfigurationError`.
+    `connection` is the default one if not given. Raises `ConfigurationError`.
     """
     return frozenset(_backend(connection).tables())
 

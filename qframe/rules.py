@@ -1,6 +1,6 @@
-"""Rules: what is to be told of, in plain text, such as `wait > 60s on mail`.
+"""Rules of alerts in plain text, such as `wait > 60s on mail`.
 
-A rule is a subject, with some a comparison, and clauses in any order: `in 5m`, `on QUEUES`, `of
+A rule is a subject, for some with a comparison, and clauses in any order: `in 5m`, `on QUEUES`, `of
 CLASS`, `at CONNECTION`, `for 2m`.
 """
 
@@ -22,16 +22,16 @@ _SHORTEST_SPAN, _LONGEST_SPAN = 60.0, 86400.0
 
 
 class InvalidRule(ConfigurationError, ValueError):
-    """A rule of alerts that says nothing, or nothing known."""
+    """A rule of alerts is empty or has an unknown part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a rule can be about."""
+    """The subject of a rule."""
 
     words: str
     value: str = ""
-    """What it is compared with: `time`, `number`, `count` (in a time, also `%`); "": nothing."""
+    """The type of its limit: `time`, `number`, `count` (in a time, also `%`); "": none."""
     clauses: tuple[str, ...] = ()
     example: str = ""
 
@@ -48,7 +48,7 @@ COUNTED = {
     "started": "started",
     "pushed": "pushed",
 }
-"""Subjects that are counted by the metrics, and what each is called there."""
+"""Subjects that the metrics count, and their names there."""
 SIZES = ("size", "ready", "delayed", "reserved", "buried")
 OF_OUTBOX = ("lag of the relay", "set aside")
 DOWN = "down"
@@ -77,7 +77,7 @@ _CLAUSES = ("on", "of", "at", "in", "for")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, read. Times are seconds."""
+    """A parsed rule. Times are in seconds."""
 
     text: str
     subject: str
@@ -85,23 +85,23 @@ class Rule:
     limit: float = 0.0
     percent: bool = False
     span: float = 0.0
-    """Over how long a time it is counted."""
+    """The period in which it counts."""
     queues: tuple[str, ...] = ()
-    """Names and patterns; none: all."""
+    """Names and patterns; empty for all queues."""
     job: str = ""
-    """A name or pattern of classes; "": all."""
+    """A name or pattern of classes; "" for all."""
     connection: str = ""
     lasting: float = 0.0
-    """So long it has to be true before it is told."""
+    """How long it must be broken before the alert is raised."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the metrics know it."""
+        """Whether the metrics count its subject."""
         return self.subject in COUNTED
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The queues that are named, not matched by a pattern."""
+        """The queues given by name, not by pattern."""
         return tuple(each for each in self.queues if not is_queue_pattern(each))
 
     def is_about(self, queue: str) -> bool:
@@ -109,12 +109,15 @@ class Rule:
         return not self.queues or any(fnmatchcase(queue, each) for each in self.queues)
 
     def is_broken_by(self, value: float) -> bool:
-        """Whether a value is what is to be told of."""
+        """Whether a value breaks the rule."""
         return value > self.limit if self.above else value < self.limit
 
 
 def parse(given: object) -> Rule:
-    """Read a rule; raises `InvalidRule`, one line that names the part and the nearest right one."""
+    """Parse a rule.
+
+    Raises `InvalidRule`, one line with the wrong part and the nearest right one.
+    """
     if not isinstance(given, str) or not given.strip():
         raise InvalidRule(f"{one_line(repr(given), 60)} is no rule: write {_examples()}")
     return _RuleReader(" ".join(given.split())).rule()
@@ -243,7 +246,7 @@ class _RuleReader:
 
 
 def check_connections(rules: Iterable[Rule], known: Sequence[str]) -> None:
-    """Raise `InvalidRule` for one that names a connection which is none of these."""
+    """Raise `InvalidRule` for a rule with an unknown connection."""
     for each in rules:
         if each.connection and each.connection not in known:
             raise InvalidRule(

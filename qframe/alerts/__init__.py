@@ -1,1 +1,1 @@
-"""Alerts: what is wrong is told once, until it is over, by one of all who look."""
+"""Alerts: a problem is reported once, until it is over, by one of all workers."""

@@ -1,4 +1,4 @@
-"""Channel: one way to tell, in a bounded time; and what is told."""
+"""Channel: one way to send a notification, in a limited time."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     import ssl
 
 _GRACE = 15.0
-"""Seconds beyond its own time after which a telling that is not said to have ended never will."""
+"""Seconds beyond its timeout after which an unfinished notification counts as lost."""
 
 
 class NotTold(Exception):
-    """The channel did not take it; says why, without secrets."""
+    """The channel did not accept the notification; the message says why, without secrets."""
 
 
 class Channel(ABC):
-    """One way to tell."""
+    """One way to send notifications."""
 
     timeout: float = 30.0
 
     @property
     def longest(self) -> float:
-        """After how many seconds one that has not ended never will."""
+        """Seconds after which an unfinished notification counts as lost."""
         return self.timeout + _GRACE
 
     @abstractmethod
     def tell(self, telling: Telling) -> None:
-        """Tell it; raises `NotTold`, or whatever the library below raises."""
+        """Send the notification. Raises `NotTold`, or errors of the library below."""
 
 
 def message(telling: Telling) -> dict[str, Any]:
-    """Give what is told, as the webhook and the command get it."""
+    """Return the JSON fields for the webhook and the command."""
     alert = telling.alert
     return {
         "id": telling.id,
@@ -55,13 +55,13 @@ def message(telling: Telling) -> dict[str, Any]:
 
 
 def headline(telling: Telling) -> str:
-    """Say it in one line."""
+    """Return the notification in one line."""
     before = {RESOLVED: "over: "}.get(telling.event, "")
     return one_line(before + telling.alert.text, 300)
 
 
 def trusting(ca: Path | None) -> ssl.SSLContext:
-    """Give what checks certificates, and that they name the host."""
+    """Return a context that checks certificates and their host name."""
     import ssl  # noqa: PLC0415 (only who tells needs it)
 
     context = ssl.create_default_context()
@@ -71,6 +71,6 @@ def trusting(ca: Path | None) -> ssl.SSLContext:
 
 
 def why(error: Exception) -> str:
-    """Name an error; of a certificate say what is wrong with it."""
+    """Describe an error; for a certificate, what is wrong with it."""
     said = getattr(error, "verify_message", "")
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -1,4 +1,4 @@
-"""Channels: a listener, a webhook, a command, and a mail; those that are configured."""
+"""The channels: event listeners, webhook, command and mail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qframe.payload.text import one_line
 
 
 class ListenerChannel(Channel):
-    """Listeners of `AlertRaised` and `AlertResolved` in the process of who looks."""
+    """Listeners of `AlertRaised` and `AlertResolved` in the checking process."""
 
     def tell(self, telling: Telling) -> None:
         """Fire the event."""
@@ -36,7 +36,7 @@ class ListenerChannel(Channel):
 
 
 class Webhook(Channel):
-    """A POST of JSON, signed."""
+    """A signed POST of JSON."""
 
     def __init__(self, settings: WebhookSettings) -> None:
         self.timeout = settings.timeout
@@ -45,7 +45,7 @@ class Webhook(Channel):
         self._ca = settings.ca
 
     def tell(self, telling: Telling) -> None:
-        """Post it; raises `NotTold` for any answer but 2xx. A redirection is not followed."""
+        """Post it. Raises `NotTold` for any answer except 2xx. Follows no redirection."""
         import http.client  # noqa: PLC0415 (only who tells needs it)
 
         parts = urlsplit(self._url)
@@ -86,21 +86,21 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 class CommandChannel(Channel):
-    """A program of the user's own; no shell is between."""
+    """A program of the user, run without a shell."""
 
     def __init__(self, settings: CommandSettings) -> None:
         self.timeout = settings.timeout
         self._run = settings.run
 
     def tell(self, telling: Telling) -> None:
-        """Run it, with JSON on its stdin; raises `NotTold` unless it exits 0 in time."""
+        """Run it, with JSON on its stdin. Raises `NotTold` unless it exits 0 in time."""
         text = json.dumps(message(telling)).encode()
         name = self._run[0]
         try:
             pid, given = self._start()
         except OSError as error:
             raise NotTold(f"{one_line(name, 100)}: {error.strerror}") from None
-        with suppress(BrokenPipeError):  # it reads nothing, which is its own affair
+        with suppress(BrokenPipeError):  # the program does not read it, which is allowed
             os.write(given, text)  # shorter than any pipe
         os.close(given)
         code = self._wait(pid)
@@ -110,7 +110,7 @@ class CommandChannel(Channel):
             raise NotTold(f"{one_line(name, 100)}: exit {code}")
 
     def _start(self) -> tuple[int, int]:
-        """Start it in a group of its own, with no signal blocked as they are in this thread."""
+        """Start it in its own process group, with no signals blocked (this thread blocks them)."""
         reader, writer = os.pipe()
         try:
             pid = os.posix_spawnp(
@@ -147,7 +147,7 @@ class CommandChannel(Channel):
 
 
 def configured(settings: AlertSettings) -> dict[str, Channel]:
-    """Give the channels there are, by name."""
+    """Return the configured channels by name."""
     found: dict[str, Channel] = {"listener": ListenerChannel()}
     if settings.webhook is not None:
         found["webhook"] = Webhook(settings.webhook)
@@ -159,7 +159,7 @@ def configured(settings: AlertSettings) -> dict[str, Channel]:
 
 
 def by_name(settings: AlertSettings) -> Mapping[str, str]:
-    """Say of each channel where it tells, never with a secret."""
+    """Describe where each channel sends, never with a secret."""
     found = {"listener": "AlertRaised, AlertResolved"}
     if settings.webhook is not None:
         host = urlsplit(settings.webhook.url.get_secret_value()).hostname

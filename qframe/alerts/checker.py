@@ -1,7 +1,7 @@
-"""Checker: looks whether a rule is broken, when it is its turn, and has told what is new.
+"""Checker: checks the rules, when it has the turn, and sends new notifications.
 
-All who look have one text between them, the state. Whoever writes what a look has changed expects
-the text that it had read; so of two, also of one that was stopped and goes on, one tells.
+All checkers share one text, the state. A checker writes its changes only if the text is still the
+one it read; so of two checkers (even if one was stopped and continues) only one sends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = logging.getLogger("qframe")
 
 _STATE, _TURN = "alerts:state", "alerts:turn"
 _TURNS = 3
-"""How many looks another waits for one that is gone."""
+"""Checks after which another checker takes the turn of one that is gone."""
 _FRESH = 5.0
-"""Seconds after its writing within which a telling begins, by a clock that counts suspension."""
+"""Seconds after its write in which a notification may begin, by a clock that counts suspension."""
 _TRIES = 5
 _PARTING = 2.0
 
@@ -39,7 +39,7 @@ Look = Callable[[Sequence[Rule]], Evaluation]
 
 
 class Checker:
-    """`check` is called again and again, by one thread; `seconds` says how long to wait between."""
+    """One thread calls `check` again and again; `seconds` is the pause in between."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Checker:
         self._unheard: list[tuple[Telling, str]] = []
         self._running = 0
         self._known: tuple[str | None, AlertRecords] | None = None
-        """What was last read or written, and the state: ours as long as the store is away."""
+        """The last text read or written, and its state; used while the store does not answer."""
         self._ahead = False
-        """Whether the state has what could not be written."""
+        """Whether the state has changes that could not be written."""
         self._looked = 0.0
         self._due: float | None = None
 
     def check(self) -> None:
-        """Look if it is time to and this one's turn, and begin what is to be told."""
+        """Check the rules if it is time and this checker's turn, and begin notifications."""
         self._hear()
         try:
             if not self._store.takes_turn(_TURN, self._who, _TURNS * self._every):
@@ -97,14 +97,14 @@ class Checker:
             log.debug("alerts: %s", error)
 
     def seconds(self) -> float:
-        """Give the seconds until there is something to do, unless a telling ends before."""
+        """Return the seconds until the next action, unless a notification ends earlier."""
         until = self._looked + self._every
         if self._due is not None:
             until = min(until, self._due)
         return min(self._every, max(0.05, until - time.time()))
 
     def leave(self) -> None:
-        """Wait a moment for what is being told, and let the next one have the turn at once."""
+        """Wait briefly for running notifications, and free the turn."""
         until = time.monotonic() + _PARTING
         while self._running and (left := until - time.monotonic()) > 0:
             self._hear(left)
@@ -117,7 +117,7 @@ class Checker:
     # -- a look -----------------------------------------------------------------------------------
 
     def _go_on(self, text: str | None, state: AlertRecords, *, is_away: bool = False) -> None:
-        """Look, write what has changed, and only then tell."""
+        """Check, write the changes, and only then send."""
         before, state = state, state.model_copy(deep=True)
         self._apply(state)
         now, seen = time.time(), Evaluation()
@@ -145,7 +145,10 @@ class Checker:
             state.settle(seen)
 
     def _write(self, before: str | None, state: AlertRecords) -> str | None:
-        """Write the state where it still is as it was, and the turn ours; gives the text."""
+        """Write the state if it is unchanged and the turn is ours.
+
+        Returns the text; None if not.
+        """
         text = state.model_dump_json()
         if not self._store.takes_turn(_TURN, self._who, _TURNS * self._every):
             return None
@@ -156,7 +159,7 @@ class Checker:
     # -- telling ----------------------------------------------------------------------------------
 
     def _begin(self, telling: Telling, asked: float) -> None:
-        """Tell it in a thread of its own, unless this process was stopped since it was written."""
+        """Send it in a separate thread, unless this process was stopped after the write."""
 
         def tell() -> None:
             why = "the process was stopped"
@@ -166,7 +169,7 @@ class Checker:
                     why = ""
                 except NotTold as error:
                     why = str(error)
-                except Exception as error:  # noqa: BLE001 (whatever a library raises, it is tried again)
+                except Exception as error:  # noqa: BLE001 (a library may raise anything; retried)
                     why = tracebacks.brief(error)
             self._ends.put((telling, why))
             self._wake()
@@ -175,7 +178,7 @@ class Checker:
         start_thread("qframe telling", tell)
 
     def _hear(self, seconds: float = 0.0) -> None:
-        """Take what has ended, waiting so long for the first."""
+        """Handle finished notifications, waiting at most `seconds` for the first."""
         try:
             while True:
                 telling, why = self._ends.get(timeout=seconds) if seconds else self._ends.get(False)
@@ -193,7 +196,7 @@ class Checker:
             state.ended(telling, well=not why, now=time.time())
 
     def _note(self) -> None:
-        """Note how tellings ended although it is another's turn."""
+        """Record finished notifications, although another checker has the turn."""
         for _ in range(_TRIES if self._unheard else 0):
             (text,) = self._store.get(_STATE)
             state = AlertRecords.read(text)
@@ -207,5 +210,5 @@ class Checker:
 
 
 def alerts_on(store: Store) -> list[Alert]:
-    """Give the alerts that are on. Raises `BackendUnavailable`."""
+    """Return the current alerts. Raises `BackendUnavailable`."""
     return AlertRecords.read(store.get(_STATE)[0]).on()

@@ -1,6 +1,6 @@
-"""Deadline: ends an exchange over a socket that takes too long in all.
+"""Deadline: ends an exchange over a socket that takes too long in total.
 
-A socket's own timeout begins anew with each byte, and with each address of a name.
+A socket's own timeout starts again with each byte, and with each address of a name.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Self
 
 
 class Deadline:
-    """Ends what is done on the socket that it connects, after some seconds, unless left before."""
+    """Ends the exchange on the socket that it connected, after some seconds, unless left before."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._same: socket.socket | None = None
-        """The same connection, whatever becomes of the socket: TLS puts another in its place."""
+        """A duplicate of the socket: TLS replaces the original."""
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
 
@@ -32,7 +32,7 @@ class Deadline:
             self._same.close()
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Give a connected socket; raises `OSError`. Only to resolve the name may take longer."""
+        """Return a connected socket. Raises `OSError`. Only resolving the name may take longer."""
         trouble: OSError = TimeoutError("timed out")
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -42,7 +42,7 @@ class Deadline:
                 made.settimeout(self._left())
                 made.connect(address)
                 self._same = made.dup()
-                self._left()  # when it ended before there was anything to shut down
+                self._left()  # it ended before there was anything to shut down
             except OSError as error:
                 made.close()
                 trouble = error

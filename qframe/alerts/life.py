@@ -1,7 +1,7 @@
-"""The life of an alert: raised once, told again while it lasts, over when all was well for a while.
+"""The life of an alert: raised once, repeated while it lasts, resolved after a quiet time.
 
-Values only: whoever looks gives what is wrong now, and gets the state as it is then, with what is
-to be told. So it is the same on any backend, and who writes it decides who tells.
+Values only: the checker passes in the current problems, and gets the new state with the
+notifications to send. So it is the same on any backend, and whoever writes the state may send.
 """
 
 from __future__ import annotations
@@ -21,44 +21,47 @@ log = logging.getLogger("qframe")
 
 RAISED, REMINDED, RESOLVED = "raised", "reminder", "resolved"
 _MOST = 200
-"""So many alerts are on at most."""
+"""The most current alerts."""
 _MOST_TELLINGS = 500
 _FORGOTTEN = 600.0
-"""Seconds after which an alert goes whose rule nobody has: until then, another version may."""
+"""Seconds after which an alert without a rule is dropped.
+
+Until then another version may have it.
+"""
 _GIVEN_UP = 3600.0
-"""Seconds after which something is told no more that nobody took."""
+"""Seconds after which a notification is dropped that no channel accepted."""
 _LONGEST_PAUSE = 300.0
 
 
 class RuleFinding(NamedTuple):
-    """Something that is wrong now."""
+    """A current problem."""
 
     rule: Rule
     connection: str
     what: str
-    """The queue, class or worker that it is about; "" where that is the whole connection."""
+    """The queue, class or worker; "" for the whole connection."""
     value: float
     text: str
     settle: Callable[[], None] | None = None
-    """What is to be done once it is written that this is told."""
+    """Called once the notification is recorded."""
 
     @property
     def key(self) -> str:
-        """Tell it from others."""
+        """Identifies the alert."""
         return f"{self.rule.text}\n{self.connection}\n{self.what}"
 
 
 @dataclass
 class Evaluation:
-    """What a look has found, and which rules could not be looked at on which connections."""
+    """The result of a check: problems, and rules that could not be checked."""
 
     found: list[RuleFinding] = field(default_factory=list)
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By the rule's text and the connection, "" for all of them: why."""
+    """Why a rule could not be checked, by rule text and connection ("" for all)."""
 
 
 class Alert(BaseModel):
-    """Something that is, or is about to be, told of. Epoch times."""
+    """An alert that is raised or about to be. Times are epoch seconds."""
 
     id: str
     rule: str
@@ -67,17 +70,17 @@ class Alert(BaseModel):
     value: float
     text: str
     since: float
-    """When it was first found."""
+    """When the problem was first found."""
     seen: float
-    """When it was last found."""
+    """When the problem was last found."""
     quiet: float = 0.0
-    """Since when it is not found any more; 0: it is."""
+    """When it was last gone; 0 while it lasts."""
     told: float = 0.0
-    """When it was last told; 0: it has not lasted long enough yet."""
+    """When the last notification was sent; 0: it has not lasted long enough yet."""
 
 
 class Telling(BaseModel):
-    """One thing to be told by one channel, until that has taken it."""
+    """A notification for one channel, until the channel accepts it."""
 
     id: str
     channel: str
@@ -87,31 +90,31 @@ class Telling(BaseModel):
     due: float
     tries: int = 0
     begun: float = 0.0
-    """When somebody began; 0: nobody does just now."""
+    """When a checker began to send it; 0 if none is sending it."""
 
 
 class AlertRecords(BaseModel):
-    """All that is kept of alerts, as one text."""
+    """All stored alerts, as one text."""
 
     number: int = 0
-    """Grows with each change, so that no state comes again."""
+    """Grows with each change, so that no text is repeated."""
     alerts: dict[str, Alert] = {}
     tellings: list[Telling] = []
 
     @classmethod
     def read(cls, text: str | None) -> AlertRecords:
-        """Read what was written; what another version wrote differently is as nothing."""
+        """Read the text; an incompatible text of another version counts as empty."""
         try:
             return cls() if text is None else cls.model_validate_json(text)
         except ValidationError:
             return cls()
 
     def on(self) -> list[Alert]:
-        """Give the alerts that are on, the latest first."""
+        """Return the current alerts, the latest first."""
         return sorted((each for each in self.alerts.values() if each.told), key=lambda a: -a.since)
 
     def settle(self, seen: Evaluation) -> None:
-        """Do what is to be done of what is told."""
+        """Call `settle` of the problems whose alert was sent."""
         for each in seen.found:
             if each.settle is not None and each.key in self.alerts and self.alerts[each.key].told:
                 each.settle()
@@ -119,7 +122,7 @@ class AlertRecords(BaseModel):
     # -- a look -----------------------------------------------------------------------------------
 
     def look(self, seen: Evaluation, terms: AlertTerms, now: float) -> None:
-        """Take in what was seen."""
+        """Update the alerts with the result of a check."""
         for each in seen.found:
             self._found(each, terms, now)
         there = {each.key for each in seen.found}
@@ -183,9 +186,9 @@ class AlertRecords(BaseModel):
     # -- telling ----------------------------------------------------------------------------------
 
     def begin(self, terms: AlertTerms, now: float) -> list[Telling]:
-        """Give what is to be told now, one thing by each channel, and note that it begins.
+        """Return the notifications to send now, one for each channel, and mark them as begun.
 
-        What somebody began and did not end within the channel's time is told again.
+        A notification that did not end within the channel's time is sent again.
         """
         self._give_up(now)
         begun = []
@@ -200,7 +203,7 @@ class AlertRecords(BaseModel):
         return begun
 
     def ended(self, telling: Telling, *, well: bool, now: float) -> bool:
-        """Note how a telling ended; says whether it was still known."""
+        """Record the end of a notification. Returns whether it was still known."""
         for each in self.tellings:
             if (each.id, each.channel) == (telling.id, telling.channel):
                 if well:
@@ -211,7 +214,7 @@ class AlertRecords(BaseModel):
         return False
 
     def next_due(self, terms: AlertTerms) -> float | None:
-        """Give when there is something to tell next, an epoch time."""
+        """Return when the next notification is due, in epoch seconds."""
         due = (
             max(each.due, each.begun + terms.channels[each.channel] if each.begun else 0.0)
             for each in self.tellings
@@ -230,16 +233,16 @@ class AlertRecords(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AlertTerms:
-    """How alerts are told."""
+    """How alerts are sent."""
 
     rules: Collection[str]
     channels: Mapping[str, float]
-    """The channels, and after how many seconds one that has not ended never will."""
+    """The channels, and the seconds after which an unfinished notification counts as lost."""
     calm: float = 60.0
     remind: float = 0.0
     resolved: bool = True
 
 
 def texts(found: Iterable[Rule]) -> frozenset[str]:
-    """Give the texts of rules."""
+    """Return the texts of rules."""
     return frozenset(each.text for each in found)

@@ -1,4 +1,4 @@
-"""Mail: an alert by SMTP, over TLS whose certificate names the host."""
+"""Mail: alerts by SMTP, over TLS with a checked host name."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from qframe.drivers import process
 from qframe.payload.timing import iso
 
 _READY = 220
-"""What a server answers first."""
+"""A server's first answer."""
 
 
 class Mail(Channel):
-    """A mail, by SMTP."""
+    """A mail by SMTP."""
 
     def __init__(self, settings: MailSettings) -> None:
         self.timeout = settings.timeout
         self._settings = settings
 
     def tell(self, telling: Telling) -> None:
-        """Send it."""
+        """Send the mail."""
         import smtplib  # noqa: PLC0415 (only who mails needs it)
         from email.message import EmailMessage  # noqa: PLC0415 (as above)
 

@@ -1,1 +1,1 @@
-"""Failed jobs: queueing them again."""
+"""Failed jobs: their causes, filters, and retry."""

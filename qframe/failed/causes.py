@@ -1,4 +1,4 @@
-"""Causes: failed jobs that failed for the same reason, by what does not differ from job to job."""
+"""Causes: groups failed jobs by what their errors have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qframe.payload.text import one_line
 from qframe.payload.tracebacks import is_of_package, is_own
 
 HOURS = 24
-"""How many hours are counted by themselves."""
+"""The number of hours that are counted separately."""
 _HOUR = 3600
 _LONGEST = 300
 _FRAME = re.compile(r'^ *File "(?P<file>.+?)", line \d+(?:, in (?P<name>.+))?$', re.MULTILINE)
@@ -45,7 +45,7 @@ _DIFFERS = re.compile(
 
 
 class HasError(Protocol):
-    """What a cause is found by."""
+    """The part of a failed job that determines its cause."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 (as `FailedJob` says)
@@ -57,19 +57,19 @@ class HasError(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a job failed: its class, the type of the exception, where it was raised, what it said."""
+    """Why a job failed: class of the job, type of exception, place, and message."""
 
     key: str
-    """Ten hexadecimal digits: the same for the same cause, on every host and after a deploy."""
+    """Ten hex digits, the same for the same cause, on every host and after a deploy."""
     job: str
     error: str
     """`Type: message`, with `*` for numbers, ids, addresses and quoted text."""
     place: str
-    """`file.py in function`: the innermost frame of the application; "" where there is none."""
+    """`file.py in function`: the application's innermost frame; "" if there is none."""
 
 
 def cause_of(record: HasError) -> Cause:
-    """Give the cause of a failed job."""
+    """Return the cause of a failed job."""
     frames, said = tracebacks.parts_of(record.exception)
     line, *_ = said.strip().splitlines() or [""]
     place = _place(frames)
@@ -87,7 +87,7 @@ def _cause(job: str, error: str, place: str) -> Cause:
 
 
 def _steady(line: str) -> str:
-    """Put a star for what differs from job to job in the line that names the exception."""
+    """Replace by stars what differs between jobs in the line with the exception."""
     named = _TYPE.match(line)
     at = named.end() if named else 0
     return line[:at] + _DIFFERS.sub("*", line[at:])
@@ -95,9 +95,9 @@ def _steady(line: str) -> str:
 
 @lru_cache(maxsize=512)
 def _place(frames: str) -> str:
-    """Name the innermost frame of the application, or of a library where there is none.
+    """Return the application's innermost frame, or a library's if it has none.
 
-    What fails often fails in the same place: its frames are the same text.
+    Jobs often fail in the same place, with the same text of frames.
     """
     found = [*_FRAME.finditer(frames)][::-1]
     for fits in (is_own, is_of_package):
@@ -113,7 +113,7 @@ def _php_place(said: str) -> str:
 
 
 def _shown(frame: re.Match[str]) -> str:
-    # Without its folder, which may be named after the release.
+    # Without its folder, which may have the release in its name.
     name = frame.groupdict().get("name")
     file = PurePosixPath(frame["file"]).name
     return one_line(f"{file} in {name}" if name else file, _LONGEST)
@@ -128,9 +128,9 @@ _MOST_SEEN = 5_000
 
 
 def noted_first(record: FailedJob) -> Raise:
-    """Give what notes, as a failed job is retried, that its cause was seen when it failed.
+    """Return the operation that records a cause's first failure, when a failed job is retried.
 
-    The earliest time is kept, for 90 days: a cause that comes again is not new.
+    It keeps the earliest time, for 90 days: a returning cause is not new.
     """
     moment = f"{record.failed_at:.3f}"
     rank = _LATEST - int(record.failed_at * 1000)
@@ -138,23 +138,23 @@ def noted_first(record: FailedJob) -> Raise:
 
 
 def first_noted(store: Store) -> Iterator[tuple[str, float]]:
-    """Give when causes were seen first, by their keys; raises `BackendUnavailable`."""
+    """Iterate over causes' keys and first failures. Raises `BackendUnavailable`."""
     for key, moment in islice(store.items(_SEEN), _MOST_SEEN):
         yield key.removeprefix(_SEEN), float(moment)
 
 
 @dataclass(slots=True)
 class Failures:
-    """The failed jobs of one cause. Times are epoch times."""
+    """The failed jobs of one cause. Times are epoch seconds."""
 
     cause: Cause
     first: float
     last: float
     example: str
-    """The uuid of the latest."""
+    """The uuid of the latest job."""
     count: int = 0
     _failed_in: Counter[int] = field(default_factory=Counter)
-    """How many failed in each hour since 1970."""
+    """The number of failures by hour since 1970."""
 
     def add(self, uuid: str, failed_at: float) -> None:
         """Count one more."""
@@ -165,18 +165,18 @@ class Failures:
         self._failed_in[int(failed_at // _HOUR)] += 1
 
     def remove(self, failed_at: float) -> None:
-        """Count one less; `first`, `last` and the example stay as they were."""
+        """Count one less; `first`, `last` and the example stay."""
         self.count -= 1
         self._failed_in[int(failed_at // _HOUR)] -= 1
 
     def hours(self, now: float) -> list[int]:
-        """Give how many failed in each of the last hours, the current one last."""
+        """Return the number of failures in each of the last hours, the current one last."""
         current = int(now // _HOUR)
         return [self._failed_in[hour] for hour in range(current - HOURS + 1, current + 1)]
 
 
 def count_in(found: dict[str, Failures], record: FailedJob) -> Cause:
-    """Count a failed job among those of its cause, which it gives."""
+    """Count a failed job in its cause, and return the cause."""
     cause, moment = cause_of(record), record.failed_at
     if cause.key not in found:
         found[cause.key] = Failures(cause, moment, moment, record.uuid)
@@ -185,12 +185,12 @@ def count_in(found: dict[str, Failures], record: FailedJob) -> Cause:
 
 
 def in_order(found: Iterable[Failures]) -> list[Failures]:
-    """Give causes, the most frequent first."""
+    """Return causes, the most frequent first."""
     return sorted(found, key=lambda each: (-each.count, -each.last))
 
 
 def by_cause(records: Iterable[FailedJob]) -> list[Failures]:
-    """Put failed jobs together by their causes, the most frequent first."""
+    """Group failed jobs by cause, the most frequent first."""
     found: dict[str, Failures] = {}
     for record in records:
         count_in(found, record)

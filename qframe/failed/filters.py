@@ -1,4 +1,4 @@
-"""Filter: the jobs that `queue:mail class:app.* error:Timeout older:5m args.user_id:7` chooses."""
+"""Filter: selects jobs by `queue:mail class:app.* error:Timeout older:5m args.user_id:7`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qframe.payload.text import nearest, one_line
 
 
 class Filtered(Protocol):
-    """What a filter sees of a job: a failed one has all of it, one that waits no exception."""
+    """The part of a job that filters use: failed jobs have all of it, waiting ones no exception."""
 
     @property
     def uuid(self) -> str: ...  # noqa: D102 (as `FailedJob` says)
@@ -52,13 +52,13 @@ _NOTHING = object()
 
 
 def tags_of(record: Filtered) -> list[str]:
-    """Give the tags of a job, as its payload has them."""
+    """Return the tags in a job's payload."""
     return tags.read(_message(record))
 
 
 def _message(record: Filtered) -> Mapping[str, Any]:
     read: Mapping[str, Any] | None = getattr(record, "message", None)
-    if read is not None:  # one that waits: its payload is read once
+    if read is not None:  # a waiting job, whose payload is parsed once
         return read
     try:
         return envelope.parse(record.payload)
@@ -77,9 +77,9 @@ _TEXTS: dict[str, Callable[[Filtered], Iterable[str]]] = {
     "host": lambda record: record.hosts,
     "state": lambda record: (record.state,),
 }
-"""What is compared whole; `*`, `?` and `[abc]` in a value are a pattern's."""
+"""Compared as a whole; `*`, `?` and `[abc]` make a value a pattern."""
 NAMES = (*_TEXTS, "error", "older", "newer", f"{_ARGS}NAME", "text")
-"""What can be asked for."""
+"""The names of all filters."""
 STATES = (
     *("ready", "delayed", "held", "running", "buried"),
     *("complete", "skipped", "failed", "cancelled"),
@@ -87,18 +87,18 @@ STATES = (
 
 
 class JobList(NamedTuple):
-    """A list of jobs: who is in it, and by what they can be chosen."""
+    """A list of jobs: what it lists, and the filters that it supports."""
 
     who: str
     names: tuple[str, ...]
 
     @classmethod
     def without(cls, who: str, *unknown: str) -> JobList:
-        """Give a list that does not know everything of its jobs."""
+        """Return a list without some of the filters."""
         return cls(who, tuple(each for each in NAMES if each not in unknown))
 
     def check(self, name: str) -> None:
-        """Raise `ConfigurationError` where the jobs cannot be chosen by that."""
+        """Raise `ConfigurationError` for a filter that the list does not support."""
         asked = f"{_ARGS}NAME" if name.startswith(_ARGS) and name != _ARGS else name
         if name and asked not in self.names:
             raise unknown(name, self.names, f" of {self.who}" if asked in NAMES else "")
@@ -114,14 +114,14 @@ class Term(NamedTuple):
     """One term of a filter."""
 
     name: str
-    """"" of a word without one."""
+    """"" for a word without a name."""
     values: list[str]
     turned: bool
-    """Whether it is to hold nowhere."""
+    """Whether it is negated."""
 
 
 def terms(text: str) -> Iterator[Term]:
-    """Read the terms of a filter; raises `ConfigurationError` for what is none."""
+    """Parse the terms of a filter. Raises `ConfigurationError`."""
     at = 0
     text = text.strip()
     while at < len(text):
@@ -138,7 +138,7 @@ def terms(text: str) -> Iterator[Term]:
 
 
 def unknown(name: str, names: Sequence[str], of: str = "") -> ConfigurationError:
-    """Give the error for a name that a list has no filter of."""
+    """Return the error for an unknown filter of a list."""
     near = of or nearest(name, names)
     return ConfigurationError(
         f"there is no filter {name}:{near}; there are {', '.join(f'{each}:' for each in names)}"
@@ -146,7 +146,7 @@ def unknown(name: str, names: Sequence[str], of: str = "") -> ConfigurationError
 
 
 def check_state(values: Iterable[str], states: Sequence[str]) -> None:
-    """Raise `ConfigurationError` for a state that nothing can have."""
+    """Raise `ConfigurationError` for a state that no job can have."""
     for each in values:
         if not fits(states, [each]):
             raise ConfigurationError(
@@ -156,7 +156,7 @@ def check_state(values: Iterable[str], states: Sequence[str]) -> None:
 
 
 def moment(name: str, values: Sequence[str]) -> float:
-    """Give the epoch time that `older:` or `newer:` says; raises `ConfigurationError`."""
+    """Return the epoch time of `older:` or `newer:`. Raises `ConfigurationError`."""
     (span,) = values if len(values) == 1 else ("",)
     found = _SPAN.match(span)
     if found is None:
@@ -165,36 +165,38 @@ def moment(name: str, values: Sequence[str]) -> float:
 
 
 def fits(texts: Iterable[str], values: Iterable[str]) -> bool:
-    """Whether one of some texts is one of the values, which may be patterns."""
+    """Whether one of the texts matches one of the values, which may be patterns."""
     several = [*values]
     return any(fnmatchcase(text, each) for text in texts for each in several)
 
 
 def quoted(name: str) -> str:
-    """Give a value that chooses a name, whatever is in it: `?` is what a filter cannot say."""
+    """Return a value that matches a name with any characters: `?` for those without an escape."""
     return f'"{re.sub(_UNSAID, "?", name)}"'
 
 
 class Filter:
-    """Chooses jobs by terms, all of which have to hold.
+    """Selects jobs by terms, all of which must match.
 
-    `name:value` compares; of several values, by commas, one has to. `!` before a term turns it
-    round, quotes keep spaces and commas. `error:` is contained in the error, whatever its case;
-    `older:` and `newer:` are since when it failed, or is due (90s, 5m, 2h, 3d, 1w); `tag:` is one
-    of the payload's tags; `args.a.b:` looks into its data, where secrets are not seen. A word
-    without a name, or after `text:`, is in the uuid, the class or the error. No term chooses all.
-    Raises `ConfigurationError` for a name that `listed` has none of, or a value that is none.
+    `name:value` compares; of several values, with commas, one must match. `!` before a term negates
+    it, quotes keep spaces and commas. `error:` searches in the error, ignoring case; `older:` and
+    `newer:` compare the age since it failed or was due (90s, 5m, 2h, 3d, 1w); `tag:` is one of the
+    payload's tags; `args.a.b:` looks into its data, without secrets. A word without a name, or
+    after
+    `text:`, is searched in uuid, class and error. No terms select all. Raises `ConfigurationError`
+    for
+    a name that `listed` does not support, or an invalid value.
     """
 
     def __init__(self, text: str, listed: JobList = FAILED) -> None:
         self.queue: str | None = None
-        """The one queue they are in, where the terms say so."""
+        """The only queue that can match, if the terms name one."""
         self.cause: str | None = None
-        """The one cause they have, where the terms say so."""
+        """The only cause that can match, if the terms name one."""
         self.asks_data = False
-        """Whether it looks into the payload's data."""
+        """Whether it reads the payload's data."""
         self._where: list[Term] = []
-        """The terms about the queue or the connection they are in."""
+        """The terms about queue and connection."""
         self._tests: list[_Test] = []
         for term in terms(text):
             listed.check(term.name)
@@ -202,15 +204,15 @@ class Filter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it chooses all."""
+        """Whether it selects all jobs."""
         return not self._tests
 
     def fits(self, record: Filtered) -> bool:
-        """Whether a job is chosen."""
+        """Whether it selects a job."""
         return all(test(record) for test in self._tests)
 
     def allows(self, name: str, value: str) -> bool:
-        """Whether jobs of a `queue` or a `connection` can be chosen."""
+        """Whether jobs of a `queue` or a `connection` can match."""
         about_it = (each for each in self._where if each.name == name)
         return all(fits([value], each.values) is not each.turned for each in about_it)
 
@@ -261,7 +263,7 @@ def _data(record: Filtered) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def _is_at(path: Sequence[str], data: Any, values: Sequence[str]) -> bool:  # noqa: ANN401 (any JSON value)
-    """Whether there is one of the values at a path, or in a list that is there."""
+    """Whether the value at a path, or in a list there, is one of the values."""
     for part in path:
         data = data.get(part, _NOTHING) if isinstance(data, dict) else _NOTHING
     found = data if isinstance(data, list) else [data]

@@ -28,14 +28,16 @@ _TRIES = 20
 
 
 def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
-    """Push a failed job to the connection and queue it came from, and remove its record.
+    """Push a failed job to its old connection and queue, and remove its record.
 
-    Both in one step, where the connection keeps its failed jobs there. Attempts begin anew and
-    deadlines are as far away as they were at dispatch. False when another call has retried or
-    removed it meanwhile. Raises `ConfigurationError` when its connection is no longer configured,
-    `DuplicateJob` when it is unique and another job has its lock, and `InvalidSignature` when its
-    payload is refused where a signing key is configured, or cannot be signed anew; the record
-    stays.
+    Both happen in one step if the connection keeps its failed jobs there. Attempts start again, and
+    deadlines are as far away as at the dispatch. Returns False if another call has retried or
+    removed
+    it. Raises `ConfigurationError` if its connection is no longer configured, `DuplicateJob` if it
+    is
+    unique and another job has its lock, and `InvalidSignature` if its payload is refused or cannot
+    be
+    signed again; the record then stays.
     """
     connection = queues.connection(record.connection)
     message = _signed(connection.context.signer, record)
@@ -49,7 +51,7 @@ def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
 
 
 def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: bool) -> bool:
-    """Push the job, in the step that removes its record; false where there is none any more."""
+    """Push the job, in the step that removes its record. Returns False if that is gone."""
     context = connection.context
     pushing = context.as_it_is(message, record.queue, uuid=record.uuid)
     pushing = dataclasses.replace(pushing, retried=True)
@@ -63,7 +65,7 @@ def _pushed(connection: Connection, record: FailedJob, pushing: Pushing, *, forg
         plan = Plan()
         if forget:
             plan.add(Forget(record.uuid))
-        plan.add(Unset(status.cancel_key(record.uuid)))  # a wish that came too late for its life
+        plan.add(Unset(status.cancel_key(record.uuid)))  # a request to cancel it that came too late
         plan.add(noted_first(record))
         context.plan_push(pushing, plan)
         result = context.apply(plan)
@@ -89,7 +91,7 @@ def _duplicate(record: FailedJob, pushing: Pushing, holder: str) -> DuplicateJob
 
 
 def _signed(signer: Signer | None, record: FailedJob) -> bytes:
-    """Give the renewed payload, signed where it was."""
+    """Return the renewed payload, signed if it was."""
     message = renewed(record.payload)
     if signer is not None:
         return signer.renewed(record.payload, message, record.queue)
@@ -101,7 +103,7 @@ def _signed(signer: Signer | None, record: FailedJob) -> bytes:
 
 
 def renewed(raw: bytes) -> bytes:
-    """Give the payload as if dispatched now; bytes that are no payload stay as they are."""
+    """Return the payload as if dispatched now; other bytes stay unchanged."""
     try:
         message = envelope.parse(raw)
     except InvalidPayload:

@@ -1,4 +1,4 @@
-"""What spans and metrics say of a job, by the names of the semantic conventions."""
+"""The attributes of spans and metrics, by the semantic conventions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from qframe.exceptions import DirtyExit
 from qframe.payload import envelope, tracebacks
 
 SYSTEM = "qframe"
-"""One name whatever the backend: a job's spans are found together, also where it moves. The backend
-has spans of its own, by its client's instrumentation; its driver is in `qframe.driver`."""
+"""The same for every backend, so that a job's spans are found together even if it moves.
+
+The backend's client has its own spans; `qframe.driver` names the driver.
+"""
 
 Values = dict[str, Any]
 
@@ -20,7 +22,7 @@ _PORTS |= {"mysql": 3306, "mariadb": 3306}
 
 
 def of_place(connection: Any, queue: str, operation: str, kind: str) -> Values:  # noqa: ANN401 (a connection)
-    """Give what is said of an operation on a queue."""
+    """Return the attributes of an operation on a queue."""
     values: Values = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
@@ -34,7 +36,7 @@ def of_place(connection: Any, queue: str, operation: str, kind: str) -> Values: 
 
 
 def of_job(payload: Mapping[str, Any]) -> Values:
-    """Give what is said of the job itself."""
+    """Return the attributes of the job itself."""
     values: Values = {"qframe.job.name": envelope.display_name(payload)}
     uuid = envelope.uuid(payload)
     return values if uuid is None else values | {"messaging.message.id": uuid}
@@ -47,13 +49,13 @@ _MEASURED = (
 
 
 def measured(values: Values, error: str | None) -> Values:
-    """Give what is said in metrics: few values each."""
+    """Return the attributes for metrics, which have few values."""
     found = {key: values[key] for key in _MEASURED if key in values}
     return found if error is None else found | {"error.type": error}
 
 
 def error_type(error: BaseException) -> str:
-    """Name the type of an error, as the conventions ask for: with its module, if it has one."""
+    """Return the type of an error, with its module, as the conventions require."""
     kind = type(error)
     if isinstance(error, DirtyExit) or kind.__module__ in {"builtins", "__main__"}:
         return kind.__qualname__
@@ -61,14 +63,14 @@ def error_type(error: BaseException) -> str:
 
 
 def of_exception(error: BaseException) -> Values:
-    """Give the traceback of an error from an isolated job's process; of others the SDK knows it."""
+    """Return the traceback of an error from an isolated job's process; the SDK adds others."""
     if not hasattr(error, "traceback_elsewhere"):
         return {}
     return {"exception.stacktrace": tracebacks.full(error)}
 
 
 def _server(settings: Any) -> Values:  # noqa: ANN401 (those of any driver)
-    """Give the address of the server, where there is one."""
+    """Return the address of the server, if it has one."""
     host, port = getattr(settings, "host", None), getattr(settings, "port", None)
     url = getattr(settings, "url", None)
     if isinstance(url, str):

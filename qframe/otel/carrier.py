@@ -1,4 +1,4 @@
-"""Carrier: the context that travels in a payload, by the keys of W3C."""
+"""The trace context in a payload, in the keys of W3C."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def put(payload: dict[str, Any], context: Context) -> None:
-    """Put a context into a payload."""
+    """Add a context to a payload."""
     carried: dict[str, str] = {}
     _W3C.inject(carried, context)
     envelope.add(payload, carried)
 
 
 def origin(payload: Mapping[str, Any]) -> Context | None:
-    """Give the context that a payload carries; None where there is none."""
+    """Return the context in a payload; None if it has none."""
     carried = {key: payload[key] for key in _KEYS if isinstance(payload.get(key), str)}
     if not carried:
         return None
@@ -34,6 +34,6 @@ def origin(payload: Mapping[str, Any]) -> Context | None:
 
 
 def links(payload: Mapping[str, Any]) -> list[Link]:
-    """Give the link to it, if there is one."""
+    """Return the link to it, if there is one."""
     found = origin(payload)
     return [] if found is None else [Link(trace.get_current_span(found).get_span_context())]

@@ -1,4 +1,4 @@
-"""The four metrics of messaging, with the buckets that the conventions prescribe."""
+"""The four messaging metrics, with the buckets of the conventions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5
 
 
 class Measures:
-    """Counts what is sent and consumed, and how long that takes."""
+    """Counts sent and consumed messages and their durations."""
 
     def __init__(self, meter: Meter) -> None:
         self._sending = _seconds(

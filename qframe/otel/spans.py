@@ -1,4 +1,4 @@
-"""Spans: those of dispatches and of attempts."""
+"""Spans of dispatches and attempts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ T = TypeVar("T")
 _NAME = "qframe"
 _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 _FLUSH = 2.0
-"""Seconds that a process which ends at once waits for what it has to send."""
+"""Seconds that a process which ends at once waits for its export."""
 _FAILURES = {"failed", "lost"}
 
 
 class _Send:
-    """A push under way."""
+    """A push in progress."""
 
     def __init__(self, connection: Any, *, many: bool) -> None:  # noqa: ANN401 (a connection)
         self.connection = connection
@@ -46,7 +46,7 @@ class _Send:
 
 
 class _TracedAttempt:
-    """An attempt under way, whose span is current where it runs."""
+    """An attempt in progress; its span is current where it runs."""
 
     def __init__(self, span: Span, values: Values, token: Token[Context] | None) -> None:
         self.span = span
@@ -59,7 +59,7 @@ _send: ContextVar[_Send | None] = ContextVar("qframe_otel_send", default=None)
 
 
 class Spans:
-    """Makes spans and measures by these providers. Whatever goes wrong here is only logged."""
+    """Makes spans and measures with these providers. It only logs its own errors."""
 
     def __init__(
         self, tracers: TracerProvider | None, meters: MeterProvider | None, *, links: bool
@@ -74,7 +74,7 @@ class Spans:
 
     @contextlib.contextmanager
     def sending(self, connection: Any, *, many: bool) -> Iterator[None]:  # noqa: ANN401 (a connection)
-        """Surround a push."""
+        """Wrap a push."""
         send = _Send(connection, many=many)
         if many:
             _safely(lambda: self._begin_many(send))
@@ -86,7 +86,7 @@ class Spans:
             _send.reset(before)
 
     def queueing(self, connection: Any, queue: str, payload: dict[str, Any]) -> None:  # noqa: ANN401 (as above)
-        """Put the context of a job about to be pushed into its payload."""
+        """Add the trace context of a job to its payload."""
         _safely(lambda: self._queueing(connection, queue, payload))
 
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ class Spans:
         queue: str,
         payload: dict[str, Any],
     ) -> Iterator[None]:
-        """Surround the push of a payload that stays as it is: its context is that of its origin."""
+        """Wrap the push of an unchanged payload, with the context of its origin."""
         send = _Send(connection, many=False)
         send.queues[queue], send.count = None, 1
         values = of_place(connection, queue, "send", "send")
@@ -110,7 +110,7 @@ class Spans:
 
     @contextlib.contextmanager
     def _ending(self, send: _Send) -> Iterator[None]:
-        """Say in the end how a push went."""
+        """Record how a push ended."""
         error: BaseException | None = None
         try:
             yield
@@ -172,14 +172,14 @@ class Spans:
     # -- attempts ---------------------------------------------------------------------------------
 
     def processing(self, connection: Any, job: Job, *, here: bool) -> None:  # noqa: ANN401 (as above)
-        """Begin the span of an attempt; it is current from now on, if it runs `here`."""
+        """Begin the span of an attempt, and make it current if it runs `here`."""
         _safely(lambda: self._processing(connection, job, here=here))
 
     def _processing(self, connection: Any, job: Job, *, here: bool) -> None:  # noqa: ANN401 (as above)
         values = of_place(connection, job.queue, "process", "process") | of_job(job.payload)
         values["qframe.job.attempt"] = job.attempts()
         origin = carrier.origin(job.payload)
-        # What runs within its dispatch is a part of it.
+        # An attempt inside its dispatch is a child of it.
         is_child = origin is not None and (not self._links or connection.context.at_once)
         span = self._tracer.start_span(
             f"process {job.queue}",
@@ -192,7 +192,7 @@ class Spans:
         self._attempts[job] = _TracedAttempt(span, values, token)
 
     def forked(self, job: Job) -> None:
-        """Make the span that began in the worker current here; only the worker ends it."""
+        """Make the worker's span current here; only the worker ends it."""
         attempt = self._attempts.get(job)
         if attempt is not None:
             span = trace.NonRecordingSpan(attempt.span.get_span_context())
@@ -207,7 +207,7 @@ class Spans:
     def _attempted(
         self, attempt: _TracedAttempt, outcome: str, error: BaseException | None
     ) -> None:
-        # Where its handler does not end, another thread ends it.
+        # Another thread may end it, if its handler does not end.
         if attempt.token is not None and trace.get_current_span() is attempt.span:
             contexts.detach(attempt.token)
         is_expected = outcome in {"skipped", "given back", "cancelled"}
@@ -222,20 +222,20 @@ class Spans:
     # -- this process ------------------------------------------------------------------------------
 
     def leaving(self) -> None:
-        """Have the spans sent that there are, and wait a moment for that.
+        """Export the spans, waiting briefly.
 
-        Not the measures: this process has those of the one it was forked from.
+        Not the metrics: this process has those of the one it was forked from.
         """
         provider = self._tracers or trace.get_tracer_provider()
         flush = getattr(provider, "force_flush", None)
         if not callable(flush):
             return
-        thread = threading.Thread(target=_safely, args=(flush,), daemon=True)  # it may hang
+        thread = threading.Thread(target=_safely, args=(flush,), daemon=True)  # the export may hang
         if _safely(thread.start) is None and thread.ident is not None:
             thread.join(_FLUSH)
 
     def log_fields(self) -> dict[str, str | int]:
-        """Give the ids of the current span, in hexadecimal digits."""
+        """Return the ids of the current span, in hex."""
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return {}
@@ -246,7 +246,7 @@ class Spans:
 
 
 def _end(span: Span, error: BaseException | None, why: str | None, *, fails: bool) -> None:
-    """End a span; one that `fails` has the status of an error."""
+    """End a span; `fails` sets the status to error."""
     if error is not None:
         span.record_exception(error, of_exception(error))
     if why is not None:
@@ -257,7 +257,7 @@ def _end(span: Span, error: BaseException | None, why: str | None, *, fails: boo
 
 
 def _safely(act: Callable[[], T]) -> T | None:
-    """Do this; what it raises is logged: no job is lost for a span."""
+    """Call `act`; logs its exceptions: a span must not lose a job."""
     try:
         return act()
     except Exception:

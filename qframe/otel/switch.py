@@ -1,4 +1,4 @@
-"""instrument: from now on, this process traces its jobs."""
+"""instrument: turns tracing of jobs on for this process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def instrument(
     *,
     links: bool = True,
 ) -> None:
-    """Trace every dispatch and every attempt; without providers, by the global ones.
+    """Trace every dispatch and every attempt, by default with the global providers.
 
-    An attempt is a trace of its own that is linked to the dispatch, or with `links=False` a child
-    of it. Called again, the new providers are used. Raises `ConfigurationError` where
-    opentelemetry-api is not installed.
+    An attempt is its own trace with a link to the dispatch, or with `links=False` a child of it. A
+    second call replaces the providers. Raises `ConfigurationError` if opentelemetry-api is not
+    installed.
     """
     try:
         from qframe.otel.spans import Spans  # noqa: PLC0415 (costs only who traces)
@@ -41,12 +41,12 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Trace no more."""
+    """Turn tracing off."""
     active.tracing = None
 
 
 def configure(settings: OtelSettings) -> None:
-    """Trace as the configuration says, unless the program has said how by itself."""
+    """Apply the configuration, unless the program has already turned tracing on."""
     if not settings.enabled:
         return
     if settings.setup is not None:

@@ -1,1 +1,1 @@
-"""The outbox: steps for a backend elsewhere, kept in the caller's transaction and handed on."""
+"""The outbox: steps for another backend, stored in the caller's transaction and then relayed."""

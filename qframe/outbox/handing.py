@@ -1,4 +1,4 @@
-"""Handing: the rows of one claim on their way to the connection they are for."""
+"""Sends the rows of one claim to the connection they are for."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from qframe.payload import tracebacks
 log = logging.getLogger("qframe")
 
 KEPT = 7 * 86400.0
-"""Seconds a receiver knows the mark of a step: so long the outbox may be away before it is told
-that the step was applied."""
+"""Seconds that a receiver keeps the mark of a step.
+
+A longer outage of the outbox may repeat steps.
+"""
 KEPT_REMOVED = 600.0
-"""The same once the row is gone: for a relay that was stopped, with the row in hand."""
+"""Seconds that it keeps the mark of a removed row, for a relay that was stopped with the row."""
 STALE = 30.0
-"""Seconds after which a relay does not trust a claim: another may have it by now."""
+"""Seconds after which a relay does not rely on its claim: another may have it by now."""
 TRIES = 5
-"""How often a receiver is given a step that it cannot take, before that is set aside."""
+"""How often a step that the receiver cannot accept is tried before it is set aside."""
 _LONGEST_ERROR = 500
 _SAID_AGAIN = (Push, Arrive, Close)
-"""What of a step, where that is parts in order, is done again as nobody knows whether it was."""
+"""Operations of steps in parts that are repeated when their result is unknown."""
 
 
 @dataclass(slots=True)
@@ -54,14 +56,14 @@ class Totals:
     """What a relay has done."""
 
     handed_on: int = 0
-    """Steps that were applied, now or by a relay that died."""
+    """Applied steps, by this relay or one that died."""
     duplicates: int = 0
-    """Those for which another unique job was there."""
+    """Steps with a unique job that was already queued."""
     set_aside: int = 0
 
 
 class RefusedRow(NamedTuple):
-    """A row that the receiver cannot take."""
+    """A row that the receiver cannot accept."""
 
     row: OutboxRow
     error: str
@@ -70,11 +72,13 @@ class RefusedRow(NamedTuple):
 
 
 class Handing:
-    """Hands on rows, in order. `done` and `refused` say which, also where `hand_on` raises.
+    """Sends rows, in order. `done` and `refused` list them, even if `hand_on` raises.
 
-    `removed` are the marks of rows that are gone. A receiver whose step is one thing keeps a mark
-    with each step, and so applies it once. Elsewhere facts are marked, and written once; messages
-    are pushed after them, and again where the relay died in between.
+    `removed` are the marks of removed rows. A receiver with atomic steps stores a mark with each
+    step,
+    and so applies it once. Elsewhere facts are marked and written once; messages are pushed after
+    them,
+    and pushed again if the relay died in between.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Handing:
         self.done: list[OutboxRow] = []
         self.refused: list[RefusedRow] = []
         self.marks: list[str] = []
-        """Of `done`: the receiver keeps them for long, until it is told that the rows are gone."""
+        """Marks of `done`; the receiver keeps them for long, until the rows are removed."""
         self._removed = removed
         self._context = receiver.context
         self._backend = receiver.context.backend
@@ -97,9 +101,9 @@ class Handing:
         self._totals = totals
 
     def hand_on(self) -> None:
-        """Hand on all rows in one exchange, or one by one where there is one that cannot be.
+        """Send all rows in one exchange, or one by one if one is refused.
 
-        None follows one that is tried again. Raises `BackendUnavailable`.
+        It sends no row behind one that is to be retried. Raises `BackendUnavailable`.
         """
         try:
             self._apply(self._rows)
@@ -135,14 +139,15 @@ class Handing:
                     )
 
     def _take_back(self, row: OutboxRow) -> None:
-        """Unset what a job that was set aside holds, where that was written before its push.
+        """Remove what a job that was set aside holds, if that was written before its push.
 
-        Nobody is its duplicate then, nor skipped for it. A step that counts members of a batch has
-        counted them: its mark stays, and taken up again it only pushes.
+        Otherwise other jobs would be its duplicates, or be skipped for it. A step that counts
+        members
+        of a batch has counted them: its mark stays, and a retry only pushes.
         """
         if self._context.joint:
             return
-        with suppress(ValueError, QframeError):  # it is forged or no step, or ends by itself
+        with suppress(ValueError, QframeError):  # it is forged, or not a step, or expires
             operations = self._operations(row)
             uuids = {
                 self._context.as_it_is(each.raw, each.queue).message.get("uuid")
@@ -158,7 +163,7 @@ class Handing:
             self._backend.apply(Step(None, *back))
 
     def _apply(self, rows: Sequence[OutboxRow]) -> None:
-        """Apply the steps of rows, unless others may have the rows by now."""
+        """Apply the steps of rows, unless another relay may have them by now."""
         read = [(row, self._operations(row)) for row in rows]
         steps = [Step(None, *self._marked(row, operations)) for row, operations in read]
         if self._backend.clock() - self._since > STALE:
@@ -171,9 +176,9 @@ class Handing:
             self._hear(row, operations, result)
 
     def _operations(self, row: OutboxRow) -> Sequence[Operation]:
-        """Read the step of a row, its delays counted from the dispatch.
+        """Read the step of a row, with delays counted from the dispatch.
 
-        Raises `InvalidSignature`, and `ValueError` for what is no step.
+        Raises `InvalidSignature`, and `ValueError` for anything else.
         """
         context = self._context
         kept = context.opened(place_of(context.connection), row.text)
@@ -185,14 +190,14 @@ class Handing:
         ]
 
     def _marked(self, row: OutboxRow, operations: Sequence[Operation]) -> Sequence[Operation]:
-        """Give what is applied: once, where there is more to it than messages."""
+        """Return the operations to apply, with a mark unless they are only pushes in parts."""
         if not self._context.joint and all(type(each) is Push for each in operations):
             return operations
         mark = _mark(row)
         return [Expect(mark, None), *operations, Set(mark, "", KEPT)]
 
     def _hear(self, row: OutboxRow, operations: Sequence[Operation], result: Result) -> None:
-        """Do what follows a step."""
+        """Handle the result of a step."""
         if result.applied:
             self._totals.handed_on += 1
             self._count(operations)
@@ -212,7 +217,7 @@ class Handing:
             self.marks.append(_mark(row))
 
     def _count(self, operations: Sequence[Operation]) -> None:
-        """Count what was pushed."""
+        """Count the pushes."""
         if self._context.pushes is not None:
             for each in operations:
                 if type(each) is Push:
@@ -220,9 +225,9 @@ class Handing:
                     self._context.pushes.count(each.queue, pushing.message)
 
     def _pass_over(self, row: OutboxRow, operations: Sequence[Operation], refused: Result) -> None:
-        """Do without a job whose lock another has: its chain begins behind it, its batch counts it.
+        """Skip a job whose lock another has: its chain begins behind it, its batch counts it.
 
-        Raises `QframeError` where the step was refused for another reason.
+        Raises `QframeError` if the step was refused for another reason.
         """
         if all(type(each) is not Push for each in operations):
             check(refused)
@@ -244,7 +249,7 @@ class Handing:
         return replace(pushing, uuid=str(pushing.message.get("uuid", "")))
 
     def _apply_once(self, row: OutboxRow, plan: Plan) -> Result:
-        """Apply a plan in the place of a row's step."""
+        """Apply a plan in place of a row's step."""
         (result,) = self._backend.apply(Step(None, *self._marked(row, plan.operations)))
         if result.key == _mark(row):
             return APPLIED
@@ -254,5 +259,5 @@ class Handing:
 
 
 def _mark(row: OutboxRow) -> str:
-    """Give the key by which the receiver knows that it has applied the row's step."""
+    """Return the key by which the receiver knows that it has applied the row's step."""
     return f"relayed:{row.mark}"

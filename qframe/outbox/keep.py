@@ -1,4 +1,4 @@
-"""OutboxBackend: what a dispatch within a transaction does for a backend that is elsewhere."""
+"""OutboxBackend: dispatches within a transaction for a backend elsewhere."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from qframe.outbox.text import encoded, place_of
 from qframe.payload.signature import Signer, seal
 
 _TOGETHER = 100
-"""Messages of a step that only pushes, in one row."""
+"""Messages that one row holds, if a step only pushes."""
 _MOST_BYTES = 262_144
 
 
 class OutboxBackend(Backend):
-    """Keeps steps in the caller's transaction, for the backend of a connection.
+    """Stores steps for the backend of a connection in the caller's transaction.
 
-    That one need not answer: what a dispatch reads are only facts of its own steps. These are
-    applied to a copy in memory, too, which knows nothing else; what the backend has is judged when
-    a relay hands the step on.
+    That backend need not answer. A dispatch reads only facts of its own steps, which are also
+    applied
+    to a copy in memory; expectations about the backend are checked when a relay sends the step.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OutboxBackend(Backend):
         return results
 
     def _row(self, step: Step) -> str:
-        """Give a step as it is kept: signed for its connection, where there is a key."""
+        """Encode a step, signed for its connection if there is a key."""
         return seal(self._signer, place_of(self._connection), encoded(step))
 
     def _noted(self, step: Step) -> Result:
@@ -95,7 +95,7 @@ class OutboxBackend(Backend):
 
 
 def _parts(step: Step) -> Iterator[Step]:
-    """Give a step that only pushes in parts: they are committed together all the same."""
+    """Split a step that only pushes; its parts are committed together all the same."""
     part: list[Operation] = []
     size = 0
     if any(type(each) is not Push for each in step.operations):

@@ -1,4 +1,4 @@
-"""Relay: hands on what waits in the outbox, to the connections it is for."""
+"""Relay: sends the steps in the outbox to the connections they are for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_PAUSE = 10.0
 
 @dataclass(slots=True)
 class ReceiverPause:
-    """Since when a receiver has not taken what is for it, and until when it is left alone."""
+    """Since when a receiver does not accept its rows, and until when it is left alone."""
 
     since: float
     until: float = 0.0
@@ -33,21 +33,22 @@ class ReceiverPause:
     """Whether it does not answer."""
 
     def again(self) -> None:
-        """Let it be longer than the last."""
+        """Start a pause that is longer than the last."""
         self.until = time.monotonic() + self.next * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         self.next = min(_LONGEST_PAUSE, self.next * 2)
 
 
 class Relay:
-    """Hands on the steps in an outbox: each connection's in order, at least once.
+    """Sends the steps in an outbox: each connection's in order, at least once.
 
-    A step is applied together with a mark, and is refused where its mark is there. So it is applied
-    once, however often a relay dies. Any number of relays may run; a lock lets one at a time hand
-    on what is for one connection. One that does not answer is tried again with growing pauses, the
-    others go on.
+    A step is applied together with a mark, and refused if the mark exists; so it is applied once,
+    however often a relay dies. Any number of relays may run; a lock lets one at a time send the
+    rows of
+    a connection. A connection without an answer is retried with growing pauses; the others
+    continue.
 
-    `lost` and `back` hear of who does not answer, a connection or the outbox itself, and who
-    answers again after so many seconds.
+    `lost` is called when a connection or the outbox stops answering, `back` when it answers again,
+    with the seconds in between.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Relay:
         self._back = back or _log_back
         self._pauses: dict[str, ReceiverPause] = {}
         self._removed: dict[str, list[str]] = {}
-        """Marks of rows that are gone, by connection."""
+        """Marks of removed rows, by connection."""
         self._own_pause: ReceiverPause | None = None
 
     @property
@@ -74,7 +75,7 @@ class Relay:
         return gone if self._own_pause is None else [*gone, self._outbox.described()]
 
     def run(self, wake: int, is_over: Callable[[], bool], *, until_empty: bool = False) -> None:
-        """Hand on what there is and what comes, until it `is_over`; `wake` ends a wait.
+        """Send rows until `is_over` returns True; `wake` ends a wait.
 
         With `until_empty`, until nothing is left for connections that answer.
         """
@@ -96,9 +97,9 @@ class Relay:
                 readable([wake], pause.until - time.monotonic())
 
     def turn(self) -> int:
-        """Hand on the first rows of each connection; gives how many were settled.
+        """Send the first rows of each connection. Returns how many were settled.
 
-        Raises `BackendUnavailable` where the outbox does not answer.
+        Raises `BackendUnavailable` if the outbox does not answer.
         """
         receivers = self._outbox.receivers()
         if self._own_pause is not None:
@@ -110,7 +111,7 @@ class Relay:
     # -- one connection ---------------------------------------------------------------------------
 
     def _hand_on(self, name: str) -> int:
-        """Hand on the first rows of a connection; gives how many were settled."""
+        """Send the first rows of a connection. Returns how many were settled."""
         try:
             receiver = self._queues.connection(name)
         except ConfigurationError as error:  # another relay may know it, or this one soon
@@ -145,7 +146,7 @@ class Relay:
         pause.again()
 
     def _receiver_answers(self, name: str, refused: Sequence[RefusedRow]) -> None:
-        """Note that a connection took what it can; what it `refused` last is tried again later."""
+        """Note that a connection answers; a row refused last is retried later."""
         pause = self._pauses.pop(name, None)
         if pause is not None and pause.gone:
             self._back(name, time.monotonic() - pause.since)
@@ -167,7 +168,7 @@ class Relay:
         return pause is not None and pause.gone
 
     def _wait(self, wake: int) -> None:
-        """Wait for rows; those of a connection that is paused only until that is over."""
+        """Wait for rows; for those of a paused connection only until the pause ends."""
         now = time.monotonic()
         paused = {name: p.until for name, p in self._pauses.items() if p.until > now}
         seconds = min([_LONGEST_WAIT, *(until - now for until in paused.values())])

@@ -1,4 +1,4 @@
-"""Steps as text: what is kept of one in an outbox, for a relay of this or a later version."""
+"""Encodes steps as text in the outbox, for relays of this or a later version."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (op.Push, *get_args(op.OfFact), *get_args(op.OfLatch), *get_args(op.OfFailed))
 }
-"""What a step about no reservation may have."""
+"""Operations of steps about no reservation."""
 _BYTES = "base64"
-"""Marks bytes that are no UTF-8."""
+"""Marks bytes that are not UTF-8."""
 
 
 def place_of(connection: str) -> str:
-    """Give the place that a row is signed for."""
+    """Return the place that a row is signed for."""
     return f"outbox row for {connection}"
 
 
 def encoded(step: Step) -> str:
-    """Give a step as text; raises `ValueError` for one that is about a reservation."""
+    """Encode a step. Raises `ValueError` for a step about a reservation."""
     if step.reservation is not None:
         raise ValueError("a step about a reservation cannot be kept in an outbox")
     return _json({"version": VERSION, "operations": [_fields(each) for each in step.operations]})
 
 
 def decoded(text: str) -> Sequence[Operation]:
-    """Give the operations of a step; raises `ValueError` for what this version does not know."""
+    """Decode the operations of a step. Raises `ValueError` for anything unknown to this version."""
     try:
         said = json.loads(text)
         if said["version"] != VERSION:
