@@ -1,4 +1,4 @@
-"""About: what is told of a schedule to those who do not have its code, one fact for each."""
+"""ScheduleAbout: describes a schedule for programs without its code, one fact for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qframe.schedules.definition import Schedule
 
 @dataclass(frozen=True, slots=True)
 class ScheduleAbout:
-    """A schedule in words."""
+    """The description of a schedule."""
 
     name: str
     job: str
@@ -25,18 +25,18 @@ class ScheduleAbout:
     maintenance: bool
     environments: tuple[str, ...]
     conditions: int
-    """How many functions decide at the planned time."""
+    """The number of functions that decide at the planned time."""
     place: str
     module: str
-    """"" for what was added at run time."""
+    """"" for a schedule that was added at run time."""
     fact: str = ""
-    """The release that it is of, as a fact, or its row."""
+    """The fact of its release, or its row."""
     refused: str = ""
-    """Why a row is not acted on; the rest is what stands there, signed by nobody."""
+    """Why a row is not used; the other fields are then unsigned text."""
 
     @classmethod
     def of(cls, schedule: Schedule, default_queue: str, fact: str = "") -> ScheduleAbout:
-        """Tell of a schedule."""
+        """Describe a schedule."""
         terms = schedule.terms
         return cls(
             name=schedule.title,
@@ -57,14 +57,14 @@ class ScheduleAbout:
         )
 
     def text(self) -> str:
-        """Give it as a fact."""
+        """Encode as a fact."""
         fields = asdict(self)
-        del fields["refused"]  # of rows alone; earlier versions would not know it
+        del fields["refused"]  # only for rows; earlier versions do not know it
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> ScheduleAbout | None:
-        """Read what `text` gave; None for what another version has written."""
+        """Decode the result of `text`; None for what another version wrote."""
         try:
             told: dict[str, Any] = json.loads(text)
             return cls(**{**told, "environments": tuple(told["environments"])})

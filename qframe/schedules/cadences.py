@@ -1,4 +1,4 @@
-"""Cadences: Laravel's words for when. Each changes what it names and leaves the rest."""
+"""Cadences: Laravel's methods for when. Each changes its part and keeps the rest."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _FIELDS = {"minute": 0, "hour": 1, "day": 2, "month": 3}
 
 
 class Cadences:
-    """When something is planned; each call gives the object back."""
+    """When a job is planned; each method returns the object."""
 
     terms: Terms
 
     # -- the three kinds --------------------------------------------------------------------------
 
     def cron(self, expression: str) -> Self:
-        """Plan by a cron expression of five fields, or of six with the second first."""
+        """Plan by a cron expression of five fields, or of six with seconds first."""
         return self._calendar(cron=checked_cron(expression), every=0, at=None, days=None)
 
     def every(self, interval: timedelta | float) -> Self:
-        """Plan each multiple of an interval since 1970; what was said before of days stays."""
+        """Plan each multiple of an interval since 1970; keeps the chosen days."""
         return self._calendar(every=checked_interval(interval), cron="", at=None)
 
     def at(self, moment: datetime | str) -> Self:
-        """Plan once, at an aware datetime; a time of day is that of `daily_at`."""
+        """Plan once, at an aware datetime; a time of day is as in `daily_at`."""
         if isinstance(moment, str):
             return self.daily_at(moment)
         if type(moment) is not datetime or moment.utcoffset() is None:
@@ -49,7 +49,7 @@ class Cadences:
     # -- seconds and minutes ----------------------------------------------------------------------
 
     def every_seconds(self, seconds: int) -> Self:
-        """Plan every so many seconds."""
+        """Plan every `seconds` seconds."""
         return self.every(seconds)
 
     def every_second(self) -> Self:
@@ -65,23 +65,23 @@ class Cadences:
         return self.every(5)
 
     def every_ten_seconds(self) -> Self:
-        """Plan every ten seconds."""
+        """Plan every 10 seconds."""
         return self.every(10)
 
     def every_fifteen_seconds(self) -> Self:
-        """Plan every quarter of a minute."""
+        """Plan every 15 seconds."""
         return self.every(15)
 
     def every_twenty_seconds(self) -> Self:
-        """Plan every twenty seconds."""
+        """Plan every 20 seconds."""
         return self.every(20)
 
     def every_thirty_seconds(self) -> Self:
-        """Plan every half minute."""
+        """Plan every 30 seconds."""
         return self.every(30)
 
     def every_minutes(self, minutes: int) -> Self:
-        """Plan every so many minutes."""
+        """Plan every `minutes` minutes."""
         return self.every(timedelta(minutes=minutes))
 
     def every_minute(self) -> Self:
@@ -109,11 +109,11 @@ class Cadences:
         return self._fields(minute="*/10")
 
     def every_fifteen_minutes(self) -> Self:
-        """Plan every quarter of an hour."""
+        """Plan every 15 minutes."""
         return self._fields(minute="*/15")
 
     def every_thirty_minutes(self) -> Self:
-        """Plan every half hour."""
+        """Plan every 30 minutes."""
         return self._fields(minute="*/30")
 
     # -- hours ------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Cadences:
     # -- days and longer --------------------------------------------------------------------------
 
     def daily(self) -> Self:
-        """Plan midnight."""
+        """Plan every day at midnight."""
         return self.daily_at("0:00")
 
     def daily_at(self, time: str) -> Self:
@@ -158,72 +158,72 @@ class Cadences:
         return self._fields(minute=minute, hour=hour)
 
     def twice_daily(self, first: int = 1, second: int = 13) -> Self:
-        """Plan two hours of the day."""
+        """Plan two hours of each day."""
         return self.twice_daily_at(first, second, 0)
 
     def twice_daily_at(self, first: int = 1, second: int = 13, minute: int = 0) -> Self:
-        """Plan two hours of the day at a minute."""
+        """Plan two hours of each day, at a minute."""
         return self._fields(minute=minute, hour=f"{first},{second}")
 
     def weekly(self) -> Self:
-        """Plan midnight of Sunday."""
+        """Plan every Sunday at midnight."""
         return self.weekly_on(0)
 
     def weekly_on(self, day: int | str | Sequence[int | str], time: str = "0:00") -> Self:
-        """Plan a day of the week, 0 is Sunday, or several."""
+        """Plan a day of the week (0 is Sunday), or several."""
         days = [day] if isinstance(day, int | str) else [*day]
         return self.daily_at(time).days(*days)
 
     def monthly(self) -> Self:
-        """Plan midnight of the first day of the month."""
+        """Plan the first day of each month at midnight."""
         return self.monthly_on(1)
 
     def monthly_on(self, day: int = 1, time: str = "0:00") -> Self:
-        """Plan a day of the month."""
+        """Plan a day of each month."""
         return self.daily_at(time)._fields(day=day)
 
     def twice_monthly(self, first: int = 1, second: int = 16, time: str = "0:00") -> Self:
-        """Plan two days of the month."""
+        """Plan two days of each month."""
         return self.daily_at(time)._fields(day=f"{first},{second}")
 
     def days_of_month(self, *days: int | Sequence[int]) -> Self:
-        """Plan midnight of these days of the month; `at` after it says when instead."""
+        """Plan these days of each month, at midnight unless `at` follows."""
         return self.daily()._fields(day=_listed("days of the month", days, 1, 31))
 
     def last_day_of_month(self, time: str = "0:00") -> Self:
-        """Plan the last day of the month."""
+        """Plan the last day of each month."""
         return self.daily_at(time)._fields(day="L")
 
     def quarterly(self) -> Self:
-        """Plan midnight of the first day of each quarter."""
+        """Plan the first day of each quarter at midnight."""
         return self.quarterly_on(1)
 
     def quarterly_on(self, day: int = 1, time: str = "0:00") -> Self:
-        """Plan a day of the first month of each quarter."""
+        """Plan a day in the first month of each quarter."""
         return self.daily_at(time)._fields(day=day, month="1,4,7,10")
 
     def yearly(self) -> Self:
-        """Plan midnight of the first of January."""
+        """Plan the first of January at midnight."""
         return self.yearly_on()
 
     def yearly_on(self, month: int = 1, day: int = 1, time: str = "0:00") -> Self:
-        """Plan a day of the year."""
+        """Plan a day of each year."""
         return self.daily_at(time)._fields(day=day, month=month)
 
     # -- which days, and what part of them --------------------------------------------------------
 
     def days(self, *days: int | str) -> Self:
-        """Plan only on these days of the week: 0 is Sunday, or their names."""
+        """Plan only these days of the week: 0 is Sunday, or their names."""
         if not days:
             raise ConfigurationError("days needs at least one day of the week")
         return self._calendar(days=frozenset(day_of_week(each) for each in days))
 
     def weekdays(self) -> Self:
-        """Plan only on Monday to Friday."""
+        """Plan only Monday to Friday."""
         return self.days(1, 2, 3, 4, 5)
 
     def weekends(self) -> Self:
-        """Plan only on Saturday and Sunday."""
+        """Plan only Saturday and Sunday."""
         return self.days(6, 0)
 
     def sundays(self) -> Self:
@@ -255,7 +255,7 @@ class Cadences:
         return self.days(6)
 
     def between(self, begin: str, end: str) -> Self:
-        """Plan only in this part of the day, both ends included; it may go past midnight."""
+        """Plan only this part of the day, both ends included; it may go past midnight."""
         return self._window(begin, end, inside=True)
 
     def unless_between(self, begin: str, end: str) -> Self:

@@ -1,10 +1,10 @@
-"""Calendar: the planned times of a schedule, as arithmetic without memory.
+"""Calendar: the planned times of a schedule, computed without memory.
 
-Times are planned in the schedule's own zone and given as epoch seconds. Two rules hold where the
-clocks are changed, as in Debian's cron. What names times of day runs once for each of them: right
-after a skipped hour, in the first of an hour that comes twice. All else goes by what the clock
-shows. Days and windows belong to what is planned, so they are asked before a time is moved.
-Intervals count from 1970, so they do not drift.
+Times are planned in the schedule's own zone and returned as epoch seconds. Two rules apply to clock
+changes, as in Debian's cron. A schedule with fixed times of day runs once for each: right after a
+skipped hour, and in the first of a repeated hour. All others follow the clock. Days and windows
+belong to the plan, so they are checked before a time is moved. Intervals count from 1970, so they
+do not drift.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qframe.payload.timing import iso
 from qframe.schedules.clocks import DAY, first_not_shown, first_shown, offset, same_offset_until
 
 _JUMPS = 3000
-"""So often what is planned may fall on times that are left out before nothing is planned at all."""
+"""The most excluded times to skip before nothing is planned at all."""
 _FIRST_DAY = 4
 """1970 began on a Thursday."""
 _LONGEST = 366 * DAY
@@ -43,15 +43,15 @@ _NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 @dataclass(frozen=True, slots=True)
 class DayWindow:
-    """A part of the day, by seconds since midnight, both ends in it; it may go past midnight."""
+    """A part of the day in seconds since midnight, both ends included; it may go past midnight."""
 
     begin: int
     end: int
     inside: bool = True
-    """Whether times within it are planned, or those without."""
+    """Whether times inside or outside of it are planned."""
 
     def allows(self, second: int) -> bool:
-        """Whether a second of the day may be planned."""
+        """Whether it allows a second of the day."""
         if self.begin <= self.end:
             within = self.begin <= second <= self.end
         else:
@@ -59,41 +59,41 @@ class DayWindow:
         return within is self.inside
 
     def text(self) -> str:
-        """Give it as it is written."""
+        """Return its text."""
         word = "between" if self.inside else "unless_between"
         return f"{word} {_clock(self.begin)} {_clock(self.end)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """When something is planned: `cron`, `every` so many seconds, or once `at` an epoch time."""
+    """When a job is planned: by `cron`, `every` so many seconds, or once `at` an epoch time."""
 
     cron: str = ""
     every: int = 0
     at: float | None = None
     days: frozenset[int] | None = None
-    """The days of the week, 0 is Sunday; None: all."""
+    """The days of the week (0 is Sunday); None for all."""
     windows: tuple[DayWindow, ...] = ()
     zone: str = "UTC"
 
     @property
     def is_set(self) -> bool:
-        """Whether it says when."""
+        """Whether it has any planned time."""
         return bool(self.cron or self.every or self.at is not None)
 
     def next(self, after: float) -> float | None:
-        """Give the first planned time after a moment; None where there is none."""
+        """Return the first planned time after a moment; None if there is none."""
         return _next(self, after)
 
     def upto(self, after: float, until: float) -> Iterator[float]:
-        """Give the planned times after a moment and no later than another."""
+        """Iterate over the planned times after a moment, up to and including another."""
         found = self.next(after)
         while found is not None and found <= until:
             yield found
             found = self.next(found)
 
     def last(self, after: float, until: float) -> float | None:
-        """Give the last of these, without going through all of them."""
+        """Return the last of `upto`, without going through all of them."""
         reach = 120.0
         while True:
             begin = max(after, until - reach)
@@ -105,11 +105,11 @@ class Calendar:
             reach *= 8
 
     def local(self, moment: float) -> datetime:
-        """Give a moment in its zone."""
+        """Convert a moment to its zone."""
         return datetime.fromtimestamp(moment, zone_of(self.zone))
 
     def text(self) -> str:
-        """Give it as `qframe.schedules.texts.read` reads it, without the zone."""
+        """Return the text that `qframe.schedules.texts.read` parses, without the zone."""
         if self.at is not None:
             first = f"at {datetime.fromtimestamp(self.at, UTC).isoformat()}"
         elif self.every:
@@ -120,7 +120,7 @@ class Calendar:
         return "; ".join([first, *rest, *(each.text() for each in self.windows)])
 
     def shown(self) -> str:
-        """Give it with its zone."""
+        """Return the text with the zone."""
         return self.text() if self.zone == "UTC" else f"{self.text()} ({self.zone})"
 
     # -- how it is computed -----------------------------------------------------------------------
@@ -137,13 +137,13 @@ class Calendar:
         return None if found is None else float(found)
 
     def _is_fixed(self) -> bool:
-        """Whether it names times of day: then it has a run for each, whatever the clock does."""
+        """Whether it has fixed times of day, with one run for each, whatever the clock does."""
         return bool(self.cron) and not any(
             field.startswith("*") for field in self.cron.split()[-5:-3]
         )
 
     def _fixed(self, last: int, zone: tzinfo) -> int | None:
-        """Give the first time of day that is planned, and the moment at which it is its turn."""
+        """Return the moment of the first fixed time of day that is planned."""
         wall = first_not_shown(last, zone)
         for _ in range(_JUMPS):
             found = self._by_cron(wall)
@@ -155,7 +155,7 @@ class Calendar:
         return None
 
     def _by_clock(self, last: int, zone: tzinfo) -> int | None:
-        """Give the first moment at which the clock shows what is planned."""
+        """Return the first moment at which the clock shows a planned time."""
         begin = last + 1
         for _ in range(_JUMPS):
             ahead = offset(begin, zone)
@@ -176,13 +176,13 @@ class Calendar:
         return -(-begin // self.every) * self.every + ahead
 
     def _by_cron(self, wall: int) -> int | None:
-        """Give the first time from one on that the expression names."""
+        """Return the first time of the expression, from `wall` on."""
         before = datetime.fromtimestamp(wall - 1, UTC)
         found = next(CronSim(self.cron, before), None)
         return None if found is None else int(found.timestamp())
 
     def _allowed_from(self, wall: int) -> int:
-        """Give the time itself where its day and windows allow it, else when that may change."""
+        """Return `wall` if its day and windows allow it; otherwise when that may change."""
         midnight = wall - wall % DAY
         if self.days is not None and (wall // DAY + _FIRST_DAY) % 7 not in self.days:
             return midnight + DAY
@@ -200,7 +200,7 @@ def _next(calendar: Calendar, after: float) -> float | None:
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> tzinfo:
-    """Give a time zone; raises `ConfigurationError` for a name that none has."""
+    """Return a time zone. Raises `ConfigurationError` for an unknown name."""
     if name == "UTC":
         return UTC
     try:
@@ -212,7 +212,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def checked_cron(text: str) -> str:
-    """Give an expression back, in one spelling; raises `ConfigurationError`."""
+    """Return an expression in a normalized form. Raises `ConfigurationError`."""
     words = " ".join(_SHORTCUTS.get(text.strip().lower(), text).split())
     try:
         CronSim(words, datetime(2026, 1, 1, tzinfo=UTC))
@@ -226,7 +226,7 @@ def checked_cron(text: str) -> str:
 
 
 def checked_interval(value: timedelta | float) -> int:
-    """Give an interval in seconds; raises `ConfigurationError`."""
+    """Return an interval in seconds. Raises `ConfigurationError`."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ConfigurationError(
@@ -240,7 +240,7 @@ def checked_interval(value: timedelta | float) -> int:
 
 
 def second_of_day(text: str) -> int:
-    """Read `13:00` or `13:00:30`; raises `ConfigurationError`."""
+    """Parse `13:00` or `13:00:30`. Raises `ConfigurationError`."""
     found = re.fullmatch(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", str(text))
     hour, minute, second = (int(each or 0) for each in found.groups()) if found else (24, 0, 0)
     if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 (a clock)
@@ -249,7 +249,7 @@ def second_of_day(text: str) -> int:
 
 
 def day_of_week(given: int | str) -> int:
-    """Read a day of the week: 0 or 7 is Sunday, or its name; raises `ConfigurationError`."""
+    """Parse a day of the week: 0 or 7 is Sunday, or its name. Raises `ConfigurationError`."""
     if isinstance(given, str) and given.isdecimal():
         given = int(given)
     if isinstance(given, int) and 0 <= given <= 7:  # noqa: PLR2004 (days)
@@ -282,7 +282,7 @@ def _lasting(seconds: int) -> str:
 
 
 def shown(moment: float | None, zone: str = "UTC") -> str:
-    """Show a planned time in its zone, to the second."""
+    """Format a planned time in its zone, to the second."""
     if moment is None:
         return ""
     if zone == "UTC":

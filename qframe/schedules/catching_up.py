@@ -1,4 +1,4 @@
-"""Catching up: which planned times have a run, and which are missed, after nobody was there."""
+"""Catching up: which planned times run and which are missed, after no worker ran."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from qframe.schedules.definition import Schedule
 from qframe.schedules.track import ScheduleTrack
 
 PROMPT = 10.0
-"""Seconds by which a run may be late and is not yet missed."""
+"""Seconds by which a run may be late without being missed."""
 _MOST = 500
-"""So many runs of a schedule are made in one turn."""
+"""The most runs of a schedule in one turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What is to be done of a schedule now."""
+    """What to do for a schedule now."""
 
     runs: tuple[float, ...] = ()
-    """The planned times that have a run, in order."""
+    """The planned times to run, in order."""
     missed: tuple[float, float] | None = None
-    """The first planned time without, and the moment up to which there are such, before `runs`."""
+    """The first missed time, and the last moment of those before `runs`."""
 
 
 def catch_up(schedule: Schedule, track: ScheduleTrack, now: float) -> CatchUp:
     """Choose from the planned times since the last one.
 
-    All of the last ten seconds have a run. Of earlier ones it is as the schedule says: none, the
-    last, or all within its grace.
+    All times of the last ten seconds run. For earlier ones the schedule decides: none, the last, or
+    all
+    within its grace.
     """
     calendar, terms = schedule.terms.calendar, schedule.terms
     first = calendar.next(track.at)
@@ -42,7 +43,7 @@ def catch_up(schedule: Schedule, track: ScheduleTrack, now: float) -> CatchUp:
     reach = max(track.at, now - terms.grace)
     if terms.missed == "all":
         earlier = tuple(islice(calendar.upto(reach, late), _MOST))
-        if len(earlier) == _MOST:  # the others have their turn after these
+        if len(earlier) == _MOST:  # the others follow in the next turn
             recent = ()
     elif terms.missed == "last" and not recent:
         last = calendar.last(reach, late)

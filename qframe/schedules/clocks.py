@@ -1,7 +1,7 @@
-"""Clocks: what the clock of a zone shows, and when it is changed.
+"""Clocks: what the clock of a zone shows, and when it changes.
 
-What a clock shows is counted like epoch seconds, as if its zone were UTC, so that times of day and
-days of the week are plain arithmetic. Here alone it is known that clocks are changed.
+Times shown by a clock are counted like epoch seconds, as if its zone were UTC, so that times of day
+and days of the week are plain arithmetic. Only this module knows about clock changes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ DAY = 86400
 
 
 def offset(moment: int, zone: tzinfo) -> int:
-    """Give by how many seconds a zone's clock is ahead of UTC."""
+    """Return the seconds by which a zone's clock is ahead of UTC."""
     ahead = datetime.fromtimestamp(moment, zone).utcoffset()
     return 0 if ahead is None else round(ahead.total_seconds())
 
 
 def same_offset_until(moment: int, zone: tzinfo) -> int:
-    """Give a later moment, up to which the clock runs on unchanged.
+    """Return a later moment, up to which the clock runs without a change.
 
-    At that moment it is changed, or a year begins, so that no search looks too far ahead.
+    At that moment it changes, or a year begins, so that no search looks too far ahead.
     """
     year = datetime.fromtimestamp(moment, UTC).year
     return next(each for each in _changes(year, zone) if each > moment)
 
 
 def first_shown(wall: int, zone: tzinfo) -> int:
-    """Give when the clock first shows a time or, where that is skipped, goes past it."""
+    """Return when the clock first shows a time, or skips it."""
     naive = datetime.fromtimestamp(wall, UTC)
     moment = int(naive.replace(tzinfo=zone).timestamp())
     if moment + offset(moment, zone) == wall:
@@ -38,12 +38,12 @@ def first_shown(wall: int, zone: tzinfo) -> int:
 
 
 def first_not_shown(moment: int, zone: tzinfo) -> int:
-    """Give the first time that the clock has not shown or passed by a moment."""
+    """Return the first time that the clock has not shown or skipped by a moment."""
     wall = moment + offset(moment, zone)
     first = first_shown(wall, zone)
     if first == moment:
         return wall + 1
-    return _change(first, moment, zone) + offset(first, zone)  # an hour that comes twice
+    return _change(first, moment, zone) + offset(first, zone)  # a repeated hour
 
 
 @lru_cache(maxsize=1024)
@@ -60,7 +60,7 @@ def _changes(year: int, zone: tzinfo) -> tuple[int, ...]:
 
 
 def _change(before: int, after: int, zone: tzinfo) -> int:
-    """Give the moment between two at which the offset is no longer that of the first."""
+    """Return the moment, between two, at which the offset changes."""
     old = offset(before, zone)
     while after - before > 1:
         middle = (before + after) // 2

@@ -1,4 +1,4 @@
-"""schedule: the fluent call that plans a job, groups of them, and the book in which they stand."""
+"""schedule: the fluent call that plans a job, groups of schedules, and the book of all."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _OWN = "qframe.schedules."
 
 
 class Schedule(Words):
-    """A job and when it is dispatched: `schedule(SendReport()).daily_at("13:00").weekdays()`."""
+    """A job and its planned times: `schedule(SendReport()).daily_at("13:00").weekdays()`."""
 
     def __init__(self, job: Dispatchable, terms: Terms, place: str, module: str) -> None:
         self.job = job
         self.terms = terms
         self.place = place
-        """The file and line it was defined at, or where its row came from."""
+        """The file and line of its definition, or the origin of its row."""
         self.module = module
         self.row: str | None = None
-        """The fact that holds it, where it was added at run time."""
+        """The fact with its row, if it was added at run time."""
 
     def name(self, name: str) -> Self:
-        """Give it a name of its own, which must be unique; default: made of the job and when."""
+        """Give it a unique name; default: one made of the job and its times."""
         return self._told(name=checked_name(name))
 
     # -- for qframe itself ------------------------------------------------------------------------
 
     def finished(self, zone: str) -> Self:
-        """Settle what is left to the configuration; raises `ConfigurationError`."""
+        """Fill in the configured defaults. Raises `ConfigurationError`."""
         terms = self.terms
         calendar = replace(terms.calendar, zone=terms.zone or zone)
         if not calendar.is_set:
@@ -68,11 +68,11 @@ class Schedule(Words):
 
     @property
     def title(self) -> str:
-        """Its name, once it is finished."""
+        """Its name, after `finished`."""
         return self.terms.name
 
     def facts(self) -> dict[str, Any]:
-        """Give what tells it from others, as JSON has it."""
+        """Return what distinguishes it from others, as JSON values."""
         data = "" if isinstance(self.job, Foreign) else self.job.to_data()
         data = self.job.data if isinstance(self.job, Foreign) else data
         return {"job": self._shown(), "data": data, **self.terms.facts()}
@@ -93,7 +93,7 @@ class Schedule(Words):
 
 
 class ScheduleGroup(Words):
-    """What several schedules share: all that are made in its `with` block."""
+    """What all schedules in its `with` block share."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -113,10 +113,11 @@ class ScheduleCall:
     """`schedule(job)` plans a job; `schedule.group()` begins a group."""
 
     def __call__(self, job: Dispatchable | QueueableFunction[[], Any]) -> Schedule:
-        """Plan a job; when, the calls on what this gives say.
+        """Plan a job; call methods of the returned schedule to say when.
 
-        It is a `Queueable`, a call of a `@queueable` function (`add.job(1, 2)`), or `foreign(...)`.
-        The module is named under `jobs`, or under `modules` of `[schedule]`. Raises `InvalidJob`.
+        `job` is a `Queueable`, a call of a `@queueable` function (`add.job(1, 2)`), or
+        `foreign(...)`.
+        List the module under `jobs`, or under `modules` of `[schedule]`. Raises `InvalidJob`.
         """
         if isinstance(job, QueueableFunction):
             job = job.job()
@@ -141,19 +142,19 @@ class ScheduleBook:
         self._all: list[Schedule] = []
 
     def add(self, made: Schedule) -> None:
-        """Add one."""
+        """Add a schedule."""
         self._all.append(made)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all schedules."""
         self._all.clear()
 
     def find(self, name: str) -> Schedule | None:
-        """Give the one of a name, without a look at the others."""
+        """Return the schedule with a name, without checking the others."""
         return next((each for each in self._all if each.terms.name == name), None)
 
     def finished(self, zone: str) -> list[Schedule]:
-        """Give all, by name; raises `ConfigurationError` where two have the same one."""
+        """Return all, by name. Raises `ConfigurationError` for a duplicate name."""
         found: dict[str, Schedule] = {}
         for each in self._all:
             each.finished(zone)
@@ -163,7 +164,7 @@ class ScheduleBook:
                     f"two schedules are named {each.title!r}: at {other.place} and at "
                     f"{each.place}; give each a name with .name(...)"
                 )
-            found[each.title] = each  # the same place once more: its module was loaded again
+            found[each.title] = each  # the same place again: its module was reloaded
         if any(each.terms.hooks for each in found.values()):
             for kind in (events.JobProcessing, events.JobProcessed, events.JobFailed):
                 if self._hear not in kind.listeners:
@@ -196,14 +197,14 @@ book = ScheduleBook()
 
 
 def fingerprint(schedules: Sequence[Schedule]) -> str:
-    """Give a text that differs for any other schedules."""
+    """Return a text that differs if any schedule does."""
     facts = {each.title: each.facts() for each in schedules}
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def checked_name(name: str) -> str:
-    """Give a name back; raises `ConfigurationError` for what is none."""
+    """Return a valid name. Raises `ConfigurationError`."""
     if type(name) is not str or not name.strip() or one_line(name, 1000) != name:
         raise ConfigurationError(f"{one_line(repr(name), 60)} is no name for a schedule")
     if len(name) > LONGEST_NAME:
@@ -212,7 +213,7 @@ def checked_name(name: str) -> str:
 
 
 def _caller() -> tuple[str, str]:
-    """Give the file and line that called `schedule`, and the module's name."""
+    """Return the file and line that called `schedule`, and the module's name."""
     frame = sys._getframe(2)  # noqa: SLF001 (what `inspect` stands on, without its cost)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
         frame = frame.f_back
@@ -220,5 +221,5 @@ def _caller() -> tuple[str, str]:
 
 
 def in_zone(moment: float, schedule_: Schedule) -> datetime:
-    """Give a planned time in the zone of its schedule."""
+    """Convert a planned time to the zone of its schedule."""
     return schedule_.terms.calendar.local(moment)

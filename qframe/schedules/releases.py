@@ -1,9 +1,9 @@
 """Releases: whose definition of a schedule counts while old and new code run side by side.
 
-Each module's schedules have a fingerprint, the version. A version that was never there before is
-the newest code: it takes over at once, and every run expects it, so processes with the old code
-dispatch nothing from that moment on. A version that was superseded comes back only when no process
-with the current one has been alive for a minute: a rollback, not a restart amid a deploy.
+The schedules of each module have a fingerprint, the version. A new version is the newest code: it
+takes over at once, and every run expects it, so processes with the old code dispatch nothing from
+then on. A superseded version takes over again only after no process with the current one has lived
+for a minute: that is a rollback, not a restart during a deploy.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from qframe.drivers.store import Store
 from qframe.schedules.track import ScheduleKeys
 
 ALIVE = 60.0
-"""Seconds after which a version of which no process was heard is given up."""
+"""Seconds without a process after which a version is given up."""
 _TELL_EVERY = ALIVE / 3
 _PAST = 20
 _TRIES = 5
 
 
 class Releases:
-    """The versions that this process has, and which of them count."""
+    """The versions that this process has, and which of them are current."""
 
     def __init__(self, store: Store, keys: ScheduleKeys, versions: Mapping[str, str]) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class Releases:
         self._versions = dict(versions)
         self._told_at: float | None = None
         self.current: dict[str, str] = {}
-        """The fact that a run of a module's schedule expects, for those whose version counts."""
+        """The facts that runs expect, for modules whose version is current."""
 
     @property
     def modules(self) -> list[str]:
@@ -39,11 +39,11 @@ class Releases:
         return list(self._versions)
 
     def keys(self) -> list[str]:
-        """Name the facts that `look` is given the values of."""
+        """Return the keys of the facts that `look` needs."""
         return [self._keys.release(each) for each in self._versions]
 
     def look(self, values: list[str | None], now: float) -> None:
-        """Hear what the facts hold; takes over where that is due."""
+        """Read the facts; take over where that is due."""
         found = {}
         for (module, version), text in zip(self._versions.items(), values, strict=True):
             kept = self._settled(module, version, text)
@@ -55,7 +55,7 @@ class Releases:
             self._told_at = now
 
     def _tell(self) -> None:
-        """Say that a process with these versions lives."""
+        """Record that a process with these versions lives."""
         alive = [
             Step(None, Set(self._keys.alive(module, self._versions[module]), "1", ALIVE))
             for module in self.current
@@ -64,7 +64,7 @@ class Releases:
             self._store.backend.apply(*alive)
 
     def _settled(self, module: str, version: str, text: str | None) -> str | None:
-        """Give the fact where this version counts, or is made to; else None."""
+        """Return the fact if this version is current or takes over; otherwise None."""
         for _ in range(_TRIES):
             current, past = _read(text)
             if current == version:

@@ -1,4 +1,4 @@
-"""Rows: schedules added at run time, kept as facts where the jobs they dispatch go; and pauses."""
+"""Rows: schedules added at run time, stored as facts of their connection; and pauses."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _HELD = 10.0 * _YEAR
 Grace = Annotated[float, Field(ge=1, le=_YEAR)]
 Spread = Annotated[int, Field(ge=0, le=86400)]
 Overlap = Annotated[float, Field(ge=0, le=_YEAR)]
-"""Seconds after which a run that has not ended holds up the next no more; 0: it never does."""
+"""Seconds after which an unfinished run no longer blocks the next one; 0: it never does."""
 
 
 class ScheduleRow(BaseModel):
-    """A schedule as it is kept: the job's name and data, when, and under what conditions."""
+    """A stored schedule: the job's name and data, times, and conditions."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
@@ -67,7 +67,7 @@ class ScheduleRow(BaseModel):
     spread: Spread = 0
     overlap: Overlap = 0.0
     maintenance: bool = False
-    """Whether it is dispatched also while the whole connection is paused."""
+    """Whether to dispatch even while the whole connection is paused."""
     foreign: bool = False
     """Whether Laravel runs the job."""
     added_at: float = 0.0
@@ -75,20 +75,20 @@ class ScheduleRow(BaseModel):
 
 
 def keys_of(queues: QueueManager, connection: Connection) -> ScheduleKeys:
-    """Give the keys of the facts of a connection's schedules."""
+    """Return the keys of the facts of a connection's schedules."""
     app = queues.settings.schedule.app
     return ScheduleKeys(f"{app}/{connection.name}" if app else connection.name)
 
 
 class ScheduleRows:
-    """The rows of a program's connections. Raises `ConfigurationError` for what cannot be."""
+    """The rows of a program's connections. Raises `ConfigurationError` for invalid ones."""
 
     def __init__(self, queues: QueueManager) -> None:
         self._queues = queues
         self._warned: set[str] = set()
 
     def schedule(self, name: str, row: ScheduleRow) -> Schedule:
-        """Make the schedule of a row; raises `QframeError` where its job cannot be made."""
+        """Make the schedule of a row. Raises `QframeError` if its job cannot be made."""
         zone = row.timezone or self._queues.settings.schedule.timezone
         zone_of(zone)
         terms = Terms(
@@ -115,14 +115,14 @@ class ScheduleRows:
         return made.finished(zone)
 
     def _data(self, row: ScheduleRow, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
-        """Give the data of a row's job, decrypted where it is encrypted."""
+        """Return the data of a row's job, decrypted if it is encrypted."""
         data = row.data
         if type(data) is dict and encryption.KEY in data and job_class.opens(data):
             return self._queues.keyring.opened(row.job, data)
         return data
 
     def _text(self, connection: Connection, name: str, row: ScheduleRow, job: object) -> str:
-        """Give a row as it is kept: an encrypted job's data encrypted, all of it signed."""
+        """Encode a row: the data of an encrypted job encrypted, all of it signed."""
         if getattr(job, "encrypted", False) and not _is_encrypted(row.data):
             inside = envelope.encode({"job": row.job, "data": row.data})
             data = self._queues.keyring.sealed(row.job, inside)
@@ -131,14 +131,14 @@ class ScheduleRows:
         return connection.context.sealed(key, row.model_dump_json())
 
     def _opened(self, connection: Connection, name: str, text: str) -> ScheduleRow:
-        """Read a row; raises `InvalidSignature`, and `ValidationError` for what is none."""
+        """Read a row. Raises `InvalidSignature`, or `ValidationError` for anything else."""
         key = keys_of(self._queues, connection).row(name)
         return ScheduleRow.model_validate_json(connection.context.opened(key, text).text)
 
     def add(
         self, connection: Connection, name: str, row: ScheduleRow, *, replace: bool = False
     ) -> Schedule:
-        """Keep a row; one of this name is only replaced where that is said."""
+        """Store a row; replaces one with the same name only if `replace` is set."""
         connection.need(Capability.FACTS)
         made = self._checked(connection, name, row)
         keys = keys_of(self._queues, connection)
@@ -157,7 +157,7 @@ class ScheduleRows:
         return made
 
     def change(self, connection: Connection, name: str, **fields: Any) -> Schedule:  # noqa: ANN401 (the fields of a row)
-        """Change fields of the row of a name; the others stay as they are."""
+        """Change fields of a row; keeps the others."""
         connection.need(Capability.FACTS)
         keys = keys_of(self._queues, connection)
         key = keys.row(checked_name(name))
@@ -182,15 +182,15 @@ class ScheduleRows:
         raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
 
     def _checked(self, connection: Connection, name: str, row: ScheduleRow) -> Schedule:
-        """Make the schedule of a row that is to be kept; raises where it could not run."""
+        """Make the schedule of a row to store. Raises if it could never run."""
         made = self.schedule(name, row)
         if made.terms.calendar.next(time.time()) is None:
             raise ConfigurationError(f"{one_line(row.when, 80)!r} is never due")
-        connection.envelope(made.job)  # or it would raise at each planned time
+        connection.envelope(made.job)  # would otherwise raise at each planned time
         return made
 
     def remove(self, connection: Connection, name: str) -> bool:
-        """Remove a row; says whether there was one."""
+        """Remove a row. Returns whether there was one."""
         keys = keys_of(self._queues, connection)
         key = keys.row(name)
         (text,) = connection.store.get(key)
@@ -201,9 +201,9 @@ class ScheduleRows:
         return True
 
     def pause(self, connection: Connection, name: str | None = None) -> None:
-        """Dispatch no more of a schedule, or of any of the connection; planned times pass by.
+        """Pause a schedule, or all of the connection; their planned times pass without runs.
 
-        A schedule of the code is paused as well, also before a worker knows it.
+        Works for schedules in code as well, even before a worker knows them.
         """
         connection.need(Capability.FACTS)
         if name:
@@ -213,7 +213,7 @@ class ScheduleRows:
         events.fire(events.SchedulePaused, connection.name, name or "")
 
     def resume(self, connection: Connection, name: str | None = None) -> None:
-        """Undo `pause`: of one schedule, or, without a name, every pause there is."""
+        """Undo `pause` for one schedule, or, without a name, every pause."""
         connection.need(Capability.FACTS)
         keys, store = keys_of(self._queues, connection), connection.store
         names = [name] if name else []
@@ -230,7 +230,7 @@ class ScheduleRows:
         events.fire(events.ScheduleResumed, connection.name, name or "")
 
     def _hold(self, connection: Connection, name: str, *, paused: bool) -> None:
-        """Note in a schedule's track if it is paused: every run expects the track as it is."""
+        """Set the pause in a schedule's track, which every run expects unchanged."""
         key = keys_of(self._queues, connection).track(name)
         (text,) = connection.store.get(key)
         for _ in range(_TRIES):
@@ -246,9 +246,9 @@ class ScheduleRows:
         raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
 
     def sign(self, connection: Connection, name: str) -> Schedule | None:
-        """Sign the row of a name as it stands, whoever wrote it; None where there is none.
+        """Sign an existing row, whoever wrote it; None if there is none.
 
-        Raises `ConfigurationError` where no key is configured, or it is no row.
+        Raises `ConfigurationError` if no key is configured, or it is not a row.
         """
         if connection.context.signer is None:
             raise ConfigurationError("no signing_key is configured here to sign a schedule with")
@@ -270,7 +270,7 @@ class ScheduleRows:
         return made
 
     def told(self, connection: Connection) -> list[ScheduleAbout]:
-        """Tell of the rows of a connection, without their jobs' code; also of those refused."""
+        """Describe the rows of a connection, without their jobs' code; also refused ones."""
         found = []
         prefix = keys_of(self._queues, connection).row()
         for key, text in connection.store.items(prefix):
@@ -298,7 +298,7 @@ class ScheduleRows:
             return replace(about, when="", refused=refused)
 
     def read(self, connection: Connection) -> list[Schedule]:
-        """Give the rows of a connection; one that cannot be read is logged and left out."""
+        """Return the rows of a connection; logs and skips unreadable ones."""
         found = []
         prefix = keys_of(self._queues, connection).row()
         for key, text in connection.store.items(prefix):
@@ -318,7 +318,7 @@ class ScheduleRows:
         return found
 
     def _refuse(self, connection: Connection, refused: RefusedText) -> None:
-        """Log a row that is not signed and tell the listeners, once; it stays as it is."""
+        """Log an unsigned row and fire the event, once; it stays as it is."""
         if refused.text not in self._warned:
             self._warned.add(refused.text)
             tell_refused(connection.name, refused)
@@ -329,7 +329,7 @@ def _is_encrypted(data: object) -> bool:
 
 
 def row_of(**fields: Any) -> ScheduleRow:  # noqa: ANN401 (the fields of a row)
-    """Make a row; raises `ConfigurationError` naming what is wrong."""
+    """Make a row. Raises `ConfigurationError` with what is wrong."""
     try:
         return ScheduleRow(**fields)
     except ValidationError as error:
@@ -337,7 +337,7 @@ def row_of(**fields: Any) -> ScheduleRow:  # noqa: ANN401 (the fields of a row)
 
 
 def brief(error: QframeError | ValidationError) -> str:
-    """Say in a line what is wrong with a row."""
+    """Describe in a line what is wrong with a row."""
     if isinstance(error, ValidationError):
         return describe(error, ScheduleRow, "")
     return one_line(str(error), 300)

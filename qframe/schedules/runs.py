@@ -1,9 +1,9 @@
-"""Runs: the step that makes one run of a schedule: it expects all it stands on, and pushes.
+"""Runs: the step that makes one run of a schedule, with all its expectations and the push.
 
-The schedule's track is compared and set in the step that pushes the job, so each planned time has
-one job however many processes try. Where facts and messages are in different places, the message
-is kept in the track first, and pushed then; whoever finds it there later pushes it again, and the
-job's first start claims the run for one of the two (`qframe/features/scheduled.py`).
+The step that pushes the job compares and sets the schedule's track, so each planned time has one
+job however many processes try. Where facts and messages are in different places, the message is
+first stored in the track, and then pushed. A process that finds it there later pushes it again, and
+the job's first start claims the run for one of the two (`qframe/features/scheduled.py`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _OVER = 7 * 86400.0
 
 @dataclass(slots=True)
 class RunPlan:
-    """A run in the making."""
+    """A run to be made."""
 
     schedule: Schedule
     at: float
     before: str
-    """The track it expects."""
+    """The track that it expects."""
     after: ScheduleTrack
     named: NamedRun
     pushing: Pushing
     plan: Plan
     pushes: tuple[Push, ...] = ()
-    """What is pushed after the step, where that cannot push."""
+    """What to push after the step, if the step cannot push."""
 
 
 class RunMaker:
@@ -62,7 +62,7 @@ class RunMaker:
         *,
         manual: bool = False,
     ) -> RunPlan:
-        """Plan a run; raises `InvalidJob` or `PayloadTooLarge` where its job cannot be pushed."""
+        """Plan a run. Raises `InvalidJob` or `PayloadTooLarge` if its job cannot be pushed."""
         terms, before = schedule.terms, track.text()
         named = NamedRun(
             schedule.title, at, track.number + 1, self.keys.scope, terms.calendar.zone,
@@ -86,12 +86,12 @@ class RunMaker:
                 Set(named.lock_key, made.uuid, terms.overlap + delay),
             ]
         if schedule.row is not None and terms.calendar.at is not None and not manual:
-            own += [Unset(self.keys.row(schedule.title)), self.keys.mark()]  # it is over
+            own += [Unset(self.keys.row(schedule.title)), self.keys.mark()]  # it has no more runs
         plan.operations[:0] = [*own, Set(key, made_run.after.text(), self.kept(schedule, at))]
         return made_run
 
     def _keep_push(self, run: RunPlan) -> None:
-        """Let the track hold the message until it is pushed."""
+        """Store the message in the track until it is pushed."""
         plan = run.plan
         run.pushes = tuple(each for each in plan.operations if type(each) is Push)
         plan.operations[:] = [each for each in plan.operations if type(each) is not Push]
@@ -106,7 +106,7 @@ class RunMaker:
         return replace(opened, kept=context.sealed(self._place(schedule), opened.text()))
 
     def _place(self, schedule: Schedule) -> str:
-        """Give the place that a message in a track is signed for."""
+        """Return the place that a message in a track is signed for."""
         return f"{self.keys.track(schedule.title)}:open"
 
     def passing(
@@ -116,30 +116,30 @@ class RunMaker:
         after: ScheduleTrack,
         guards: Sequence[Operation],
     ) -> Step:
-        """Give the step that goes past planned times without a run."""
+        """Return the step that passes planned times without a run."""
         key = self.keys.track(schedule.title)
         kept = Set(key, after.text(), self.kept(schedule, after.at))
         return Step(None, *guards, Expect(key, before), kept)
 
     def beginning(self, schedule: Schedule, track: ScheduleTrack) -> Step:
-        """Give the step that begins the track of a schedule, unless it has one."""
+        """Return the step that creates the track of a schedule, unless it exists."""
         key = self.keys.track(schedule.title)
         return Step(None, Expect(key, None), Set(key, track.text(), self.kept(schedule, track.at)))
 
     def kept(self, schedule: Schedule, at: float) -> float:
-        """Give for how long a track is kept: longer than until the next run."""
+        """Return how long a track is kept: longer than until the next run."""
         coming = schedule.terms.calendar.next(at)
         return _OVER if coming is None else max(0.0, coming - at) + 1.2 * _YEAR
 
     # -- where the message is not pushed in the step ----------------------------------------------
 
     def push_kept(self, run: RunPlan) -> ScheduleTrack:
-        """Push what the step could not; gives the track from then on."""
+        """Push what the step could not. Returns the track after that."""
         self.connection.backend.apply(Step(None, *run.pushes))
         return self._closed(run.schedule, run.after)
 
     def push_again(self, schedule: Schedule, track: ScheduleTrack) -> ScheduleTrack | None:
-        """Push a message that was kept and perhaps never pushed; None: another does so."""
+        """Push a stored message that may not have been pushed; None if another process does."""
         opened = track.open
         if opened is None:
             return track
@@ -170,7 +170,7 @@ class RunMaker:
     def _refused(
         self, schedule: Schedule, track: ScheduleTrack, opened: OpenPush, error: QframeError
     ) -> ScheduleTrack | None:
-        """Go on without a message that is not as it was signed, and record it as failed."""
+        """Continue without a message whose signature is invalid, and record it as failed."""
         text = opened.kept or opened.text()
         what = f"a run of the schedule {one_line(schedule.title, 150)}"
         refused = RefusedText(self.keys.track(schedule.title), text, what, error)
@@ -192,7 +192,7 @@ def _read(result: Result, otherwise: ScheduleTrack) -> ScheduleTrack:
 
 
 def _jitter(schedule: Schedule, at: float) -> float:
-    """Give the delay of a run: for a name and a planned time ever the same."""
+    """Return the delay of a run, always the same for a name and planned time."""
     if not schedule.terms.spread:
         return 0.0
     drawn = hashlib.sha256(f"{schedule.title} {at:.0f}".encode()).digest()[:6]

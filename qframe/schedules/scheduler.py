@@ -1,4 +1,4 @@
-"""Scheduler: dispatches what is due of one connection's schedules, beside any number of others."""
+"""Scheduler: dispatches due jobs of one connection's schedules; any number may run at once."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 log = logging.getLogger("qframe")
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks for what has changed."""
+"""Seconds between two checks for changes."""
 _UNDONE = 5.0
-"""Seconds in which whoever keeps a message to be pushed does that, before another does."""
+"""Seconds that a process has to push its stored message, before another does."""
 _HELD_UP = 1.0
-"""Seconds after which a run is tried again that maintenance has held up."""
+"""Seconds after which a run blocked by maintenance is retried."""
 OVERLAPS = "the run before has not ended"
 PAUSED = "paused"
 
 
 class Scheduler:
-    """Makes the runs of a connection's schedules as they are due.
+    """Makes the runs of a connection's schedules when they are due.
 
-    `turn` does what is due and gives the seconds until there is more; one thread calls it. `clock`
-    gives epoch seconds. Raises `BackendUnavailable`: what was not done is due still.
+    One thread calls `turn`, which makes due runs and returns the seconds until the next. `clock`
+    returns epoch seconds. Raises `BackendUnavailable`; what was not done is still due.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Scheduler:
         self._must_look = True
         self._held_up: set[str] = set()
         self._undone: dict[str, tuple[str, float]] = {}
-        """Tracks that hold a message to be pushed, and since when they have been seen so."""
+        """Tracks with a stored message, and when that was first seen."""
 
     def turn(self) -> float:
-        """Do what is due; gives the seconds until there may be more."""
+        """Make the due runs. Returns the seconds until there may be more."""
         now = self._clock()
         if self._must_look or not 0 <= now - self._looked_at < LOOK_EVERY:
             self._must_look = True
@@ -86,13 +86,13 @@ class Scheduler:
         return look if coming is None else min(look, max(0.0, coming - now))
 
     def look_again(self) -> None:
-        """Look with the next turn for what has changed."""
+        """Let the next turn check for changes."""
         self._must_look = True
 
     # -- making runs ------------------------------------------------------------------------------
 
     def _do(self, due: Sequence[Schedule], now: float) -> None:
-        """Make the runs of those that are due: one exchange for all."""
+        """Make the runs of due schedules, in one exchange."""
         plans: list[RunPlan] = []
         in_maintenance, paused = self._closed() if due else (False, False)
         for schedule in due:
@@ -116,21 +116,21 @@ class Scheduler:
         for plan, result in zip(plans, results, strict=True):
             name = plan.schedule.title
             if name not in refused and not self._hear(plan, result):
-                refused.add(name)  # the rest of its runs stand on this one
+                refused.add(name)  # its other runs depend on this one
 
     def _closed(self) -> tuple[bool, bool]:
-        """Say whether the connection is paused, and whether all its schedules are."""
+        """Return whether the connection is paused, and whether all its schedules are."""
         held = self.connection.store.get(pause_key(self.connection.name), self._keys.paused())
         return held[0] is not None, held[1] is not None
 
     def _go_past(self, schedule: Schedule, now: float) -> None:
-        """Let the planned times of a paused schedule pass by."""
+        """Pass the planned times of a paused schedule."""
         last = schedule.terms.calendar.last(self.table.tracks[schedule.title].at, now)
         if last is not None:
             self._pass(schedule, last, PAUSED)
 
     def _run_asked(self, now: float) -> None:
-        """Make the runs that somebody wants now, each once."""
+        """Make the runs that somebody requested, each once."""
         while self.table.asked:
             name, text = next(iter(self.table.asked.items()))
             schedule, track = self.table.known.get(name), self.table.tracks.get(name)
@@ -149,7 +149,7 @@ class Scheduler:
             del self.table.asked[name]
 
     def _is_open(self, schedule: Schedule, now: float) -> bool:
-        """Whether the run before is still to be pushed, where that is a step of its own."""
+        """Whether the previous run must still be pushed, if that is a separate step."""
         name = schedule.title
         if self.table.tracks[name].open is None:
             return False
@@ -166,7 +166,7 @@ class Scheduler:
         for at in times:
             why = self._unwanted(schedule, at)
             if why:
-                if plans:  # these first; this one has its turn then
+                if plans:  # these first; this one in the next turn
                     return plans
                 if not self._pass(schedule, at, why):
                     return plans
@@ -184,7 +184,7 @@ class Scheduler:
         return plans
 
     def _unwanted(self, schedule: Schedule, at: float) -> str:
-        """Say why a planned time is to have no run; "" where it is."""
+        """Return why a planned time has no run; "" if it has one."""
         wanted = schedule.terms.environments
         if wanted and self._environment not in wanted:
             return f"not for the environment {one_line(self._environment or '(none)', 40)}"
@@ -201,7 +201,7 @@ class Scheduler:
     # -- what came of it --------------------------------------------------------------------------
 
     def _hear(self, run: RunPlan, result: Result) -> bool:
-        """Take what came of a run; says whether the next one may stand on it."""
+        """Handle the result of a run. Returns whether the next one may follow."""
         schedule, name = run.schedule, run.schedule.title
         if result.applied:
             run.plan.applied()
@@ -226,14 +226,14 @@ class Scheduler:
         return False
 
     def _take_track(self, schedule: Schedule, result: Result) -> None:
-        """Take the track that another has written; begin anew where it was removed."""
+        """Use the track that another process wrote; start again if it was removed."""
         if result.holds is None:
             self.table.begin([schedule], self._clock())
         else:
             self.table.tracks[schedule.title] = ScheduleTrack.read(result.holds)
 
     def _pass(self, schedule: Schedule, at: float, why: str) -> bool:
-        """Go past a planned time without a run; says whether this process did."""
+        """Pass a planned time without a run. Returns whether this process did."""
         before = self.table.tracks[schedule.title]
         after = before.passed(at, why)
         guards = self.table.guards(schedule)
@@ -251,7 +251,7 @@ class Scheduler:
         return result.applied
 
     def _miss(self, schedule: Schedule, first: float, until: float) -> bool:
-        """Go past the planned times that nobody was there for; says whether to go on."""
+        """Pass the planned times without a worker. Returns whether to continue."""
         name, before = schedule.title, self.table.tracks[schedule.title]
         after = before.passed(until, "missed")
         guards = self.table.guards(schedule)
@@ -271,7 +271,7 @@ class Scheduler:
         return False
 
     def _fail(self, schedule: Schedule, at: float, error: QframeError) -> None:
-        """Tell of a job that cannot be dispatched, and go past it."""
+        """Report a job that cannot be dispatched, and pass its planned time."""
         log.error("the schedule %s cannot dispatch its job: %s", schedule.title, error)
         self._tell(events.ScheduleFailed, schedule, at, error)
         self._pass(schedule, at, tracebacks.brief(error, 160))
@@ -284,7 +284,7 @@ class Scheduler:
     # -- messages that were kept and perhaps not pushed -------------------------------------------
 
     def _push_undone(self, now: float) -> None:
-        """Push what another has kept and did not push: it has died, most likely."""
+        """Push messages that another process stored and did not push, probably because it died."""
         if self._make.joint:
             return
         for name, track in list(self.table.tracks.items()):

@@ -1,4 +1,4 @@
-"""Schedulers: those of a process, each in a thread beside whatever else it does."""
+"""Schedulers: all schedulers of a process, each in its own thread."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ABLE = Capability.RESERVE | Capability.FACTS
 
 
 def load(queues: QueueManager) -> list[Schedule]:
-    """Import the modules that define schedules, and give these, by name.
+    """Import the modules that define schedules, and return these, by name.
 
-    Raises `ConfigurationError` naming what is wrong, and where.
+    Raises `ConfigurationError` with what is wrong, and where.
     """
     queues.registry.load()
     queues.registry.import_all(queues.settings.schedule.modules, "schedule.modules")
@@ -43,7 +43,7 @@ def load(queues: QueueManager) -> list[Schedule]:
 
 
 def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
-    """Give the connection a schedule dispatches to; raises `ConfigurationError`."""
+    """Return the connection of a schedule. Raises `ConfigurationError`."""
     try:
         connection = queues.connection(schedule.terms.connection or schedule.job.connection)
     except ConfigurationError as error:
@@ -57,7 +57,7 @@ def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
 
 
 def warnings_of(calendar: Calendar, *, spread: int, overlap: float) -> list[str]:
-    """Say what of a schedule's terms is likely not meant, a sentence each."""
+    """Return warnings about terms that are probably not intended, a sentence each."""
     found: list[str] = []
     now = time.time()
     first = calendar.next(now)
@@ -74,16 +74,16 @@ def warnings_of(calendar: Calendar, *, spread: int, overlap: float) -> list[str]
 
 
 def able(queues: QueueManager) -> list[Connection]:
-    """Give the default connection and those configured that schedules may dispatch to."""
+    """Return the default and configured connections that schedules may dispatch to."""
     names = dict.fromkeys([queues.settings.default, *queues.settings.connections])
     found = (queues.connection(name) for name in names)
     return [each for each in found if _ABLE in each.capabilities]
 
 
 class Schedulers:
-    """A scheduler for each connection that schedules of the code, or `more`, dispatch to.
+    """A scheduler for each connection with schedules in code, and for those in `more`.
 
-    Raises `ConfigurationError` where a schedule is wrong.
+    Raises `ConfigurationError` if a schedule is wrong.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Schedulers:
         return bool(self._released(connection)) or any(connection.store.items(beside))
 
     def _released(self, connection: Connection) -> list[str]:
-        """Name the modules of this code that ever had schedules there, in it or in older code.
+        """Return this code's modules that ever had schedules there, in this or older code.
 
-        A module that this code has not may be one of newer code.
+        A module that this code does not have may belong to newer code.
         """
         settings, keys = self._queues.settings, keys_of(self._queues, connection)
         roots = (*self._queues.registry.modules, *settings.schedule.modules)
@@ -151,12 +151,12 @@ class Schedulers:
         )
 
     def _rows_of(self, connection: Connection) -> list[Schedule]:
-        """Give the rows; where code has a schedule of the name, that counts."""
+        """Return the rows, except those with the name of a schedule in code."""
         taken = {each.title for each in self.schedules}
         return [each for each in self.rows.read(connection) if each.title not in taken]
 
     def _versions(self, connection: Connection, own: Sequence[Schedule]) -> dict[str, str]:
-        """Give the version of each module's schedules, also of one that has none any more."""
+        """Return the version of each module's schedules, even of a module without any now."""
         modules = {each.module for each in self.schedules}
         versions = {
             module: fingerprint([each for each in own if each.module == module])
@@ -169,7 +169,7 @@ class Schedulers:
     # -- in threads -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin, a thread for each connection."""
+        """Start a thread for each connection."""
         with self._connecting:
             for connection in self._by_connection:
                 self._begin(connection)
@@ -181,7 +181,7 @@ class Schedulers:
         self._threads.append(start_thread(f"qframe schedules {connection.name}", run))
 
     def stop(self, patience: float = 1.0) -> None:
-        """End; what is under way is waited for so many seconds. None is lost by it."""
+        """Stop, waiting at most `patience` seconds for runs in progress. Loses no run."""
         with self._connecting:
             self._over.set()
             for wake in self._wakes:
@@ -191,9 +191,9 @@ class Schedulers:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _meet_others(self, connection: Connection) -> None:
-        """Tell newer code which connections have schedules, and end there what older code has.
+        """Tell newer code which connections have schedules, and end older code's there.
 
-        Where the last schedule of a connection was removed, nothing else names that connection.
+        If the last schedule of a connection was removed, nothing else names that connection.
         """
         keys = keys_of(self._queues, connection)
         told = {key.removeprefix(keys.beside()) for key, _ in connection.store.items(keys.beside())}

@@ -1,4 +1,4 @@
-"""Terms: all that a schedule is told besides its job."""
+"""Terms: all settings of a schedule except its job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Terms:
 
     calendar: Calendar = UNSET
     zone: str = ""
-    """"": the configured one."""
+    """"" for the configured one."""
     name: str = ""
     connection: str | None = None
     queue: str | None = None
@@ -37,15 +37,15 @@ class Terms:
     grace: float = HOUR
     spread: int = 0
     overlap: float = 0.0
-    """Seconds after which a run that has not ended holds up the next no more; 0: it never does."""
+    """Seconds after which an unfinished run no longer blocks the next one; 0: it never does."""
     in_maintenance: bool = False
     environments: tuple[str, ...] = ()
     conditions: tuple[tuple[Condition, bool], ...] = ()
-    """Each with what it has to give."""
+    """Each with the result that it must have."""
     hooks: tuple[tuple[str, Hook], ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Give what tells one from another, as JSON has it; functions count by their names."""
+        """Return what distinguishes them, as JSON values; functions by their names."""
         return {
             "when": self.calendar.text(),
             "zone": self.zone,
@@ -64,7 +64,7 @@ class Terms:
 
 
 def called(function: Callable[..., object], argument: object) -> object:
-    """Call a function with what it may take: nothing, or one argument."""
+    """Call a function with the argument if it accepts one."""
     try:
         takes = [
             each

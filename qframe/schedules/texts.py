@@ -1,4 +1,4 @@
-"""Texts: when something is planned, as people write it on the command line and on the page."""
+"""Texts: planned times as written on the command line and on the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qframe.schedules.terms import Terms
 
 
 class Written(Cadences):
-    """What a text says: `read` makes it."""
+    """The result of parsing a text; `read` makes it."""
 
     def __init__(self) -> None:
         self.terms = Terms()
@@ -23,9 +23,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def read(text: str) -> Calendar:
-    """Read when: `*/5 * * * *`, `every 90s`, `daily_at 13:00; weekdays`, `at 2026-12-01T10:00Z`.
+    """Parse `*/5 * * * *`, `every 90s`, `daily_at 13:00; weekdays`, `at 2026-12-01T10:00Z`.
 
-    Laravel's words, each with what it takes, separated by semicolons. Raises `ConfigurationError`.
+    Laravel's methods with their arguments, separated by semicolons. Raises `ConfigurationError`.
     """
     said = Written()
     for part in text.split(";"):

@@ -1,4 +1,4 @@
-"""Timetable: which schedules of a connection count, how far each has got, when it is due."""
+"""Timetable: which schedules of a connection are current, and when each is due."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from qframe.schedules.runs import RunMaker
 from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 
 TOGETHER = 500
-"""So many facts are read, or steps applied, in one exchange."""
+"""The most facts or steps in one exchange."""
 _TOLD = 400 * 86400.0
 ASKED = 60.0
-"""Seconds for which a run that is wanted waits for a worker that makes it."""
+"""Seconds that a requested run waits for a worker to make it."""
 _CLOCKS = 600.0
-"""Seconds by which the clock of who wants a run may differ from the one here."""
+"""Seconds by which the clock of whoever requests a run may differ from this one."""
 
 
 class Watched(NamedTuple):
-    """The next planned time of a schedule, in the order of such times."""
+    """The next planned time of a schedule, ordered by time."""
 
     due: float
     turn: int
@@ -36,7 +36,7 @@ class Watched(NamedTuple):
 
 
 class Timetable:
-    """The schedules that code has defined and whose version counts, and those added as rows."""
+    """The schedules of code whose version is current, and those added as rows."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Timetable:
         self.make = RunMaker(connection, keys)
         self.tracks: dict[str, ScheduleTrack] = {}
         self.known: dict[str, Schedule] = {}
-        """Those that count, by name."""
+        """The current schedules, by name."""
         self.asked: dict[str, str] = {}
-        """The runs that somebody wants now, by name, with the facts that say so."""
+        """The requested runs, by name, with their facts."""
         self._connection = connection
         self._keys = keys
         self._releases = releases
@@ -61,13 +61,13 @@ class Timetable:
         self._is_read = False
         self._heap: list[Watched] = []
         self._watched: dict[str, int] = {}
-        """The turn of the entry in the heap that counts, by name."""
+        """The number of the valid entry in the heap, by name."""
         self._turn = itertools.count(1)
 
     # -- which ------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Learn what has changed: which code counts, and the rows. One read, mostly."""
+        """Read changes of versions and rows; mostly a single read."""
         store, releases = self._connection.store, self._releases
         changed, *versions = store.get(self._keys.changed(), *releases.keys())
         before = releases.current
@@ -83,7 +83,7 @@ class Timetable:
         self._changed, self._is_read = changed, True
 
     def _is_asked(self, key: str, text: str, now: float) -> bool:
-        """Whether somebody who has the key wants this run, and does so now."""
+        """Whether the request of a run has a valid signature and is recent."""
         context = self._connection.context
         try:
             kept = context.opened(key, text)
@@ -118,7 +118,7 @@ class Timetable:
             self._tell(new[begin : begin + TOGETHER])
 
     def _tell(self, schedules: Sequence[Schedule]) -> None:
-        """Tell of the code's schedules what has not been told, for those without the code."""
+        """Write changed descriptions of schedules in code, for programs without the code."""
         told = {
             self._keys.about(each.title): ScheduleAbout.of(
                 each, self._connection.default_queue, self._releases.current[each.module]
@@ -136,7 +136,7 @@ class Timetable:
             self._connection.backend.apply(*steps)
 
     def guards(self, schedule: Schedule) -> list[Expect]:
-        """Give what has to stand for a run: the definition as it is known here."""
+        """Return the expectations of a run: the definition as known here."""
         if schedule.row is not None:
             return [Expect(self._keys.row(schedule.title), schedule.row)]
         key = self._keys.release(schedule.module)
@@ -145,7 +145,7 @@ class Timetable:
     # -- how far ----------------------------------------------------------------------------------
 
     def begin(self, schedules: Sequence[Schedule], now: float) -> None:
-        """Learn how far schedules have got; a new one begins now."""
+        """Read the tracks of schedules; a new one begins now."""
         texts = self._connection.store.get(*(self._keys.track(each.title) for each in schedules))
         fresh = [each for each, text in zip(schedules, texts, strict=True) if text is None]
         for each, text in zip(schedules, texts, strict=True):
@@ -163,9 +163,9 @@ class Timetable:
     # -- when -------------------------------------------------------------------------------------
 
     def due(self, now: float) -> list[Schedule]:
-        """Take those that are due, by name; each is to be planned anew.
+        """Remove and return the due schedules, by name; plan each again afterwards.
 
-        The same order in every process: a server locks their facts in it.
+        All processes use the same order, in which a server locks their facts.
         """
         found: list[Schedule] = []
         while self._heap and self._heap[0].due <= now and len(found) < TOGETHER:
@@ -175,7 +175,7 @@ class Timetable:
         return sorted(found, key=lambda each: each.title)
 
     def plan_next(self, schedule: Schedule, not_before: float = 0.0) -> None:
-        """Let it be due at its next planned time, and not before a moment."""
+        """Plan it for its next time, not before a moment."""
         name = schedule.title
         track = self.tracks.get(name)
         if track is None:
@@ -188,5 +188,5 @@ class Timetable:
         heapq.heappush(self._heap, Watched(max(coming, not_before), number, name))
 
     def next_due(self) -> float | None:
-        """Give when one is due next."""
+        """Return when the next one is due."""
         return self._heap[0].due if self._heap else None

@@ -16,58 +16,58 @@ _MOST = 2**52
 
 @dataclass(frozen=True, slots=True)
 class ScheduleKeys:
-    """The keys of the facts of a connection's schedules: others may keep theirs beside them."""
+    """The keys of the facts of a connection's schedules, separate from other programs'."""
 
     scope: str
-    """The connection's name, behind that of the program where it has one."""
+    """The connection's name, after the program's if it has one."""
 
     def _key(self, kind: str, name: str = "") -> str:
         return f"{PREFIX}{self.scope}:{kind}:{name}" if name else f"{PREFIX}{self.scope}:{kind}"
 
     def track(self, name: str) -> str:
-        """How far a schedule has got."""
+        """Key: how far a schedule has got."""
         return self._key("track", name)
 
     def paused(self) -> str:
-        """Whether all are paused; of one, its track says so."""
+        """Key: whether all schedules are paused; for a single one, see its track."""
         return self._key("paused")
 
     def row(self, name: str = "") -> str:
-        """What was added at run time; without a name, what such keys begin with."""
+        """Key: a schedule added at run time; without a name, the prefix of such keys."""
         return self._key("row", name) if name else f"{self._key('row')}:"
 
     def release(self, module: str) -> str:
-        """Which version of a module's schedules is the current one."""
+        """Key: the current version of a module's schedules."""
         return self._key("release", module)
 
     def alive(self, module: str, version: str) -> str:
-        """That a process with this version of a module lives."""
+        """Key: whether a process with this version of a module lives."""
         return self._key("alive", f"{version}:{module}")
 
     def beside(self, connection: str = "") -> str:
-        """That code has schedules there too; without a connection, what such keys begin with."""
+        """Key: another connection with schedules; without one, the prefix of such keys."""
         return self._key("beside", connection) if connection else f"{self._key('beside')}:"
 
     def about(self, name: str = "") -> str:
-        """What is told of a schedule of the code; without a name, what such keys begin with."""
+        """Key: the description of a schedule in code; without a name, the prefix of such keys."""
         return self._key("about", name) if name else f"{self._key('about')}:"
 
     def asked(self, name: str = "") -> str:
-        """That somebody wants a run now; without a name, what such keys begin with."""
+        """Key: a requested run; without a name, the prefix of such keys."""
         return self._key("asked", name) if name else f"{self._key('asked')}:"
 
     def changed(self) -> str:
-        """A text that is another one whenever rows have changed, or runs are wanted."""
+        """Key: a text that changes whenever rows change or runs are requested."""
         return self._key("changed")
 
     def mark(self) -> Set:
-        """Give what says so."""
+        """Return the operation that changes the text of `changed`."""
         return Set(self.changed(), secrets.token_hex(8))
 
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """One run: its planned time, when it was dispatched, and the job."""
+    """A run: its planned time, when it was dispatched, and the job."""
 
     at: float
     pushed_at: float
@@ -78,68 +78,68 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class OpenPush:
-    """A message that is to be pushed, where facts and messages are in different places."""
+    """A message still to be pushed, where facts and messages are in different places."""
 
     raw: str
     queue: str
     delay: float
     push: int = 0
     kept: str = field(default="", compare=False)
-    """It as it is kept, signed."""
+    """Its stored, signed form."""
 
     @classmethod
     def read(cls, kept: Any) -> OpenPush:  # noqa: ANN401 (any JSON value)
-        """Read it, whoever has signed it; raises `ValueError` or `TypeError` for what it is not."""
+        """Read it, without checking the signature. Raises `ValueError` or `TypeError`."""
         raw, queue, delay, push = json.loads(unsealed(kept)) if isinstance(kept, str) else kept
         return cls(
             str(raw), str(queue), float(delay), int(push), kept if isinstance(kept, str) else ""
         )
 
     def text(self) -> str:
-        """Give it as it is signed."""
+        """Return the text to sign."""
         return json.dumps(self.fields(), separators=(",", ":"), ensure_ascii=False)
 
     def fields(self) -> list[Any]:
-        """Give what JSON can carry."""
+        """Return the fields as JSON values."""
         return [self.raw, self.queue, self.delay, self.push]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTrack:
-    """How far a schedule has got: no planned time up to `at` is looked at again."""
+    """How far a schedule has got: planned times up to `at` are done."""
 
     at: float
     number: int = 0
-    """How often it was dispatched."""
+    """The number of dispatches."""
     runs: tuple[PastRun, ...] = ()
-    """The last ones, the latest first."""
+    """The last runs, the latest first."""
     skipped_at: float = 0.0
     skipped: str = ""
-    """The last planned time without a run, and why."""
+    """Why the last planned time without a run had none."""
     open: OpenPush | None = None
     paused: bool = False
     kept: str = field(default="", compare=False)
-    """The fact it was read from, to be expected as it is; "" once it has changed."""
+    """The fact that it was read from, for expectations; "" after a change."""
 
     def ran(self, run: PastRun, at: float) -> ScheduleTrack:
-        """Give it after a run."""
+        """Return the track after a run."""
         runs = (run, *self.runs)[:ENDS]
         return replace(self, at=max(self.at, at), number=run.number, runs=runs, kept="")
 
     def passed(self, at: float, why: str) -> ScheduleTrack:
-        """Give it after planned times without a run."""
+        """Return the track after planned times without a run."""
         return replace(self, at=max(self.at, at), skipped_at=at, skipped=why, kept="")
 
     def opened(self, push: OpenPush | None) -> ScheduleTrack:
-        """Give it with a message that is to be pushed, or with none any more."""
+        """Return the track with a message to push, or without one."""
         return replace(self, open=push, kept="")
 
     def held(self, *, paused: bool) -> ScheduleTrack:
-        """Give it paused, or no more."""
+        """Return the track, paused or not."""
         return replace(self, paused=paused, kept="")
 
     def text(self) -> str:
-        """Give it as a fact."""
+        """Encode as a fact."""
         if self.kept:
             return self.kept
         told: dict[str, Any] = {"at": self.at, "n": self.number}
@@ -158,7 +158,7 @@ class ScheduleTrack:
 
     @classmethod
     def read(cls, text: str) -> ScheduleTrack:
-        """Read what `text` gave; what cannot be read counts as far back as can be."""
+        """Decode the result of `text`; unreadable text counts as far in the past."""
         try:
             told = json.loads(text)
             runs = tuple(
@@ -185,11 +185,11 @@ _UNREADABLE = (
     ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 _LATEST = 32_503_680_000.0
-"""The year 3000: no calendar here goes beyond it."""
+"""The year 3000, the end of all calendars here."""
 
 
 def _time(told: Any) -> float:  # noqa: ANN401 (any JSON value)
-    """Read an epoch time; raises `ValueError` for one that no calendar has."""
+    """Read an epoch time. Raises `ValueError` beyond any calendar."""
     time = float(told)
     if not 0 <= time <= _LATEST:
         raise ValueError(f"{time} is no time")

@@ -1,4 +1,4 @@
-"""Words: Laravel's words for when and how, the same for a schedule and a group of them."""
+"""Words: Laravel's methods for when and how, for schedules and groups of them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from qframe.schedules.terms import DAY, HOUR, Condition, Hook, Missed
 
 
 class Words(Cadences):
-    """What can be said of a schedule; each call gives it back."""
+    """The settings of a schedule; each method returns the object."""
 
     def timezone(self, name: str) -> Self:
-        """Plan in this zone, such as Europe/Vienna; default: the configured one, else UTC."""
+        """Plan in this zone, such as Europe/Vienna; default: the configured one, or UTC."""
         zone_of(name)
         return self._told(zone=name)
 
     # -- conditions -------------------------------------------------------------------------------
 
     def when(self, condition: Condition | bool) -> Self:
-        """Dispatch only if the function gives something true at the planned time."""
+        """Dispatch only if the function returns something true at the planned time."""
         return self._condition(condition, wanted=True)
 
     def skip(self, condition: Condition | bool) -> Self:
-        """Dispatch only if the function gives nothing true."""
+        """Dispatch only if the function returns nothing true at the planned time."""
         return self._condition(condition, wanted=False)
 
     def environments(self, *names: str) -> Self:
@@ -37,17 +37,20 @@ class Words(Cadences):
         return self._told(environments=names)
 
     def even_in_maintenance_mode(self) -> Self:
-        """Dispatch also while the whole connection is paused (`qframe pause`)."""
+        """Dispatch even while the whole connection is paused (`qframe pause`)."""
         return self._told(in_maintenance=True)
 
     def without_overlapping(self, expires: float | timedelta = DAY) -> Self:
-        """Skip a run while the one before waits or runs, at most `expires` seconds."""
+        """Skip a run while the previous one waits or runs, at most `expires` seconds.
+
+        `expires` is seconds or a timedelta; default: a day.
+        """
         return self._told(overlap=float(checked_interval(expires)))
 
     def missed(self, policy: Missed, within: float | timedelta = HOUR) -> Self:
-        """Say what becomes of runs that no worker was there for: `none`, `last` or `all`.
+        """Set which runs to make up for that no worker was there for: `none`, `last` or `all`.
 
-        Those that are older than `within` are not made up for.
+        Runs older than `within` (seconds or a timedelta; default: an hour) are not made up for.
         """
         if policy not in {"none", "last", "all"}:
             raise ConfigurationError(
@@ -56,17 +59,17 @@ class Words(Cadences):
         return self._told(missed=policy, grace=float(checked_interval(within)))
 
     def spread(self, seconds: float | timedelta) -> Self:
-        """Delay each run by up to so many seconds: the same ones for its name and planned time."""
+        """Delay each run by up to `seconds`, always the same for a name and planned time."""
         return self._told(spread=checked_interval(seconds))
 
     # -- where to ---------------------------------------------------------------------------------
 
     def on_connection(self, name: str) -> Self:
-        """Use another connection than the job's own."""
+        """Use this connection in place of the job's own."""
         return self._told(connection=name)
 
     def on_queue(self, name: str) -> Self:
-        """Use another queue than the job's own."""
+        """Use this queue in place of the job's own."""
         return self._told(queue=queue_name(name))
 
     # -- hooks ------------------------------------------------------------------------------------
