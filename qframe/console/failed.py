@@ -165,9 +165,9 @@ def silence(
     queues = configured(config)
     board = Board(queues)
     if off:
-        if cause not in board.silenced():
+        if cause not in board.muted():
             raise ConfigurationError(f"the cause {cause!r} is not silenced")
-        board.silence(cause, silent=False)
+        board.mute(cause, silent=False)
         say(f"the cause {cause} is told again")
         return
     next(
@@ -175,7 +175,7 @@ def silence(
             JobConnections(queues, None).failed_stores(answering=True)
         )
     )
-    board.silence(cause, silent=True)
+    board.mute(cause, silent=True)
     say(f"silenced the cause {cause} for 30 days")
 
 
@@ -260,7 +260,7 @@ def _row(record: FailedJob) -> dict[str, Any]:
 
 
 def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> None:
-    now, silenced, seen = time.time(), board.silenced(), board.causes_seen()
+    now, muted, seen = time.time(), board.muted(), board.causes_seen()
     rows = [
         {
             "cause": each.cause.key,
@@ -272,7 +272,7 @@ def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> N
             "last_at": iso(each.last),
             "example": each.example,
             "last_24_h": hours if as_json else _bar(hours),
-            "silenced": each.cause.key in silenced,
+            "silenced": each.cause.key in muted,
         }
         for each in causes
         for hours in [each.hours(now)]

@@ -234,13 +234,13 @@ def _forget_in_indexes(board: Board, uuid: str) -> None:
         index.forget(uuid)
 
 
-def _silence(board: Board, wanted: Wanted, _who: str) -> Done:
-    board.silence(_key(wanted.cause), silent=True)
+def _mute(board: Board, wanted: Wanted, _who: str) -> Done:
+    board.mute(_key(wanted.cause), silent=True)
     return Done(changed=1, text=f"silenced the cause {wanted.cause} for 30 days")
 
 
-def _unsilence(board: Board, wanted: Wanted, _who: str) -> Done:
-    board.silence(_key(wanted.cause), silent=False)
+def _unmute(board: Board, wanted: Wanted, _who: str) -> Done:
+    board.mute(_key(wanted.cause), silent=False)
     return Done(changed=1, text=f"the cause {wanted.cause} is told again")
 
 
@@ -506,8 +506,8 @@ ACTIONS = {
     "kick": Action("Kick", _kick, "Make all buried jobs of this queue ready?"),
     "retry": Action("Retry", _of_failed(_retry, "retry"), "Queue these failed jobs again?"),
     "forget": Action("Forget", _of_failed(_forget, "forget"), "Remove these failed jobs for good?"),
-    "silence": Action("Silence", _silence, ""),
-    "unsilence": Action("Tell again", _unsilence, ""),
+    "silence": Action("Silence", _mute, ""),
+    "unsilence": Action("Tell again", _unmute, ""),
     "cancel": Action("Cancel", _cancel, "Cancel these jobs? One that runs is interrupted."),
     "run-now": Action("Run now", _run_now, ""),
     "cancel-batch": Action("Cancel", _cancel_batch, "Cancel this batch?"),

@@ -49,8 +49,8 @@ from qframe.worker.alerting import place
 
 LONG_WAIT = 60.0
 """Seconds a job may be ready before that counts as a long wait."""
-_SILENCED = "silenced:"
-_SILENCE = 30 * 86400.0
+_MUTED = "silenced:"
+_MUTED_FOR = 30 * 86400.0
 _THREADS = 2
 """How many threads read in the background, each with its own database connection."""
 _REST = 0.005
@@ -409,9 +409,9 @@ class Board:
                 found[state.cause] = state if other is None else other.and_also(state)
             for index in indexes:  # not before: the request would wait for it
                 self._read_on(index)
-            silenced = self.silenced()
+            muted = self.muted()
             for state in found.values():
-                state.silenced = state.cause in silenced
+                state.silenced = state.cause in muted
             causes = sorted(found.values(), key=lambda each: (each.silenced, -each.count))
             return Failed(
                 total=sum(kept.values()),
@@ -445,14 +445,14 @@ class Board:
 
         threading.Thread(target=fill, name="qframe-failures", daemon=True).start()
 
-    def silenced(self) -> set[str]:
+    def muted(self) -> set[str]:
         def read(connection: Connection) -> list[str]:
-            return connection.store.keys(_SILENCED)
+            return connection.store.keys(_MUTED)
 
         def listed() -> set[str]:
-            return {key.removeprefix(_SILENCED) for key in self._all(read, _keeps_facts)}
+            return {key.removeprefix(_MUTED) for key in self._all(read, _keeps_facts)}
 
-        return self._read("silenced", 10.0, listed)
+        return self._read("muted", 10.0, listed)
 
     def causes_seen(self) -> dict[str, float]:
         """Returns when causes were first seen whose jobs were retried."""
@@ -468,19 +468,19 @@ class Board:
 
         return self._read("causes seen", 10.0, listed)
 
-    def silence(self, cause: str, *, silent: bool) -> None:
+    def mute(self, cause: str, *, silent: bool) -> None:
         """Mutes a cause for 30 days, or ends that."""
 
         def note(connection: Connection) -> list[bool]:
             if silent:
-                connection.store.set(_SILENCED + cause, "1", _SILENCE)
+                connection.store.set(_MUTED + cause, "1", _MUTED_FOR)
             else:
-                connection.store.delete(_SILENCED + cause)
+                connection.store.delete(_MUTED + cause)
             return [True]
 
         if not self._all(note, _keeps_facts):
             raise BackendUnavailable("no connection answers that could note it")
-        self.forget("failed", "silenced")
+        self.forget("failed", "muted")
 
     # -- what is wrong ----------------------------------------------------------------------------
 
