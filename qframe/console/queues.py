@@ -27,8 +27,8 @@ from qframe.operations import lists
 from qframe.operations import queues as operations
 from qframe.operations.queues import QueueState
 from qframe.payload.text import count_of, queue_name
-from qframe.worker import permits, view
-from qframe.worker.bounds import over_all
+from qframe.worker import slot_leases, view
+from qframe.worker.concurrency import over_all
 
 Queue = Annotated[str, typer.Argument(help="Queue; without it, everything.")]
 ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
@@ -142,9 +142,9 @@ def _add_permits(rows: list[dict[str, Any]], queues: QueueManager, *, shown: boo
         most = over_all(queues.settings.queues, queue)
         row["permits"] = "" if shown else None
         if most is not None:
-            name = permits.queue_name(connection, queue)
+            name = slot_leases.queue_name(connection, queue)
             values = queues.connection(connection).store.get(
-                *permits.keys(permits.QUEUE, name, most)
+                *slot_leases.keys(slot_leases.QUEUE, name, most)
             )
             taken = len(values) - values.count(None)
             row["permits"] = f"{taken}/{most}" if shown else {"taken": taken, "of": most}

@@ -179,16 +179,16 @@ class Attempt:
             events.tell_own(events.JobProcessing, job)
 
     @property
-    def permits(self) -> Sequence[tuple[str, str]]:
-        """The keys of the permits that the job has, and the values they hold."""
-        bounds = self.shared.bounds
-        return () if bounds is None else bounds.permits.of(self.job)
+    def slot_leases(self) -> Sequence[tuple[str, str]]:
+        """The keys of the slot leases that the job has, and the values they hold."""
+        concurrency = self.shared.concurrency
+        return () if concurrency is None else concurrency.slot_leases.of(self.job)
 
     def has_ended(self) -> None:
-        """Notes that the handler has ended: settling the job gives its permits back."""
+        """Notes that the handler has ended: settling the job gives its slot leases back."""
         self.ran = time.monotonic() - self.began
-        if self.shared.bounds is not None and self.job.features:  # permits are among these
-            self.shared.bounds.permits.ended(self.job)
+        if self.shared.concurrency is not None and self.job.features:  # slot leases are among these
+            self.shared.concurrency.slot_leases.ended(self.job)
         if self.scoreboard is not None:
             self.scoreboard.settling()
 
@@ -226,7 +226,7 @@ class Attempt:
         shared.watch(limit)
         shared.leases.keep(self.job, limit)
         if self.scoreboard is not None:
-            self.scoreboard.running(self.job.reservation.fence, limit, self.permits)
+            self.scoreboard.running(self.job.reservation.fence, limit, self.slot_leases)
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
         """Applies the limits of a class that had to be imported first."""
@@ -243,11 +243,11 @@ class Attempt:
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
         """Raises `Full` if no more jobs of a class that was just imported may run."""
-        bounds, most = self.shared.bounds, job_class.concurrency
-        if bounds is None or most is None:
+        concurrency, most = self.shared.concurrency, job_class.concurrency
+        if concurrency is None or most is None:
             return
         name = job_class.own_name()
-        seconds = bounds.admit(self.job, self.name, name, most)
+        seconds = concurrency.admit(self.job, self.name, name, most)
         if seconds is not None:
             raise Full(name, seconds)
 

@@ -103,8 +103,8 @@ class Loop:
             self._presence.also = (of_tags, runner.by_tag.recorder)
             self._measuring.also = of_tags
         self._held: deque[ReservedJob] = deque()
-        self._bounds = runner.bounds
-        if self._bounds is not None and self._bounds.of_queues:
+        self._concurrency = runner.concurrency
+        if self._concurrency is not None and self._concurrency.of_queues:
             runner.settler.reserve_after = self._reserve_within_bounds
         self._kept_waiting = False
         self._prefetch = Prefetch(options.concurrency)
@@ -174,8 +174,8 @@ class Loop:
         try:
             self.runner.settler.flush()
             self._give_back_held()
-            if self._bounds is not None:
-                self._bounds.permits.close()
+            if self._concurrency is not None:
+                self._concurrency.slot_leases.close()
         except BackendUnavailable as error:
             log.warning("what is held comes back when its lease ends: %s", error)
 
@@ -253,17 +253,17 @@ class Loop:
     def _reserve_within_bounds(
         self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
     ) -> tuple[list[ReservedJob], list[Result]]:
-        assert self._bounds is not None  # noqa: S101 (there are bounds)
-        return self._bounds.reserve_after(first, queues, limit, self._here())
+        assert self._concurrency is not None  # noqa: S101 (there are limits)
+        return self._concurrency.reserve_after(first, queues, limit, self._here())
 
     def _here(self) -> list[ReservedJob]:
-        """Returns the jobs that count against the bounds of their queues."""
+        """Returns the jobs that count against the limits of their queues."""
         return [*self._held]
 
     def _open(self) -> Sequence[str]:
         """Returns the queues from which a job may be taken now."""
         queues = self.control.active
-        return queues if self._bounds is None else self._bounds.open(queues, self._here())
+        return queues if self._concurrency is None else self._concurrency.open(queues, self._here())
 
     def _run(self, job: ReservedJob) -> Attempt:
         self._idle = False
@@ -310,8 +310,8 @@ class Loop:
         can_wait = Capability.WAIT in self.connection.capabilities
         timeout = max(self.control.every, self._look_every) if can_wait else self.options.sleep
         now = time.monotonic()
-        if looks and self._bounds is not None:
-            timeout = min(timeout, self._bounds.seconds(self.control.active))
+        if looks and self._concurrency is not None:
+            timeout = min(timeout, self._concurrency.seconds(self.control.active))
         if self.options.once:
             timeout = min(timeout, self._once_until - now)
         if self.options.max_time:
@@ -322,7 +322,7 @@ class Loop:
         """Whether `--stop-when-empty` may end the worker now."""
         if not self.options.stop_when_empty:
             return False
-        self._kept_waiting = self._bounds is not None and self._bounds.keeps_waiting(
+        self._kept_waiting = self._concurrency is not None and self._concurrency.keeps_waiting(
             self.control.active, self._here()
         )
         return not self._kept_waiting

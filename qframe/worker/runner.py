@@ -29,13 +29,13 @@ from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import NOTHING, Answers, Report, lived
 from qframe.worker.outcome import JobOutcome
-from qframe.worker.permits import Bound
 from qframe.worker.shared import Shared
+from qframe.worker.slot_leases import ConcurrencyLimit
 
 log = logging.getLogger("qframe")
 
 _TRIES = 5
-"""How often another permit is tried after another worker took the first."""
+"""How often another slot lease is tried after another worker took the first."""
 _STDERR = 2
 FORKED = 70
 """Exit code of a fork of the worker that came back from its job."""
@@ -173,15 +173,15 @@ class Runner(Shared):
 
     def start(self, attempt: Attempt, _: needs.Begin) -> bool:
         """Starts a held job; false if it is no longer ours, or was given back to wait."""
-        bounds = self.bounds_of(attempt)
+        limits = self.limits_of(attempt)
         self.watchdog.spare()
-        if not bounds:
+        if not limits:
             started = self.settler.start(attempt.job)
             if completing.waits.get(attempt.name, True):
                 return started and self._heard_start(attempt)
             return started
         for _try in range(_TRIES):
-            if not self.admits(attempt, bounds):
+            if not self.admits(attempt, limits):
                 return False
             result = self.settler.start_now(attempt.job)
             if result.outcome is not StepOutcome.REFUSED:
@@ -189,7 +189,7 @@ class Runner(Shared):
             self.was_refused(attempt.job, result)
             if attempt.job.is_settled:
                 return False
-        self.put_off(attempt.job, bounds[0])
+        self.put_off(attempt.job, limits[0])
         return False
 
     def _heard_start(self, attempt: Attempt) -> bool:
@@ -208,37 +208,39 @@ class Runner(Shared):
         attempt.job.start_heard = found
         return found
 
-    def bounds_of(self, attempt: Attempt) -> Sequence[Bound]:
-        """Returns the bounds over all workers that an attempt keeps to."""
-        bounds, job_class = self.bounds, attempt.job_class
-        if bounds is None or (
-            job_class is not None and job_class.concurrency is None and not bounds.are_over_all
+    def limits_of(self, attempt: Attempt) -> Sequence[ConcurrencyLimit]:
+        """Returns the limits over all workers that an attempt keeps to."""
+        concurrency, job_class = self.concurrency, attempt.job_class
+        if concurrency is None or (
+            job_class is not None and job_class.concurrency is None and not concurrency.are_over_all
         ):
             return ()
-        return bounds.of(attempt.job, attempt.name, attempt.job_class)
+        return concurrency.of(attempt.job, attempt.name, attempt.job_class)
 
-    def admits(self, attempt: Attempt, bounds: Sequence[Bound]) -> bool:
+    def admits(self, attempt: Attempt, limits: Sequence[ConcurrencyLimit]) -> bool:
         """Whether a job may start, as far as is known; otherwise gives it back to wait."""
-        assert self.bounds is not None  # noqa: S101 (there are bounds)
-        full = self.bounds.permits.pick(attempt.job, bounds)
+        assert self.concurrency is not None  # noqa: S101 (there are limits)
+        full = self.concurrency.slot_leases.pick(attempt.job, limits)
         if full is not None:
             self.put_off(attempt.job, full)
         return full is None
 
-    def put_off(self, job: ReservedJob, full: Bound) -> None:
-        """Gives back, uncounted, a job for which this bound has no permit."""
-        assert self.bounds is not None  # noqa: S101 (as above)
-        seconds = self.bounds.delay(full)
+    def put_off(self, job: ReservedJob, full: ConcurrencyLimit) -> None:
+        """Gives back, uncounted, a job for which this limit has no slot lease."""
+        assert self.concurrency is not None  # noqa: S101 (as above)
+        seconds = self.concurrency.delay(full)
         log.debug("%s %s waits: the %s is full", job.name, job.uuid, full.shown)
         with suppress(SettleError):
             self.settler.give_back(job, End(State.WAITING, seconds))
 
     def was_refused(self, job: ReservedJob, result: Result) -> None:
-        """Handles a start refused because another job has the permit.
+        """Handles a start refused because another job has the slot lease.
 
         If the backend applies a step in parts, the job may count as started: then it is given back.
         """
-        full = None if self.bounds is None else self.bounds.permits.refused(job, result)
+        full = (
+            None if self.concurrency is None else self.concurrency.slot_leases.refused(job, result)
+        )
         if full is None:
             job.mark_lost()
         elif job.reservation.started:

@@ -71,7 +71,7 @@ class Settler:
         self._connection = connection
         self._backend = connection.backend
         self.reserve_after = connection.reserve_after
-        """Applies steps, then holds jobs, no more than the bounds of queues allow."""
+        """Applies steps, then holds jobs, no more than the limits of queues allow."""
         self._lost = lost
         self._ended: list[Ended] = []
         self._refused: list[Ended] = []

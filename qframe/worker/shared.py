@@ -17,8 +17,8 @@ from qframe.jobs.registry import Registry
 from qframe.metrics.by_tag import TagRecorder
 from qframe.metrics.recorder import Recorder
 from qframe.payload import envelope
-from qframe.worker.bounds import Bounds
 from qframe.worker.cancellation import Cancellation
+from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.leases import LeaseKeeper
 from qframe.worker.limits import Limits
 from qframe.worker.options import WorkerOptions
@@ -71,7 +71,7 @@ class Shared:
         *,
         heartbeat: Heartbeat | None = None,
         scoreboard: WorkerScore | None = None,
-        bounds: Bounds | None = None,
+        concurrency: ConcurrencyLimits | None = None,
     ) -> None:
         self.connection = connection
         self.registry = registry
@@ -100,17 +100,17 @@ class Shared:
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)
         self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
-        self.bounds = bounds
-        """How many jobs of a queue or class may run at once; None: no bounds."""
-        if bounds is not None:
-            self.heartbeat.add(bounds.permits.every, bounds.permits.beat)
+        self.concurrency = concurrency
+        """How many jobs of a queue or class may run at once; None: no limits."""
+        if concurrency is not None:
+            self.heartbeat.add(concurrency.slot_leases.every, concurrency.slot_leases.beat)
 
     def _settler(self) -> Settler:
         return Settler(self.connection, self._ran_twice)
 
     def let_go(self, job: ReservedJob) -> None:
-        if self.bounds is not None and job.features:  # permits are among these
-            self.bounds.permits.over(job)
+        if self.concurrency is not None and job.features:  # slot leases are among these
+            self.concurrency.slot_leases.over(job)
 
     # -- leases that were lost --------------------------------------------------------------------
 

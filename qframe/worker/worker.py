@@ -18,7 +18,7 @@ from qframe.metrics import version
 from qframe.metrics.by_tag import TagRecorder
 from qframe.worker import roster
 from qframe.worker.alerting import alerting
-from qframe.worker.bounds import Bounds
+from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -178,7 +178,9 @@ class Worker:
             self.manager.settings.unknown_job_delays,
             heartbeat=beats,
             scoreboard=score,
-            bounds=Bounds(self.connection, self.options.bounds, self.manager.settings.queues),
+            concurrency=ConcurrencyLimits(
+                self.connection, self.options.bounds, self.manager.settings.queues
+            ),
         )
         if self.connection.is_measured and self.manager.settings.metric_tags:
             runner.by_tag = TagRecorder(self.manager.settings.metric_tags)

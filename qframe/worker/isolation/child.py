@@ -129,7 +129,7 @@ class ChildAttempt(Attempt):
         super().now_known(job_class)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
-        """Asks the worker, which takes and keeps the permit."""
+        """Asks the worker, which takes and keeps the slot lease."""
         name, most = job_class.own_name(), job_class.concurrency
         if most is not None:
             self._channel.tell({"say": "bounded", "name": name, "concurrency": most})

@@ -162,7 +162,7 @@ class ProcessSlot(Slot):
         if attempt.scoreboard is not None:
             # The pool watches this process, which itself ends the job's.
             ours = left + STACKS + _PATIENCE if left else 0
-            attempt.scoreboard.running(self.job.reservation.fence, ours, attempt.permits)
+            attempt.scoreboard.running(self.job.reservation.fence, ours, attempt.slot_leases)
 
     def _heard(self, message: Message) -> bool:
         """Takes in a message; returns whether it was the report."""
@@ -210,10 +210,10 @@ class ProcessSlot(Slot):
 
     def _admit(self, name: str, concurrency: int) -> None:
         """Answers whether one more job of a class may run that only the process knows."""
-        bounds, seconds = self.runner.bounds, None
+        limits, seconds = self.runner.concurrency, None
         try:
-            if bounds is not None:
-                seconds = bounds.admit(self.job, self.attempt.name, name, concurrency)
+            if limits is not None:
+                seconds = limits.admit(self.job, self.attempt.name, name, concurrency)
                 self.cover(self.attempt.limits.timeout)
         except BackendUnavailable:
             seconds = _NO_ROOM

@@ -148,8 +148,8 @@ class Rescuer:
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
     def _settled(self, connection: Connection, orphan: Orphan) -> Rescue:
-        if orphan.job.permits:
-            given = [Unset(key, value) for key, value in orphan.job.permits]
+        if orphan.job.slot_leases:
+            given = [Unset(key, value) for key, value in orphan.job.slot_leases]
             connection.backend.apply(Step(None, *given))
         job = _adopted(connection, orphan.job)
         if job is None:

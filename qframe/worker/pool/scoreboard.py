@@ -28,7 +28,7 @@ _LENGTH = struct.Struct("<I")
 _LENGTH_AT = 8
 _STATE = 0
 _DEADLINE = struct.Struct("<d")
-_HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the permits
+_HEAD = struct.Struct("<QddII")  # number, began, deadline, lengths of the fence and the slot leases
 _HEAD_AT = 8
 _DEADLINE_AT = _HEAD_AT + 16
 _ENDED = struct.Struct("<Qd")  # number of ended jobs, and their total run time
@@ -36,8 +36,8 @@ _ENDED_AT = 40
 _BODY_AT = 64
 
 
-Permits = Sequence[tuple[str, str]]
-"""Keys of a job's permits, and the values they hold."""
+HeldLeases = Sequence[tuple[str, str]]
+"""Keys of a job's slot leases, and the values they hold."""
 
 
 class JobPhase(IntEnum):
@@ -73,7 +73,7 @@ class LastJob:
     began: float
     deadline: float
     fence: bytes
-    permits: Permits = ()
+    slot_leases: HeldLeases = ()
 
 
 class JobTally(NamedTuple):
@@ -95,20 +95,20 @@ class JobScore:
 
     # -- the worker writes ------------------------------------------------------------------------
 
-    def started(self, fence: bytes, permits: Permits = ()) -> None:
+    def started(self, fence: bytes, slot_leases: HeldLeases = ()) -> None:
         """Notes the reservation that was started, and is about to run."""
-        self._say(JobPhase.STARTED, fence, 0.0, permits)
+        self._say(JobPhase.STARTED, fence, 0.0, slot_leases)
 
-    def running(self, fence: bytes, limit: float, permits: Permits = ()) -> None:
+    def running(self, fence: bytes, limit: float, slot_leases: HeldLeases = ()) -> None:
         """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
-        self._say(JobPhase.RUNNING, fence, limit, permits)
+        self._say(JobPhase.RUNNING, fence, limit, slot_leases)
 
-    def _say(self, state: JobPhase, fence: bytes, limit: float, permits: Permits) -> None:
+    def _say(self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases) -> None:
         if self._state not in {JobPhase.STARTED, JobPhase.RUNNING}:  # else its limits became known
             self._number += 1
         now = time.monotonic()
         self._state = JobPhase.IDLE
-        told = json.dumps(permits).encode() if permits else b""
+        told = json.dumps(slot_leases).encode() if slot_leases else b""
         fence = fence if len(fence) + len(told) <= SIZE - _BODY_AT else b""
         ends, at, body = now + limit if limit else 0.0, self._start, fence + told
         _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(told))
@@ -159,8 +159,8 @@ class JobScore:
             return LastJob(state, number, began, deadline, b"")
         middle = self._start + _BODY_AT + length
         fence, told = self._memory[middle - length : middle], self._memory[middle : middle + more]
-        permits = [(key, value) for key, value in json.loads(told or b"[]")]
-        return LastJob(state, number, began, deadline, fence, permits)
+        slot_leases = [(key, value) for key, value in json.loads(told or b"[]")]
+        return LastJob(state, number, began, deadline, fence, slot_leases)
 
     @property
     def _state(self) -> int:

@@ -118,7 +118,7 @@ class SlottedRunner(Runner):
             self.enter(slot)
             attempt = slot.attempt
             if attempt.scoreboard is not None:
-                attempt.scoreboard.started(attempt.job.reservation.fence, attempt.permits)
+                attempt.scoreboard.started(attempt.job.reservation.fence, attempt.slot_leases)
             self.running[attempt.job] = attempt
             self.leases.keep(attempt.job, 0)
 
@@ -129,17 +129,19 @@ class SlottedRunner(Runner):
 
     def has_room(self, attempt: Attempt) -> bool:
         """Whether a held job may start beside others; otherwise gives it back to wait."""
-        bounds = self.bounds_of(attempt)
-        return not bounds or self.admits(attempt, bounds)
+        limits = self.limits_of(attempt)
+        return not limits or self.admits(attempt, limits)
 
     def take_permits(self, jobs: Sequence[ReservedJob]) -> bool:
-        """Whether the start of one of these jobs takes a permit, and so may be refused."""
-        return self.bounds is not None and any(job in self.bounds.permits for job in jobs)
+        """Whether the start of one of these jobs takes a slot lease, and so may be refused."""
+        return self.concurrency is not None and any(
+            job in self.concurrency.slot_leases for job in jobs
+        )
 
     def unsaid(self, job: ReservedJob) -> None:
         """Undoes `has_room`: the job will not be started after all."""
-        if self.bounds is not None:
-            self.bounds.permits.undo(job)
+        if self.concurrency is not None:
+            self.concurrency.slot_leases.undo(job)
 
     def _end(self, job: ReservedJob, error: Interruption) -> None:
         if (slot := self.taken.get(job)) is not None:

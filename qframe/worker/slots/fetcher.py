@@ -122,7 +122,7 @@ class SlotLoop(Loop):
         return bool(seen) or runner.take_permits(jobs)
 
     def _refused(self) -> list[ReservedJob]:
-        """Holds jobs again whose start was refused, to try another permit."""
+        """Holds jobs again whose start was refused, to try another slot lease."""
         refused = self.runner.settler.refused
         for job, result in reversed(refused):
             self.runner.was_refused(job, result)

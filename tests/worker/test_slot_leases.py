@@ -17,9 +17,9 @@ from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.features.reserved import ReservedJob
 from qframe.worker.attempt import Attempt
-from qframe.worker.bounds import Bounds
+from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.needs import BEGIN
-from qframe.worker.permits import Bound
+from qframe.worker.slot_leases import ConcurrencyLimit
 from tests.worker.bench import Bench
 
 OTHER = "another worker's"
@@ -65,18 +65,23 @@ def bounded(
     """Give a bench whose queue `q` has a bound."""
     bench = Benches.last = Bench(Plain, Few, Releases, late=[Late] if late else [])
     configured = {} if most is None else {"q": QueueSettings(concurrency=most)}
-    bounds = bench.runner.bounds = Bounds(bench.connection, here or {}, configured)
-    if bounds.of_queues:
+    concurrency = bench.runner.concurrency = ConcurrencyLimits(
+        bench.connection, here or {}, configured
+    )
+    if concurrency.of_queues:
         settler = bench.runner.settler
-        settler.reserve_after = partial(_reserve, bounds)  # as the loop does
+        settler.reserve_after = partial(_reserve, concurrency)  # as the loop does
     ran.clear()
     return bench
 
 
 def _reserve(
-    bounds: Bounds, first: Sequence[Step], queues: Sequence[str], limit: int = 1
+    concurrency: ConcurrencyLimits,
+    first: Sequence[Step],
+    queues: Sequence[str],
+    limit: int = 1,
 ) -> tuple[list[ReservedJob], list[Result]]:
-    return bounds.reserve_after(first, queues, limit, [])
+    return concurrency.reserve_after(first, queues, limit, [])
 
 
 def occupy(bench: Bench, *keys: str) -> None:
@@ -86,12 +91,12 @@ def occupy(bench: Bench, *keys: str) -> None:
 
 def forget(bench: Bench) -> None:
     """Let what was read be too old to be believed."""
-    assert bench.runner.bounds is not None
-    for each in bench.runner.bounds._queues.values():
+    assert bench.runner.concurrency is not None
+    for each in bench.runner.concurrency._queues.values():
         if each.everywhere is not None:
             each.everywhere._known = each.everywhere._full_until = -1e9
-    for bound in bench.runner.bounds._classes.values():
-        bound._known = bound._full_until = -1e9
+    for limit in bench.runner.concurrency._classes.values():
+        limit._known = limit._full_until = -1e9
 
 
 def hold(bench: Bench, count: int = 1) -> list[ReservedJob]:
@@ -179,8 +184,8 @@ class Asked:
 
 
 def reserved(bench: Bench, queues: str, limit: int, *held: ReservedJob) -> list[str]:
-    assert bench.runner.bounds is not None
-    found, _ = bench.runner.bounds.reserve_after((), queues.split(","), limit, held)
+    assert bench.runner.concurrency is not None
+    found, _ = bench.runner.concurrency.reserve_after((), queues.split(","), limit, held)
     return [job.queue for job in found]
 
 
@@ -225,24 +230,24 @@ def test_queues_with_bounds_are_asked_together_until_one_is_full(
 def test_a_full_queue_is_left_out_and_no_other() -> None:
     bench = bounded(here={"b": 1})
     fill(bench, b=2, c=1)
-    assert bench.runner.bounds is not None
+    assert bench.runner.concurrency is not None
     held = bench.connection.reserve(["b"])
-    assert bench.runner.bounds.open(["a", "b", "c"], held) == ("a", "c")
+    assert bench.runner.concurrency.open(["a", "b", "c"], held) == ("a", "c")
     assert reserved(bench, "a,b,c", 5, *held) == ["c"]
 
 
 def test_the_steps_go_with_the_first_that_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bounded(here={"b": 1, "c": 1})
     asked = Asked(bench, monkeypatch)
-    assert bench.runner.bounds is not None
+    assert bench.runner.concurrency is not None
     step = Step(None, Set("fact", "there"))
-    _, results = bench.runner.bounds.reserve_after([step], ["a", "b"], 4, ())
+    _, results = bench.runner.concurrency.reserve_after([step], ["a", "b"], 4, ())
     assert [result.applied for result in results] == [True]
     assert asked.asked == [("a", 4, 1), ("b", 1, 0)]
     held = [*bench.connection.reserve(["b"]), *bench.connection.reserve(["c"])]
     fill(bench, b=1, c=1)
     held = bench.connection.reserve(["b", "c"], 2)
-    _, results = bench.runner.bounds.reserve_after([step], ["b", "c"], 4, held)
+    _, results = bench.runner.concurrency.reserve_after([step], ["b", "c"], 4, held)
     assert [result.applied for result in results] == [True], "also where none is asked"
 
 
@@ -319,7 +324,7 @@ def test_a_class_that_is_full_waits_and_others_run() -> None:
     bench = bounded()
     bench.push("Few")
     bench.push("Plain")
-    occupy(bench, "permit:class:tests.worker.test_permits.Few:0")
+    occupy(bench, "permit:class:tests.worker.test_slot_leases.Few:0")
     few, plain = hold(bench, 2)
     assert bench.runner.run(few).outcome == "lost"
     assert bench.runner.run(plain).outcome == "done"
@@ -339,10 +344,10 @@ def test_a_job_of_two_bounds_takes_both_or_none() -> None:
     bench = bounded(most=1)
     bench.push("Few")
     (few,) = hold(bench)
-    occupy(bench, "permit:class:tests.worker.test_permits.Few:0")
+    occupy(bench, "permit:class:tests.worker.test_slot_leases.Few:0")
     assert bench.runner.run(few).outcome == "lost"
     bench.runner.settler.flush()
-    assert taken(bench) == [("permit:class:tests.worker.test_permits.Few:0", OTHER)]
+    assert taken(bench) == [("permit:class:tests.worker.test_slot_leases.Few:0", OTHER)]
     bench.push("Plain")
     (plain,) = hold(bench)
     assert bench.runner.run(plain).outcome == "done"
@@ -413,10 +418,10 @@ def test_the_permit_of_a_job_that_was_lost_is_given_back_by_the_heartbeat() -> N
     bench.runner.run(job)
     bench.runner.settler.flush()
     assert len(taken(bench)) == 1
-    assert bench.runner.bounds is not None
-    for permit in bench.runner.bounds.permits._left:
-        bench.runner.bounds.permits._left[permit] = 0
-    bench.runner.bounds.permits.beat()
+    assert bench.runner.concurrency is not None
+    for slot_lease in bench.runner.concurrency.slot_leases._left:
+        bench.runner.concurrency.slot_leases._left[slot_lease] = 0
+    bench.runner.concurrency.slot_leases.beat()
     assert not taken(bench)
 
 
@@ -439,12 +444,12 @@ def test_what_a_job_that_settled_itself_leaves_is_given_back(then: str) -> None:
     bench.push("Releases")
     bench.runner.run(hold(bench)[0])
     assert len(taken(bench)) == 1
-    assert bench.runner.bounds is not None
-    permits = bench.runner.bounds.permits
+    assert bench.runner.concurrency is not None
+    slot_leases = bench.runner.concurrency.slot_leases
     if then == "close":
-        permits.close()
+        slot_leases.close()
     else:
-        permits.beat()
+        slot_leases.beat()
     assert not taken(bench)
 
 
@@ -456,15 +461,15 @@ class Running:
         self.bench.push("Plain")
         (job,) = hold(self.bench)
         runner = self.bench.runner
-        assert runner.bounds is not None
-        self.permits = runner.bounds.permits
+        assert runner.concurrency is not None
+        self.slot_leases = runner.concurrency.slot_leases
         assert runner.start(Attempt(runner, job), BEGIN)
-        (self.permit,) = self.permits._taken[job]
+        (self.slot_lease,) = self.slot_leases._taken[job]
         self.job = job
 
     def pass_by(self, seconds: float) -> None:
         self.bench.backend.timing.skew += seconds
-        self.permit.renew_at -= seconds
+        self.slot_lease.renew_at -= seconds
 
     @property
     def held(self) -> list[str]:
@@ -475,8 +480,8 @@ def test_a_permit_is_renewed_as_long_as_its_job_runs() -> None:
     running = Running()
     for _ in range(20):
         running.pass_by(10)
-        running.permits.beat()
-        assert running.held == [running.permit.token]
+        running.slot_leases.beat()
+        assert running.held == [running.slot_lease.token]
     running.pass_by(31)
     assert running.held == []
 
@@ -484,24 +489,24 @@ def test_a_permit_is_renewed_as_long_as_its_job_runs() -> None:
 def test_a_permit_that_ran_out_is_taken_again(caplog: pytest.LogCaptureFixture) -> None:
     running = Running()
     running.pass_by(31)
-    running.permits.beat()
-    assert running.held == [running.permit.token]
+    running.slot_leases.beat()
+    assert running.held == [running.slot_lease.token]
     assert "had run out, and was taken again" in caplog.text
 
 
 def test_a_permit_that_another_took_is_the_others(caplog: pytest.LogCaptureFixture) -> None:
     running = Running()
     running.pass_by(31)
-    occupy(running.bench, running.permit.fact)
-    running.permits.beat()
+    occupy(running.bench, running.slot_lease.fact)
+    running.slot_leases.beat()
     assert "one more than 1 may run meanwhile" in caplog.text
     caplog.clear()
-    running.permits.beat()
+    running.slot_leases.beat()
     assert not caplog.records
-    running.permits.ended(running.job)
+    running.slot_leases.ended(running.job)
     running.job.delete()
-    running.permits.over(running.job)
-    running.permits.close()
+    running.slot_leases.over(running.job)
+    running.slot_leases.close()
     assert running.held == [OTHER]
 
 
@@ -511,11 +516,11 @@ def test_a_renewal_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -
     for _ in range(3):
         running.pass_by(10)
         running.bench.backend.down = 1
-        running.permits.beat()
+        running.slot_leases.beat()
     assert len(caplog.records) == 1
-    running.permits.beat()
+    running.slot_leases.beat()
     running.pass_by(25)
-    assert running.held == [running.permit.token]
+    assert running.held == [running.slot_lease.token]
 
 
 # -- steps that are made in parts -----------------------------------------------------------------
@@ -530,8 +535,8 @@ def test_in_parts_a_permit_that_another_took_meanwhile_costs_no_attempt(
     bench.context.backend = ordered
     bench.connection.backend = ordered
     bench.runner.settler._backend = ordered
-    assert bench.runner.bounds is not None
-    bench.runner.bounds.permits._backend = ordered
+    assert bench.runner.concurrency is not None
+    bench.runner.concurrency.slot_leases._backend = ordered
     bench.push("Plain")
     (job,) = hold(bench)
     read = facts.read
@@ -556,55 +561,55 @@ def test_in_parts_a_permit_that_another_took_meanwhile_costs_no_attempt(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr("qframe.worker.permits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("qframe.worker.slot_leases.time.monotonic", lambda: now[0])
     return now
 
 
 def test_a_job_waits_longer_the_longer_the_same_ones_run(clock: list[float]) -> None:
-    bound = Bound("class", "a", 1)
-    bound.learn([OTHER])
+    limit = ConcurrencyLimit("class", "a", 1)
+    limit.learn([OTHER])
     delays = []
     for _ in range(7):
-        assert bound.pick() is None
-        delays.append(bound.delay())
+        assert limit.pick() is None
+        delays.append(limit.delay())
         clock[0] += 2 ** len(delays)
-        bound.learn([OTHER])
+        limit.learn([OTHER])
     assert 0.1 <= delays[0] <= 0.2
     assert all(delay <= 10 for delay in delays)
     assert delays[-1] >= 7
-    bound.learn(["yet another"])
-    assert bound.pick() is None
-    assert bound.delay() <= 0.2, "they are short, after all"
+    limit.learn(["yet another"])
+    assert limit.pick() is None
+    assert limit.delay() <= 0.2, "they are short, after all"
 
 
 def test_many_jobs_come_again_one_after_the_other(clock: list[float]) -> None:
-    bound = Bound("class", "a", 1)
-    bound.learn([OTHER])
-    assert bound.pick() is None
-    delays = [bound.delay() for _ in range(10_000)]
+    limit = ConcurrencyLimit("class", "a", 1)
+    limit.learn([OTHER])
+    assert limit.pick() is None
+    delays = [limit.delay() for _ in range(10_000)]
     assert max(delays) <= 10
     assert sum(1 <= delay < 2 for delay in delays) == pytest.approx(500, abs=2)
     assert sum(delay < 0.2 for delay in delays) < 110
 
 
 def test_it_is_looked_only_where_there_may_be_something_new(clock: list[float]) -> None:
-    bound = Bound("queue", "a", 2)
-    assert bound.looks_at() <= clock[0], "nothing is known"
-    bound.learn([None, None])
-    assert bound.looks_at() == clock[0] + 1
-    assert bound.room == 2
-    assert bound.pick() is not None
-    assert bound.pick() is not None
-    assert bound.looks_at() == float("inf"), "all are here"
-    bound.learn([OTHER, OTHER])
-    assert bound.room == 0
-    for key in bound.keys:
-        bound.lose(key)
-    bound.learn([OTHER, OTHER])
-    assert 0.3 < bound.looks_at() - clock[0] < 0.7
+    limit = ConcurrencyLimit("queue", "a", 2)
+    assert limit.looks_at() <= clock[0], "nothing is known"
+    limit.learn([None, None])
+    assert limit.looks_at() == clock[0] + 1
+    assert limit.room == 2
+    assert limit.pick() is not None
+    assert limit.pick() is not None
+    assert limit.looks_at() == float("inf"), "all are here"
+    limit.learn([OTHER, OTHER])
+    assert limit.room == 0
+    for key in limit.keys:
+        limit.lose(key)
+    limit.learn([OTHER, OTHER])
+    assert 0.3 < limit.looks_at() - clock[0] < 0.7
 
 
 def test_long_names_have_keys_as_well() -> None:
-    bound = Bound("class", "x" * 500, 3)
-    assert all(len(key) <= 250 for key in bound.keys)
-    assert bound.keys != Bound("class", "x" * 501, 3).keys
+    limit = ConcurrencyLimit("class", "x" * 500, 3)
+    assert all(len(key) <= 250 for key in limit.keys)
+    assert limit.keys != ConcurrencyLimit("class", "x" * 501, 3).keys

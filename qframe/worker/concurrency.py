@@ -1,4 +1,4 @@
-"""Bounds: how many jobs of a queue or class run at once, in this worker and over all workers.
+"""Concurrency limits: how many jobs of a queue or class run at once, in this worker and over all.
 
 A full queue is left out of reserving and waiting, and so delays no other.
 """
@@ -20,8 +20,8 @@ from qframe.contracts.step import Result, Step
 from qframe.exceptions import BackendUnavailable
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
-from qframe.worker import permits
-from qframe.worker.permits import Bound, Permits
+from qframe.worker import slot_leases
+from qframe.worker.slot_leases import ConcurrencyLimit, SlotLeases
 
 log = logging.getLogger("qframe")
 
@@ -31,16 +31,16 @@ _A_LOOK = 0.5
 """Seconds within which a job is noticed once its delay is over."""
 
 
-class _QueueBound(NamedTuple):
+class _QueueLimits(NamedTuple):
     here: float
-    everywhere: Bound | None
+    everywhere: ConcurrencyLimit | None
 
 
-class Bounds:
-    """The bounds that one worker keeps to.
+class ConcurrencyLimits:
+    """The limits that one worker keeps to.
 
-    `here` are the bounds of queues in this worker alone, by name or pattern; `configured` are the
-    queues' bounds in the configuration. Of several bounds the least counts.
+    `here` are the limits of queues in this worker alone, by name or pattern; `configured` are the
+    queues' limits in the configuration. Of several limits the least counts.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Bounds:
         self._here += [(each, of.per_worker) for each, of in configured.items() if of.per_worker]
         self._configured = configured
         self.are_over_all = any(of.concurrency for of in configured.values())
-        """Whether queues have bounds over all workers."""
+        """Whether queues have limits over all workers."""
         self.of_queues = bool(self._here or self.are_over_all)
-        """Whether any queue has a bound."""
-        self.permits = Permits(connection.backend, connection.retry_after)
-        self._queues: dict[str, _QueueBound] = {}
-        self._classes: dict[str, Bound] = {}
-        self._learned: dict[str, Bound] = {}
-        """Bounds of classes that this process has not imported, by the names in payloads."""
+        """Whether any queue has a limit."""
+        self.slot_leases = SlotLeases(connection.backend, connection.retry_after)
+        self._queues: dict[str, _QueueLimits] = {}
+        self._classes: dict[str, ConcurrencyLimit] = {}
+        self._learned: dict[str, ConcurrencyLimit] = {}
+        """Limits of classes that this process has not imported, by the names in payloads."""
         self._back_until = 0.0
         self._silent = False
 
@@ -74,7 +74,7 @@ class Bounds:
         limit: int,
         jobs: Collection[ReservedJob],
     ) -> tuple[list[ReservedJob], list[Result]]:
-        """Applies steps, then holds up to `limit` jobs, within the bounds of each queue.
+        """Applies steps, then holds up to `limit` jobs, within the limits of each queue.
 
         `jobs` are those held and running already. The order of the queues is kept: a queue whose
         room is smaller than its neighbours' is asked alone. The steps go with the first request.
@@ -129,13 +129,13 @@ class Bounds:
     def _rooms(self, queues: Iterable[str], jobs: Collection[ReservedJob]) -> dict[str, float]:
         """Returns how many more jobs of each queue may be held beside these."""
         here = Counter(job.queue for job in jobs)
-        unstarted = Counter(job.queue for job in jobs if job not in self.permits)
+        unstarted = Counter(job.queue for job in jobs if job not in self.slot_leases)
         rooms: dict[str, float] = {}
         for queue in queues:
-            bound = self._bound(queue)
-            rooms[queue] = bound.here - here[queue]
-            if bound.everywhere is not None:
-                rooms[queue] = min(rooms[queue], bound.everywhere.room - unstarted[queue])
+            limit = self._limits_of(queue)
+            rooms[queue] = limit.here - here[queue]
+            if limit.everywhere is not None:
+                rooms[queue] = min(rooms[queue], limit.everywhere.room - unstarted[queue])
         return rooms
 
     def open(self, queues: Sequence[str], jobs: Collection[ReservedJob]) -> Sequence[str]:
@@ -149,7 +149,7 @@ class Bounds:
         """Returns the seconds until full queues are checked again."""
         if not self.are_over_all:
             return math.inf
-        full = [each for each in self._bounds(queues) if not each.room]
+        full = [each for each in self._over_all(queues) if not each.room]
         return min((each.looks_at() for each in full), default=math.inf) - time.monotonic()
 
     def keeps_waiting(self, queues: Sequence[str], jobs: Collection[ReservedJob]) -> bool:
@@ -164,9 +164,9 @@ class Bounds:
         if not self.are_over_all:
             return
         if len(self._queues) > len(queues) + _KEPT:  # names come and go
-            self._queues = {queue: self._bound(queue) for queue in queues}
+            self._queues = {queue: self._limits_of(queue) for queue in queues}
         try:
-            self.permits.look(self._bounds(queues))
+            self.slot_leases.look(self._over_all(queues))
             self._silent = False
         except BackendUnavailable as error:
             if Capability.JOINT in self._connection.capabilities:
@@ -174,21 +174,21 @@ class Bounds:
             if not self._silent:  # jobs are in another backend: other queues run
                 log.warning("queues with a bound are left alone: %s", error)
             self._silent = True
-            for bound in self._bounds(queues):
-                bound.unknown()
+            for limit in self._over_all(queues):
+                limit.unknown()
 
-    def _bounds(self, queues: Iterable[str]) -> list[Bound]:
-        found = (self._bound(queue).everywhere for queue in queues)
+    def _over_all(self, queues: Iterable[str]) -> list[ConcurrencyLimit]:
+        found = (self._limits_of(queue).everywhere for queue in queues)
         return [each for each in found if each is not None]
 
-    def _bound(self, queue: str) -> _QueueBound:
+    def _limits_of(self, queue: str) -> _QueueLimits:
         found = self._queues.get(queue)
         if found is None:
             here, most = least(self._here, queue), over_all(self._configured, queue)
-            name = permits.queue_name(self._connection.name, queue)
-            found = self._queues[queue] = _QueueBound(
+            name = slot_leases.queue_name(self._connection.name, queue)
+            found = self._queues[queue] = _QueueLimits(
                 math.inf if here is None else here,
-                None if most is None else Bound(permits.QUEUE, name, most),
+                None if most is None else ConcurrencyLimit(slot_leases.QUEUE, name, most),
             )
         return found
 
@@ -196,51 +196,51 @@ class Bounds:
 
     def of(
         self, job: ReservedJob, name: str, job_class: type[JobDefinition] | None
-    ) -> Sequence[Bound]:
-        """Returns a job's bounds over all workers; `name` is its class in the payload."""
+    ) -> Sequence[ConcurrencyLimit]:
+        """Returns a job's limits over all workers; `name` is its class in the payload."""
         most = None if job_class is None else job_class.concurrency
         if most is None and not self.are_over_all and not self._learned:
             return ()
-        bounds = self._bounds([job.queue]) if self.are_over_all else []
+        limits = self._over_all([job.queue]) if self.are_over_all else []
         if job_class is None:
-            bounds += [self._learned[name]] if name in self._learned else []
+            limits += [self._learned[name]] if name in self._learned else []
         elif most is not None:
-            bounds.append(self._class(job_class.own_name(), most))
-        return bounds
+            limits.append(self._class(job_class.own_name(), most))
+        return limits
 
     def admit(self, job: ReservedJob, name: str, own_name: str, concurrency: int) -> float | None:
-        """Takes a permit for a job that was started before its class was imported.
+        """Takes a slot lease for a job that was started before its class was imported.
 
-        The class is called `name` in payloads: the next start takes the permit itself. Returns the
-        seconds until it is worth trying again if no permit is free.
+        The class is called `name` in payloads: the next start takes the slot lease itself.
+        Returns the seconds until it is worth trying again if none is free.
         """
-        bound = self._learned[name] = self._class(own_name, concurrency)
-        return None if self.permits.take(job, bound) else self.delay(bound)
+        limit = self._learned[name] = self._class(own_name, concurrency)
+        return None if self.slot_leases.take(job, limit) else self.delay(limit)
 
-    def _class(self, name: str, concurrency: int) -> Bound:
-        bound = self._classes.get(name)
-        if bound is None or bound.most != concurrency:
-            bound = self._classes[name] = Bound(permits.CLASS, name, concurrency)
-        return bound
+    def _class(self, name: str, concurrency: int) -> ConcurrencyLimit:
+        limit = self._classes.get(name)
+        if limit is None or limit.most != concurrency:
+            limit = self._classes[name] = ConcurrencyLimit(slot_leases.CLASS, name, concurrency)
+        return limit
 
-    def delay(self, bound: Bound) -> float:
-        """Returns the seconds until a job without a permit is tried again.
+    def delay(self, limit: ConcurrencyLimit) -> float:
+        """Returns the seconds until a job without a slot lease is tried again.
 
         A job of a full queue need not wait: its queue does.
         """
-        if bound.kind == permits.QUEUE:
+        if limit.kind == slot_leases.QUEUE:
             return 0.0
-        seconds = bound.delay()
+        seconds = limit.delay()
         self._back_until = max(self._back_until, time.monotonic() + seconds + _A_LOOK)
         return seconds
 
 
-def least(bounds: Iterable[tuple[str, int]], queue: str) -> int | None:
-    """Returns the least of the bounds whose names or patterns match a queue."""
-    return min((most for text, most in bounds if fnmatchcase(queue, text)), default=None)
+def least(limits: Iterable[tuple[str, int]], queue: str) -> int | None:
+    """Returns the least of the limits whose names or patterns match a queue."""
+    return min((most for text, most in limits if fnmatchcase(queue, text)), default=None)
 
 
 def over_all(configured: Mapping[str, QueueSettings], queue: str) -> int | None:
-    """Returns a queue's configured bound over all workers."""
-    bounds = ((text, of.concurrency) for text, of in configured.items())
-    return least(((text, most) for text, most in bounds if most is not None), queue)
+    """Returns a queue's configured limit over all workers."""
+    limits = ((text, of.concurrency) for text, of in configured.items())
+    return least(((text, most) for text, most in limits if most is not None), queue)

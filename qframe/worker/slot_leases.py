@@ -1,8 +1,8 @@
-"""Permits: facts that limit how many jobs of a queue or class run at once over all workers.
+"""Slot leases: facts that limit how many jobs of a queue or class run at once over all workers.
 
-A bound of N has N keys. A job takes one in the step that starts it, and gives it back in the step
-that ends it. A permit has a lease, which the heartbeat renews as long as the handler runs: so the
-permit of a killed worker is free when the lease expires.
+A limit of N has N keys. A job takes one in the step that starts it, and gives it back in the step
+that ends it. The heartbeat renews it as long as the handler runs, so the key of a killed worker is
+free when its lease expires. Stored keys, messages and docs/concurrency.md call it a permit.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LONGEST_NAME = 200
 _FRESH = 1.0
 """Seconds for which a read is believed."""
 _FULL_FOR = 0.5
-"""Seconds, about, after which a full bound is read again."""
+"""Seconds, about, after which a full limit is read again."""
 _UNSAID = 2.0
-"""Seconds within which a step that gives a permit back is sent, or never."""
+"""Seconds within which a step that gives a slot lease back is sent, or never."""
 _TRIES = 5
 _SHORTEST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
@@ -42,8 +42,8 @@ _APART = 0.002
 """Seconds between the retries of two jobs of a class, as long as they may wait no longer."""
 
 
-class Bound:
-    """One bound, as far as this worker knows how it stands. Thread-safe."""
+class ConcurrencyLimit:
+    """One limit, as far as this worker knows how it stands. Thread-safe."""
 
     def __init__(self, kind: str, name: str, most: int) -> None:
         self.kind = kind
@@ -63,11 +63,11 @@ class Bound:
 
     @property
     def room(self) -> int:
-        """How many permits are free, as far as is known."""
+        """How many slot leases are free, as far as is known."""
         return len(self._free)
 
     def looks_at(self) -> float:
-        """Returns the moment from which the permits are worth reading again."""
+        """Returns the moment from which the slot leases are worth reading again."""
         if self._free:
             return self._known + _FRESH
         return self._full_until if len(self._picked) < self.most else math.inf
@@ -125,9 +125,9 @@ class Bound:
                 self._known = time.monotonic()
 
     def delay(self) -> float:
-        """Returns the seconds until a job that found no permit is worth trying again.
+        """Returns the seconds until a job that found no slot lease is worth trying again.
 
-        That is half of the time for which the same jobs have had all permits, so the permits of
+        That is half of the time for which the same jobs have had all slot leases, so those of
         short jobs are soon in use again. Many waiting jobs are spread over moments.
         """
         now = time.monotonic()
@@ -137,25 +137,27 @@ class Bound:
         return min(wanted, _LONGEST_DELAY * random.uniform(0.7, 1))  # noqa: S311
 
 
-class Permit(Feature):
-    """One permit of one job, which adds to the job's start and end."""
+class SlotLease(Feature):
+    """One slot lease of one job, which adds to the job's start and end."""
 
     key: ClassVar[str] = ""
     """No payload names it: the worker adds it."""
     runs = False
-    """Whether the handler runs, so that the permit must be kept."""
+    """Whether the handler runs, so that the slot lease must be kept."""
     renew_at = math.inf
     _given = False
 
-    def __init__(self, permits: Permits, bound: Bound, fact: str, holds: str | None) -> None:
-        self.bound = bound
+    def __init__(
+        self, slot_leases: SlotLeases, limit: ConcurrencyLimit, fact: str, holds: str | None
+    ) -> None:
+        self.limit = limit
         self.fact = fact
         self.holds = holds
         self.token = f"{process.NAME}:{process.pid()}:{secrets.token_hex(8)}"
-        self._permits = permits
+        self._slot_leases = slot_leases
 
     def taking(self) -> tuple[Expect, Set]:
-        return Expect(self.fact, self.holds), Set(self.fact, self.token, self._permits.lease)
+        return Expect(self.fact, self.holds), Set(self.fact, self.token, self._slot_leases.lease)
 
     def giving(self) -> Unset:
         return Unset(self.fact, self.token)
@@ -167,7 +169,7 @@ class Permit(Feature):
 
     def taken(self) -> None:
         self.runs = True
-        self.renew_at = time.monotonic() + self._permits.lease / 3
+        self.renew_at = time.monotonic() + self._slot_leases.lease / 3
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:  # noqa: ARG002 (as above)
         """Gives it back, but not if the job settles itself and runs on."""
@@ -177,7 +179,7 @@ class Permit(Feature):
         plan.then(self._was_given)
         if not self._given:
             self._given = True
-            self.bound.give(self.fact)  # the next start is sent after this end, or with it
+            self.limit.give(self.fact)  # the next start is sent after this end, or with it
 
     @property
     def is_given(self) -> bool:
@@ -188,102 +190,102 @@ class Permit(Feature):
         return not self.runs
 
     def _was_given(self) -> None:
-        self._permits.forget(self)
-        self.bound.is_free(self.fact)
+        self._slot_leases.forget(self)
+        self.limit.is_free(self.fact)
 
 
-class Permits:
-    """The permits of one worker's jobs. Raises `BackendUnavailable`."""
+class SlotLeases:
+    """The slot leases of one worker's jobs. Raises `BackendUnavailable`."""
 
     def __init__(self, backend: Backend, retry_after: float) -> None:
         self.lease = min(retry_after, _LONGEST_LEASE)
         self.every = min(1.0, self.lease / 6)
         self._backend = backend
-        self._taken: dict[ReservedJob, list[Permit]] = {}
-        self._left: dict[Permit, float] = {}
-        """Permits whose jobs are over, and from when on they are to be given back."""
+        self._taken: dict[ReservedJob, list[SlotLease]] = {}
+        self._left: dict[SlotLease, float] = {}
+        """Slot leases whose jobs are over, and from when on they are to be given back."""
         self._silent = False
 
     def __contains__(self, job: ReservedJob) -> bool:
         return job in self._taken
 
     def of(self, job: ReservedJob) -> Sequence[tuple[str, str]]:
-        """Returns the permits of a job: their keys, and the values they hold."""
+        """Returns the slot leases of a job: their keys, and the values they hold."""
         return [(each.fact, each.token) for each in self._taken.get(job, ())]
 
-    def look(self, bounds: Sequence[Bound]) -> None:
-        """Refreshes stale bounds with one read."""
+    def look(self, limits: Sequence[ConcurrencyLimit]) -> None:
+        """Refreshes stale limits with one read."""
         now = time.monotonic()
-        due = [bound for bound in bounds if bound.looks_at() <= now]
+        due = [limit for limit in limits if limit.looks_at() <= now]
         if due:
-            values = iter(self._backend.read(*(key for bound in due for key in bound.keys)))
-            for bound in due:
-                bound.learn([next(values) for _ in bound.keys])
+            values = iter(self._backend.read(*(key for limit in due for key in limit.keys)))
+            for limit in due:
+                limit.learn([next(values) for _ in limit.keys])
 
     # -- taking -----------------------------------------------------------------------------------
 
-    def pick(self, job: ReservedJob, bounds: Sequence[Bound]) -> Bound | None:
-        """Makes the start of a job take a permit of each bound.
+    def pick(self, job: ReservedJob, limits: Sequence[ConcurrencyLimit]) -> ConcurrencyLimit | None:
+        """Makes the start of a job take a slot lease of each limit.
 
-        Returns the bound that has none; then nothing is taken.
+        Returns the limit that has none; then nothing is taken.
         """
         self.undo(job)
-        picked: list[Permit] = []
-        for bound in bounds:
-            found = bound.pick()
+        picked: list[SlotLease] = []
+        for limit in limits:
+            found = limit.pick()
             if found is None:
-                self.look([bound])
-                found = bound.pick()
+                self.look([limit])
+                found = limit.pick()
             if found is None:
                 for each in picked:
-                    each.bound.give(each.fact, each.holds)
-                return bound
-            picked.append(Permit(self, bound, *found))
+                    each.limit.give(each.fact, each.holds)
+                return limit
+            picked.append(SlotLease(self, limit, *found))
         self._taken[job] = picked
         job.features = [*job.features, *picked]
         return None
 
     def undo(self, job: ReservedJob) -> None:
-        """Returns the permits of a start that was never sent."""
+        """Returns the slot leases of a start that was never sent."""
         for each in self._detach(job):
-            each.bound.give(each.fact, each.holds)
+            each.limit.give(each.fact, each.holds)
 
-    def refused(self, job: ReservedJob, result: Result) -> Bound | None:
-        """Returns the bound whose permit another job has, after a refused start."""
+    def refused(self, job: ReservedJob, result: Result) -> ConcurrencyLimit | None:
+        """Returns the limit whose slot lease another job has, after a refused start."""
         found = None
         for each in self._detach(job):
             if each.fact != result.key:
-                each.bound.give(each.fact, each.holds)
+                each.limit.give(each.fact, each.holds)
                 continue
-            found = each.bound
+            found = each.limit
             found.lose(each.fact)
             if result.holds is None:
                 found.is_free(each.fact)
         return found
 
-    def take(self, job: ReservedJob, bound: Bound) -> bool:
-        """Takes a permit for a job that was started; returns whether it has one."""
-        if any(each.bound.keys[0] == bound.keys[0] for each in self._taken.get(job, ())):
+    def take(self, job: ReservedJob, limit: ConcurrencyLimit) -> bool:
+        """Takes a slot lease for a job that was started; returns whether it has one."""
+        if any(each.limit.keys[0] == limit.keys[0] for each in self._taken.get(job, ())):
             return True
         for _ in range(_TRIES):
-            self.look([bound])
-            found = bound.pick()
+            self.look([limit])
+            found = limit.pick()
             if found is None:
                 break
-            permit = Permit(self, bound, *found)
-            (result,) = self._backend.apply(Step(None, *permit.taking()))
+            slot_lease = SlotLease(self, limit, *found)
+            (result,) = self._backend.apply(Step(None, *slot_lease.taking()))
             if result.applied:
-                permit.taken()
-                self._taken[job] = [*self._taken.get(job, ()), permit]
-                job.features = [*job.features, permit]
+                slot_lease.taken()
+                self._taken[job] = [*self._taken.get(job, ()), slot_lease]
+                job.features = [*job.features, slot_lease]
                 return True
-            bound.lose(permit.fact)
+            limit.lose(slot_lease.fact)
         return False
 
     # -- giving back ------------------------------------------------------------------------------
 
     def ended(self, job: ReservedJob) -> None:
-        """Notes that a handler has ended: settling the job gives its permits back."""
+        """Notes that a handler has ended: settling the job gives its slot leases back."""
         for each in self._taken.get(job, ()):
             each.runs = False
 
@@ -292,21 +294,21 @@ class Permits:
             each.runs = False
             self._left[each] = time.monotonic() + (_UNSAID if each.is_given else 0)
             if not each.is_given:
-                each.bound.give(each.fact, each.token)
+                each.limit.give(each.fact, each.token)
 
-    def forget(self, permit: Permit) -> None:
-        self._left.pop(permit, None)
+    def forget(self, slot_lease: SlotLease) -> None:
+        self._left.pop(slot_lease, None)
 
-    def _detach(self, job: ReservedJob) -> Sequence[Permit]:
-        permits = self._taken.pop(job, ())
-        if permits:
-            job.features = [each for each in job.features if each not in permits]
-        return permits
+    def _detach(self, job: ReservedJob) -> Sequence[SlotLease]:
+        slot_leases = self._taken.pop(job, ())
+        if slot_leases:
+            job.features = [each for each in job.features if each not in slot_leases]
+        return slot_leases
 
     # -- while jobs run ---------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Renews the permits of running handlers, and gives back leftovers; for the heartbeat."""
+        """Renews those of running handlers, and gives back leftovers; for the heartbeat."""
         now = time.monotonic()
         running = [each for several in [*self._taken.values()] for each in several]
         due = [each for each in running if each.runs and now >= each.renew_at - self.every / 2]
@@ -330,28 +332,33 @@ class Permits:
             return
         for each in left:
             self._left.pop(each, None)
-            each.bound.is_free(each.fact)
+            each.limit.is_free(each.fact)
 
-    def _ran_out(self, permit: Permit, result: Result) -> None:
-        """Takes a permit again that expired while its job ran, unless another job has it."""
-        if permit.has_ended():  # it was given back meanwhile
+    def _ran_out(self, slot_lease: SlotLease, result: Result) -> None:
+        """Takes a slot lease again that expired while its job ran, unless another job has it."""
+        if slot_lease.has_ended():  # it was given back meanwhile
             return
-        permit.holds = None
-        if result.holds is None and self._backend.apply(Step(None, *permit.taking()))[0].applied:
-            permit.renew_at = time.monotonic() + self.lease / 3
-            log.warning("a permit of the %s had run out, and was taken again", permit.bound.shown)
-            if permit.has_ended():
-                self._left[permit] = 0.0
+        slot_lease.holds = None
+        if (
+            result.holds is None
+            and self._backend.apply(Step(None, *slot_lease.taking()))[0].applied
+        ):
+            slot_lease.renew_at = time.monotonic() + self.lease / 3
+            log.warning(
+                "a permit of the %s had run out, and was taken again", slot_lease.limit.shown
+            )
+            if slot_lease.has_ended():
+                self._left[slot_lease] = 0.0
             return
-        permit.renew_at = math.inf
+        slot_lease.renew_at = math.inf
         log.error(
             "a permit of the %s ran out while its job ran: one more than %d may run meanwhile",
-            permit.bound.shown,
-            permit.bound.most,
+            slot_lease.limit.shown,
+            slot_lease.limit.most,
         )
 
     def close(self) -> None:
-        """Gives back the permits of jobs that are over."""
+        """Gives back the slot leases of jobs that are over."""
         left = [*self._left]
         if left:
             self._backend.apply(*(Step(None, each.giving()) for each in left))
