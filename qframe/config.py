@@ -753,7 +753,6 @@ class _Environment(EnvSettingsSource):
             ) from None
 
     def _variable(self, field_name: str, value: str) -> str:
-        """Return the name of the variable with this value."""
         ends = (name for name, given in self.env_vars.items() if given == value)
         found = (name for name in ends if name.endswith(field_name.lower()))
         return next(found, f"{_PREFIX}{field_name}").upper()
@@ -811,7 +810,6 @@ def load(file: str | Path | None = None, **over: Any) -> Settings:  # noqa: ANN4
 
 
 def _variables() -> tuple[str, ...]:
-    """Return the environment variables that are settings."""
     names = (name for name in os.environ if name.upper().startswith(_PREFIX))
     return tuple(sorted(name for name in names if name.upper() != _NAMES_A_FILE))
 

@@ -203,7 +203,6 @@ class QueueManager:
         return Capability.RESERVE in able and Capability.FACTS not in able
 
     def _own(self, name: str) -> _Own:
-        """Return the backend of a connection, the same one for all users."""
         with forks.undisturbed(), self._lock:
             if name not in self._backends:
                 values = self.settings.connection(name)
@@ -234,7 +233,6 @@ class QueueManager:
         return OrderedBackend(own, facts, failed, self.signer)
 
     def _facts(self, name: str) -> Backend:
-        """Return the backend for the facts of a connection."""
         backend = self.connection(name).backend
         return backend.facts if isinstance(backend, OrderedBackend) else backend
 
@@ -286,7 +284,6 @@ class QueueManager:
     # -- listeners ------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Add the configured listeners, once."""
         if self._listening:
             return
         self._listening = True  # set first: a listener's module may use a connection

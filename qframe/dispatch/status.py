@@ -100,7 +100,6 @@ def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
 
 
 def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus]:
-    """Poll until the status is final."""
     if math.isnan(timeout):
         raise ValueError("timeout must be seconds, not nan")
     deadline = time.monotonic() + timeout

@@ -243,7 +243,6 @@ class OrderedBackend(Backend):
     def _facts_and_pushes(
         self, parts: defaultdict[str, list[Any]], job: Reservation | None
     ) -> Result:
-        """Write the facts, then the records; then push."""
         # Latches return their message instead of pushing it: messages are in another backend.
         facts = [replace(e, push=False) if type(e) in _LATCHED else e for e in parts["facts"]]
         records = parts["records"]

@@ -79,11 +79,9 @@ class Plan(Step):
         self.operations += operations
 
     def then(self, *actions: Callable[[], None]) -> None:
-        """Add actions to run after the step."""
         self.after = (*self.after, *actions)
 
     def applied(self) -> None:
-        """Run the actions after the step."""
         for action in self.after:
             action()
 

@@ -49,7 +49,6 @@ class BatchMember(NamedTuple):
         return cls(identity, number)
 
     def keys(self) -> dict[str, Any]:
-        """Return the payload's keys about it."""
         return {KEY: {"id": self.batch, "n": self.number}}
 
     def arrives(self, uuid: str, *, failed: bool) -> Arrive:

@@ -314,7 +314,6 @@ class BatchStore:
         return StoredBatch(text, latch, record, vouched, refused)
 
     def read(self, identity: str) -> BatchRecord | None:
-        """Return the record of a batch; None if it is gone."""
         found = self.find(identity)
         return None if found is None else found.record
 

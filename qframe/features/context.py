@@ -77,8 +77,7 @@ class PushFeature(Protocol):
     key: ClassVar[str]
     keeps_result: ClassVar[bool]
 
-    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Add the feature's operations to the push of a job."""
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None: ...
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job in the way, if this feature refused the push."""

@@ -42,7 +42,6 @@ class DebounceFeature(Feature):
         plan.add(context.once_pushed(place) if job.delay else place)
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Return the uuid of the later dispatch."""
         named = _named(job.message)
         is_ours = named is not None and refused.key == named[0]
         return refused.holds if is_ours and refused.outcome is Outcome.REFUSED else None

@@ -321,7 +321,6 @@ class JobDefinition(Options):
 
     @classmethod
     def _hides(cls) -> bool:
-        """Whether error messages must not show the class's values."""
         return cls.encrypted or bool(cls.secret_fields)
 
     @classmethod
@@ -388,7 +387,6 @@ class JobDefinition(Options):
 
     @classmethod
     def _restored(cls, data: dict[str, Any]) -> Self:
-        """Make the job from its fields alone."""
         try:
             return cls._validated(data)
         except ValidationError as error:

@@ -185,7 +185,6 @@ def _own(job: JobDefinition) -> Sequence[Any]:
 
 
 def _is_async(middleware: Any) -> bool:  # noqa: ANN401 (whatever can be called)
-    """Whether it, or its `__call__`, is an `async def`."""
     return any(map(inspect.iscoroutinefunction, (middleware, type(middleware).__call__)))
 
 

@@ -226,5 +226,4 @@ def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _normal(name: str) -> str:
-    """Return a name as Python normalizes it."""
     return unicodedata.normalize("NFKC", name)

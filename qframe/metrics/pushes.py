@@ -67,7 +67,6 @@ class Pushes:
                 self._take_in()
 
     def _take_in(self) -> None:
-        """Count the pushes since the last call."""
         counts: Counter[tuple[str, str]] = Counter()
         with suppress(IndexError):
             while True:

@@ -70,7 +70,6 @@ def of_exception(error: BaseException) -> Values:
 
 
 def _server(settings: Any) -> Values:  # noqa: ANN401 (those of any driver)
-    """Return the address of the server, if it has one."""
     host, port = getattr(settings, "host", None), getattr(settings, "port", None)
     url = getattr(settings, "url", None)
     if isinstance(url, str):

@@ -33,8 +33,6 @@ _FAILURES = {"failed", "lost"}
 
 
 class _Send:
-    """A push in progress."""
-
     def __init__(self, connection: Any, *, many: bool) -> None:  # noqa: ANN401 (a connection)
         self.connection = connection
         self.many = many

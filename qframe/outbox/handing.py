@@ -197,7 +197,6 @@ class Handing:
         return [Expect(mark, None), *operations, Set(mark, "", KEPT)]
 
     def _hear(self, row: OutboxRow, operations: Sequence[Operation], result: Result) -> None:
-        """Handle the result of a step."""
         if result.applied:
             self._totals.handed_on += 1
             self._count(operations)
@@ -217,7 +216,6 @@ class Handing:
             self.marks.append(_mark(row))
 
     def _count(self, operations: Sequence[Operation]) -> None:
-        """Count the pushes."""
         if self._context.pushes is not None:
             for each in operations:
                 if type(each) is Push:

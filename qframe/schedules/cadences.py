@@ -269,7 +269,6 @@ class Cadences:
         return self
 
     def _fields(self, **fields: int | str) -> Self:
-        """Change some fields of the cron expression."""
         written = (self.terms.calendar.cron or "* * * * *").split()
         at = len(written) - 5
         for name, value in fields.items():

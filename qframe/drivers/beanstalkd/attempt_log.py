@@ -66,7 +66,6 @@ class AttemptLog:
         self._facts = facts
 
     def read(self, number: int, raw: bytes) -> AttemptEntry | None:
-        """Return the entry of a message."""
         key = self._key(number, raw)
         (text,) = self._do(lambda facts: facts.read(key)) or [None]
         return AttemptEntry.from_text(text)
@@ -84,7 +83,6 @@ class AttemptLog:
         return self._apply(Expect(key, before), Set(key, entry.to_text(), _KEPT))
 
     def forget(self, number: int, raw: bytes) -> None:
-        """Remove the entry of a message that is gone."""
         self._apply(Unset(self._key(number, raw)))
 
     def _key(self, number: int, raw: bytes) -> str:

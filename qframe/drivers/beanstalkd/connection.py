@@ -131,7 +131,6 @@ class BeanstalkdConnection:
         return self._socket is None or bool(readable([self._socket.fileno()], 0))
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on for an answer."""
         return (self._socket or self._connect()).fileno()
 
     def drop(self) -> None:

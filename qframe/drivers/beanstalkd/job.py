@@ -90,7 +90,6 @@ class BeanstalkdJob(Reservation):
     # -- what becomes of it -----------------------------------------------------------------------
 
     def operate(self, operation: op.OfReservation) -> Result:
-        """Apply the operation."""
         with self.connection.lock:
             return APPLIED if self._operated(operation) else LOST
 
@@ -159,7 +158,6 @@ class BeanstalkdJob(Reservation):
 
     @property
     def deletion(self) -> bytes:
-        """The command that deletes the job."""
         return b"delete %d\r\n" % self.number
 
     def is_deleted(self, reply: Reply) -> Result:

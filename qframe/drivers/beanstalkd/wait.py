@@ -39,7 +39,6 @@ class Waits:
         self._made = made
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
-        """Wait until there may be a message, or `wake` is readable."""
         with guarded:
             connection = self._connections.work(idle=True)
             tubes = tuple(map(tube_of, queues))

@@ -154,7 +154,6 @@ class DatabaseSteps:
             self.filled.add(queue)
 
     def _insert(self) -> None:
-        """Insert all messages pushed so far, in one statement."""
         if self._pushed:
             self._tables.messages.insert(self._session, self._pushed, marked=self._marked)
             self._pushed = []

@@ -71,7 +71,6 @@ class CallerConnection:
         return self._execute(made.sql, made.parameters(values or {}))
 
     def run_many(self, statement: ClauseElement, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run a statement once per row."""
         made = _as_taken(statement, self.dialect)
         self._execute(made.sql, [made.parameters(row) for row in rows])
 
@@ -102,7 +101,6 @@ class CallerConnection:
         return getattr(raw, "autocommit", False) is True
 
     def _is_in_transaction(self) -> bool:
-        """Whether the caller began a transaction in autocommit mode."""
         raw = self.raw
         if hasattr(raw, "in_transaction"):
             return bool(raw.in_transaction)
@@ -203,7 +201,6 @@ def _shown(given: object) -> str:
 
 
 def _driver_of(given: object) -> str | None:
-    """Return the name of the DBAPI module of a connection or cursor."""
     if isinstance(given, type | ModuleType) or not hasattr(given, "close"):
         return None
     homes = (kind.__module__.partition(".")[0] for kind in given.__class__.__mro__)
@@ -281,8 +278,6 @@ def _dialect(name: str) -> Dialect:
 
 
 class _Rendered:
-    """A statement in the form that one driver takes."""
-
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
         made: Any = statement.compile(dialect=dialect)
         self.of = statement, dialect  # keep both alive, so that no other object gets their ids

@@ -17,8 +17,6 @@ from qframe.exceptions import BackendUnusable
 
 @dataclass
 class _Present:
-    """The columns and indexes that a table has."""
-
     columns: set[str] = field(default_factory=set)
     indexes: set[str] = field(default_factory=set)
     narrow: set[str] = field(default_factory=set)
@@ -159,7 +157,6 @@ class Changes:
                 yield Change(f"dropped the index {name}", self._drop(table, name))
 
     def _former(self, table: sa.Table) -> list[str]:
-        """List unwanted indexes that earlier versions created."""
         names = FORMER_INDEXES if table is self._schema.jobs else ()
         wanted = {index.name for index in table.indexes}
         return [each for name in names if (each := f"{table.name}_{name}") not in wanted]

@@ -66,12 +66,10 @@ class _Asker:
         return found[0][0] if found else None
 
     def settings(self, *names: str) -> dict[str, str]:
-        """Return settings of PostgreSQL."""
         asked = "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%(names)s)"
         return {name: str(value) for name, value in self.rows(asked, names=list(names))}
 
     def variables(self, *names: str) -> dict[str, str]:
-        """Return variables of MariaDB."""
         found = self.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN {names!r}")
         return {name: str(value) for name, value in found}
 

@@ -112,11 +112,9 @@ class Database:
             self.engine = make_engine(self.url, self._settings)
 
     def session(self) -> Session:
-        """Return this thread's session, to be entered for a call."""
         return self._thread.session
 
     def statement(self, element: ClauseElement) -> Statement:
-        """Make a statement for this database."""
         return Statement(element, self.engine.dialect)
 
     def block(self, *elements: ClauseElement) -> Statement:
@@ -356,7 +354,6 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a connection of this process."""
         return self._link is not None and self._pid == process.pid()
 
     # -- calls and transactions -------------------------------------------------------------------

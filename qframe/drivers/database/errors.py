@@ -169,7 +169,6 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def _code(cause: BaseException) -> int | str | None:
-    """Return MariaDB's number or PostgreSQL's SQLSTATE."""
     if cause.args and isinstance(cause.args[0], int):
         return cause.args[0]
     code: str | None = getattr(cause, "sqlstate", None)

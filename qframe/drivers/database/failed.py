@@ -72,7 +72,6 @@ class FailedRows:
     def page(
         self, session: Session, limit: int, after: str | None, queue: str | None
     ) -> list[FailedJob]:
-        """List failed jobs, the latest first."""
         below = 2**62
         if after is not None:
             row = session.run(self._number, uuid=after).fetchone()

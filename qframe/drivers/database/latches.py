@@ -20,8 +20,6 @@ _THEN = ("then_queue", "then_raw", "then_delay", "then_priority")
 
 @dataclass
 class _Row:
-    """The state of a latch in the database."""
-
     size: int
     done: int
     failed: int
@@ -86,7 +84,6 @@ class Latches:
         return None
 
     def open(self, session: Session, operation: Open) -> None:
-        """Create a latch, unless it exists."""
         key, then = operation.latch, operation.then
         if self._find(session, key) is None:
             session.run(self._clear_members, key=key)  # of an expired latch

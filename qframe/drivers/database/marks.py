@@ -37,7 +37,6 @@ class Marks:
         self._sweep = Sweep(database, marks, _SWEEP_EVERY, marks.delete().where(expired(marks)))
 
     def values(self, session: Session) -> dict[str, Any]:
-        """Return the parameters of `element`."""
         return {"key": session.mark.key, "number": session.mark.number, **session.at}
 
     def write(self, session: Session) -> None:

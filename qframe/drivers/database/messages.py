@@ -105,7 +105,6 @@ class Messages:
         return len(rows)
 
     def _first(self, session: Session, queue: str) -> int:
-        """Return when the first message is due."""
         row = session.run(self._sql.first_due, queue=queue).fetchone()
         return NEVER if row is None else int(row[0])
 
@@ -151,7 +150,6 @@ class Messages:
         return [(row, as_bytes(raw)) for row, raw in rows]
 
     def browse(self, session: Session, queue: str, place: Place, limit: int, after: str) -> Page:
-        """List messages in a place, by due time and id."""
         if place is Place.RUNNING:
             values = {"id": position(after)}
             statement = self._sql.reserved
@@ -294,7 +292,6 @@ class Messages:
     def starting(
         self, session: Session, job: DatabaseJob, start: Start, done: DatabaseJob | None
     ) -> tuple[Statement, dict[str, Any]]:
-        """Return the statement that starts a job and deletes the job done before."""
         values = {"id": job.row, "lease": job.token, **_lasts(start.lease), **session.at}
         values["notes"] = self._stored(start.notes)
         values["done_id"], values["done_lease"] = (

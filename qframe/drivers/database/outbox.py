@@ -178,8 +178,6 @@ class _OutboxDue:
 
 
 class _DatabaseClaim(OutboxClaim):
-    """Rows, in a session that has their lock."""
-
     def __init__(self, sql: _OutboxStatements, session: Session) -> None:
         self._sql = sql
         self._session = session

@@ -106,7 +106,6 @@ class DatabasePool:
             self._left()
 
     def close(self) -> None:
-        """Close the idle connections."""
         self._close_idle(0.0, spared=0)
 
     # -- waiting and opening ----------------------------------------------------------------------
@@ -173,7 +172,6 @@ class DatabasePool:
             return True
 
     def _serve(self) -> None:
-        """Give idle connections to the waiters."""
         with self._lock:
             while self._waiters and self._idle:
                 try:

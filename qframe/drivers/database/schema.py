@@ -189,5 +189,4 @@ class Schema:
 
 
 def _given(name: str, kind: Any, **options: Any) -> sa.Column[Any]:  # noqa: ANN401 (Core's)
-    """Return a column that is never NULL."""
     return sa.Column(name, kind, nullable=False, **options)

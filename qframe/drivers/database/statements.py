@@ -192,7 +192,6 @@ class Statements:
         self.adopted = make(select(c.queue, *self._message).where(fenced, c.started == 1))
 
     def _delete_and_start(self, ours: ColumnElement[bool], started: dict[str, Any]) -> Any:  # noqa: ANN401 (Core's)
-        """Delete the finished job and start the next one, in one statement."""
         c, jobs = self._c, self._jobs
         done = and_(c.id == number("done_id"), c.lease == param("done_lease"), ours)
         this = and_(c.id == number("id"), c.lease == param("lease"), ours)
@@ -291,7 +290,6 @@ def lease_end(jobs: Table, retry_after: int) -> ColumnElement[Any]:
 
 
 def _microseconds(seconds: Column[Any]) -> ColumnElement[Any]:
-    """Convert a column of Laravel's to microseconds."""
     return cast(seconds, BigInteger) * SECOND
 
 

@@ -25,8 +25,7 @@ _SILENCE = SILENCE + _EARLY
 class Watch(Protocol):
     """Waits until there may be a message."""
 
-    def note_message(self) -> None:
-        """Note that there was a message."""
+    def note_message(self) -> None: ...
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> None:
         """Return when there may be a message, after `timeout` seconds, or on `wake`."""

@@ -86,7 +86,6 @@ class OpenLatch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is closed and all its members have arrived."""
         return self.closed and len(self.done) + len(self.failed) >= self.size
 
     def change(self, operation: op.Arrive | op.Close, now: float) -> op.Push | None:

@@ -134,7 +134,6 @@ class RedisConnection:
             raise
 
     def hear(self) -> None:
-        """Read all outstanding answers."""
         if self._told:
             self.ask_all()
 

@@ -38,7 +38,6 @@ class QueueKeys:
         }
 
     def types(self) -> dict[str, bytes]:
-        """Return the type of each key."""
         lists = dict.fromkeys((self.ready, self.notify, self.buried), b"list")
         return {**lists, self.delayed: b"zset", self.reserved: b"zset"}
 
@@ -96,7 +95,6 @@ class Keys:
         return f"{escaped(self._start)}*"
 
     def queue_in(self, key: str) -> str:
-        """Return the name of the queue that a key belongs to."""
         name = key.removeprefix(self._start)
         for end in _ENDS:
             name = name.removesuffix(end)

@@ -67,7 +67,6 @@ class RedisPool:
         return own
 
     def hear(self) -> None:
-        """Read all outstanding answers of this thread."""
         for connection in self._own().connections.values():
             connection.hear()
 

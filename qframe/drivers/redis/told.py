@@ -42,8 +42,7 @@ class ToldSteps(RedisSent):
         """Assume that all steps are applied; `results` takes back what was not."""
 
     @abstractmethod
-    def results(self, reply: Reply) -> list[Result]:
-        """Decode the reply."""
+    def results(self, reply: Reply) -> list[Result]: ...
 
     def let_go(self) -> None:
         """Detach from the jobs: the answer was read, or the steps were not sent."""
