@@ -157,15 +157,15 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def _imported(name: str) -> object:
         if name in {"Worker", "WorkerOptions"}:
-            from qframe import worker  # noqa: PLC0415 (not before it is needed)
+            from qframe import worker  # noqa: PLC0415 (imported on first use)
 
             return getattr(worker, name)
         if name in {"acancel", "ajob_status", "await_for", "cancel", "job_status", "wait_for"}:
-            from qframe.dispatch import status  # noqa: PLC0415 (not before it is needed)
+            from qframe.dispatch import status  # noqa: PLC0415 (imported on first use)
 
             return getattr(status, name)
         if name == "schedule":
-            from qframe.schedules import definition  # noqa: PLC0415 (not before it is needed)
+            from qframe.schedules import definition  # noqa: PLC0415 (imported on first use)
 
             return definition.schedule
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -388,7 +388,7 @@ class Connection:
             complete = complete and seen.is_complete
         return LookResult(None, complete)
 
-    # -- what it is -------------------------------------------------------------------------------
+    # -- attributes -------------------------------------------------------------------------------
 
     def need(self, capability: Capability) -> None:
         """Raise `Unsupported` if the backend lacks a capability."""

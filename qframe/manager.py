@@ -314,12 +314,12 @@ def _signer(settings: Settings) -> Signer | None:
     return None
 
 
-def _imported(path: str) -> Any:  # noqa: ANN401 (whatever is there)
+def _imported(path: str) -> Any:  # noqa: ANN401 (any object)
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _configured(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (whatever is there)
+def _configured(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (any object)
     project.put_on_path()
     try:
         return _imported(path)
@@ -378,7 +378,7 @@ def default() -> QueueManager:
 def connection(name: str | None) -> Connection:
     """Return a connection of the process's manager, by default the default one."""
     queues = _default or default()
-    found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (a call less)
+    found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (saves a call)
     return found or queues.connection(name)
 
 

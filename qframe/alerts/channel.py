@@ -62,7 +62,7 @@ def headline(telling: Telling) -> str:
 
 def trusting(ca: Path | None) -> ssl.SSLContext:
     """Return a context that checks certificates and their host name."""
-    import ssl  # noqa: PLC0415 (only who tells needs it)
+    import ssl  # noqa: PLC0415 (only a channel needs it)
 
     context = ssl.create_default_context()
     if ca is not None:

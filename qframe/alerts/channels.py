@@ -46,7 +46,7 @@ class Webhook(Channel):
 
     def tell(self, telling: Telling) -> None:
         """Post it. Raises `NotTold` for any answer except 2xx. Follows no redirection."""
-        import http.client  # noqa: PLC0415 (only who tells needs it)
+        import http.client  # noqa: PLC0415 (only a channel needs it)
 
         parts = urlsplit(self._url)
         body, host = json.dumps(message(telling)).encode(), parts.hostname or ""
@@ -66,7 +66,7 @@ class Webhook(Channel):
                 raise NotTold(f"{parts.hostname}: {why(error)}") from None
             finally:
                 connection.close()
-        if not 200 <= status < 300:  # noqa: PLR2004 (what means done)
+        if not 200 <= status < 300:  # noqa: PLR2004 (success)
             raise NotTold(f"{parts.hostname} answered {status}")
 
     def _headers(self, telling: Telling, body: bytes) -> dict[str, str]:

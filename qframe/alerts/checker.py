@@ -114,7 +114,7 @@ class Checker:
         except BackendUnavailable as error:
             log.debug("alerts: %s", error)
 
-    # -- a look -----------------------------------------------------------------------------------
+    # -- checking the rules -----------------------------------------------------------------------
 
     def _go_on(self, text: str | None, state: AlertRecords, *, is_away: bool = False) -> None:
         """Check, write the changes, and only then send."""
@@ -156,7 +156,7 @@ class Checker:
         (result,) = self._store.backend.apply(step)
         return text if result.applied else None
 
-    # -- telling ----------------------------------------------------------------------------------
+    # -- notifications ----------------------------------------------------------------------------
 
     def _begin(self, telling: Telling, asked: float) -> None:
         """Send it in a separate thread, unless this process was stopped after the write."""

@@ -119,7 +119,7 @@ class AlertRecords(BaseModel):
             if each.settle is not None and each.key in self.alerts and self.alerts[each.key].told:
                 each.settle()
 
-    # -- a look -----------------------------------------------------------------------------------
+    # -- checking the rules -----------------------------------------------------------------------
 
     def look(self, seen: Evaluation, terms: AlertTerms, now: float) -> None:
         """Update the alerts with the result of a check."""
@@ -183,7 +183,7 @@ class AlertRecords(BaseModel):
                 )
             )
 
-    # -- telling ----------------------------------------------------------------------------------
+    # -- notifications ----------------------------------------------------------------------------
 
     def begin(self, terms: AlertTerms, now: float) -> list[Telling]:
         """Return the notifications to send now, one for each channel, and mark them as begun.

@@ -22,7 +22,7 @@ class Mail(Channel):
 
     def tell(self, telling: Telling) -> None:
         """Send the mail."""
-        import smtplib  # noqa: PLC0415 (only who mails needs it)
+        import smtplib  # noqa: PLC0415 (only mail needs it)
         from email.message import EmailMessage  # noqa: PLC0415 (as above)
 
         settings, alert = self._settings, telling.alert

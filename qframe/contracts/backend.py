@@ -360,7 +360,7 @@ class Backend(ABC):
         """Count the failed jobs."""
         raise NotImplementedError
 
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- other calls ------------------------------------------------------------------------------
 
     def check_queue(self, name: str) -> None:  # noqa: B027 (most backends accept any name)
         """Raise `InvalidQueueName` for a name that this backend cannot use."""

@@ -44,7 +44,7 @@ class Job(ABC):
         """The decoded payload. Raises `InvalidPayload`."""
 
     @abstractmethod
-    def data_for(self, job_class: Any) -> Any:  # noqa: ANN401 (a job class, which is above this)
+    def data_for(self, job_class: Any) -> Any:  # noqa: ANN401 (a job class, from a higher layer)
         """Return the payload's data, decrypted if the payload is encrypted.
 
         Raises `CannotDecrypt`.

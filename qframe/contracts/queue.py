@@ -59,7 +59,7 @@ class Queue(Protocol):
     def later(
         self,
         delay: float | timedelta | datetime,
-        job: Any,  # noqa: ANN401 (a job is above this)
+        job: Any,  # noqa: ANN401 (jobs are in a higher layer)
         queue: str | None = None,
     ) -> str:
         """Queue a job that becomes ready after `delay`. Returns its id.

@@ -148,7 +148,7 @@ class Add:
     ttl: float | None = None
 
 
-# -- latches: members that arrive, and a message that is pushed then -------------------------------
+# -- latches: count arriving members, then push a message ------------------------------------------
 
 
 @value
@@ -231,7 +231,7 @@ class Forget:
     uuid: str
 
 
-# -- of steps that are made in parts (`drivers/ordered.py`); a driver never gets these -------------
+# -- only for steps in parts (`drivers/ordered.py`); drivers never get these -----------------------
 
 
 @value
@@ -354,7 +354,7 @@ class Step:
         return f"Step({self.reservation!r}, {', '.join(map(repr, self.operations))})"
 
 
-# -- what came of a step --------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 class Outcome(Enum):

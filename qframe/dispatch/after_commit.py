@@ -71,7 +71,7 @@ def _when_session_commits(
     act: Callable[[], None],
     is_faked: Callable[[], bool],
 ) -> None:
-    from sqlalchemy import event  # noqa: PLC0415 (the session is of this library)
+    from sqlalchemy import event  # noqa: PLC0415 (SQLAlchemy made the session)
 
     within = session.get_nested_transaction() or session.get_transaction()
     if within is None:

@@ -325,7 +325,7 @@ def _started(connection: Connection, through: Connection, plan: BatchPlan) -> Ba
     return Batch(connection, _record(through, plan.id) or _unkept(connection, plan))
 
 
-# -- what there is of a batch ---------------------------------------------------------------------
+# -- a dispatched batch ---------------------------------------------------------------------------
 
 
 class Batch:

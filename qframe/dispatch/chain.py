@@ -268,7 +268,7 @@ def _link_job(
     return each.as_job(connection, queue, identity), {"batch": {"id": identity}}
 
 
-# -- what chains and batches have in common -------------------------------------------------------
+# -- shared by chains and batches -----------------------------------------------------------------
 
 
 def own_job(job: object, connection: Connection, place: str) -> JobDefinition:

@@ -83,7 +83,7 @@ class Draft:
         self.envelope = self.connection.envelope(job)
         unsent[self] = True
 
-    # -- what is pushed ---------------------------------------------------------------------------
+    # -- the push ---------------------------------------------------------------------------------
 
     def use(self, connection: Connection) -> None:
         """Push it to this connection."""
@@ -114,7 +114,7 @@ class Draft:
         """Whether a fake takes the job."""
         return substitute(self.connection, self.job) is not None
 
-    # -- when -------------------------------------------------------------------------------------
+    # -- when to push -------------------------------------------------------------------------------
 
     def keep(self) -> None:
         """Remove it from the drafts that are pushed when they go out of scope."""
@@ -345,7 +345,7 @@ def _drop_in_open(draft: Draft) -> None:
     try:
         if draft.pid == process.own.pid:
             draft.send_in_open()
-    except Exception as error:  # noqa: BLE001 (nothing can be raised from here)
+    except Exception as error:  # noqa: BLE001 (nothing can raise here)
         _report(draft, error)
 
 
@@ -360,7 +360,7 @@ def _push(draft: Draft) -> BaseException | None:
     """Push with the connection's retries. Reports an error and returns it."""
     try:
         _push_patiently(draft)
-    except BaseException as error:  # noqa: BLE001 (nothing can be raised from here)
+    except BaseException as error:  # noqa: BLE001 (nothing can raise here)
         _report(draft, error)
         return error
     return None

@@ -55,7 +55,7 @@ class Handed(Generic[T]):
         self._futures: list[asyncio.Future[None]] = []
         """Futures that wake them, each on its loop."""
 
-    # -- for those who wait -----------------------------------------------------------------------
+    # -- for the callers --------------------------------------------------------------------------
 
     @property
     def is_awaited(self) -> bool:
@@ -105,7 +105,7 @@ class Handed(Generic[T]):
         if self.pid != process.own.pid:
             raise InvalidJob("the call belongs to the process that made it, not to a fork")
 
-    # -- its error --------------------------------------------------------------------------------
+    # -- the error --------------------------------------------------------------------------------
 
     def _hear(self) -> Lost | None:
         """Mark the error as received. The first time, returns what would have reported it."""
@@ -126,7 +126,7 @@ class Handed(Generic[T]):
             error = self.error or BackendUnavailable("it does not end")
             self.context.run(lost, error)
 
-    # -- for who does it --------------------------------------------------------------------------
+    # -- for the thread that runs it --------------------------------------------------------------
 
     def end(self, value: T | None, error: BaseException | None) -> None:
         """Set the result; `wake` wakes the callers."""

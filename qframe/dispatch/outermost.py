@@ -35,7 +35,7 @@ def joined_by(session: Any) -> list[Any]:  # noqa: ANN401 (SQLAlchemy's session)
 
     Called when the session has none, or has just committed it.
     """
-    from sqlalchemy import Connection  # noqa: PLC0415 (the session is of this library)
+    from sqlalchemy import Connection  # noqa: PLC0415 (SQLAlchemy made the session)
 
     transaction = session.get_transaction()
     # SQLAlchemy has no public way to ask a session that has committed.

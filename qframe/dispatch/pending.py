@@ -31,7 +31,7 @@ def dispatch(job: Dispatchable) -> PendingDispatch:
     return PendingDispatch(job)
 
 
-def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (what the job returns)
+def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (the job's result)
     """Run a job here and now, once. Returns the result of `handle`, or raises its exception."""
     queue = manager.default().connection("sync")
     if isinstance(queue, SyncConnection):

@@ -336,7 +336,7 @@ class OrderedBackend(Backend):
         groups = groupby(pushes, attrgetter("queue"))
         self._apply_plain([Step(None, *group) for _, group in groups])
 
-    # -- the rest is one backend's or the other's -------------------------------------------------
+    # -- calls of one of the backends -------------------------------------------------------------
 
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()

@@ -119,7 +119,7 @@ def _shown(frame: re.Match[str]) -> str:
     return one_line(f"{file} in {name}" if name else file, _LONGEST)
 
 
-# -- those whose jobs were retried ----------------------------------------------------------------
+# -- first failures of retried jobs ---------------------------------------------------------------
 
 _SEEN = "cause:first:"
 _SEEN_FOR = 90 * 86400.0

@@ -531,7 +531,7 @@ def _tries(identity: str) -> Iterator[None]:
     """Iterate over the attempts for a step in contention, with pauses after the first two."""
     for number in range(_TRIES):
         if number > 1:
-            time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (no secret)
+            time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (not a secret)
         yield
     raise BackendUnavailable(f"the batch {identity} is changed again and again")
 

@@ -148,7 +148,7 @@ class Context:
         message = without_signature(message)
         return job._replace(raw=envelope.encode(message), message=message)
 
-    # -- what is kept until its turn --------------------------------------------------------------
+    # -- stored jobs ------------------------------------------------------------------------------
 
     def sealed(self, key: str, text: str) -> str:
         """Return JSON as it is stored under a key: signed for it, if a signing key is set."""

@@ -122,7 +122,7 @@ class ReservedJob(Job):
         found: T = self._kept[key]
         return found
 
-    # -- what it is -------------------------------------------------------------------------------
+    # -- attributes -------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:  # type: ignore[override] # the reservation's
@@ -502,7 +502,7 @@ class ReservedJob(Job):
         """The uuid of its failed record: a made-up one could be that of another job's record."""
         return self.own_uuid or f"{self.uuid}@{secrets.token_hex(4)}"
 
-    # -- while it runs ----------------------------------------------------------------------------
+    # -- during the run ---------------------------------------------------------------------------
 
     def renew(self) -> None:
         step = Step(self.reservation, Renew(self.reservation.lease or self.context.retry_after))
@@ -586,7 +586,7 @@ class ReservedJob(Job):
         """Note that the lease was found lost."""
         self._state = "lost"
 
-    # -- how it stands ----------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._state:

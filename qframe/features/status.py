@@ -270,7 +270,7 @@ def as_json(result: object) -> Encoded:
     return Encoded(text, "")
 
 
-# -- how it ended ---------------------------------------------------------------------------------
+# -- the end of an attempt ------------------------------------------------------------------------
 
 
 def _ended(end: End) -> str:

@@ -185,7 +185,7 @@ class JobDefinition(Options):
         else:
             self._reserved.progress(done, text)
 
-    # -- for qframe itself ----------------------------------------------------------------------
+    # -- internal -------------------------------------------------------------------------------
 
     @classmethod
     def is_runnable(cls) -> bool:
@@ -252,7 +252,7 @@ class JobDefinition(Options):
         shown = self.display_name
         return (shown() if callable(shown) else shown) or name
 
-    def to_data(self) -> dict[str, Any]:  # noqa: C901 (a call more costs each dispatch)
+    def to_data(self) -> dict[str, Any]:  # noqa: C901 (another call would slow each dispatch)
         """Return the fields as JSON values.
 
         Raises `InvalidJob` for values that JSON would change.
@@ -551,7 +551,7 @@ def _unsendable(job: JobDefinition) -> str:
     for key in type(job).field_names():
         try:
             write(job, mode="json", include={key}, warnings=False, context=secret.TRAVELS)
-        except Exception:  # noqa: BLE001 (whichever way it fails, it is this field)
+        except Exception:  # noqa: BLE001 (any error means this field)
             return f"{type(job).__name__}.{key}"
     return type(job).__name__
 

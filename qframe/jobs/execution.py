@@ -113,22 +113,22 @@ class _Passage:
         self._deepest = 0
         """The index of the innermost middleware called so far; one more for the job itself."""
 
-    def go(self) -> Any:  # noqa: ANN401 (what the job gave)
+    def go(self) -> Any:  # noqa: ANN401 (the job's result)
         """Run, and return the result. Raises `DontHandle` if nothing ran or settled the job."""
         return self._checked(self._step(0))
 
-    async def go_on_loop(self) -> Any:  # noqa: ANN401 (what the job gave)
+    async def go_on_loop(self) -> Any:  # noqa: ANN401 (the job's result)
         """As `go`, on the event loop of this thread."""
         return self._checked(await self._step_on_loop(0))
 
-    def _checked(self, result: Any) -> Any:  # noqa: ANN401 (what the job gave)
+    def _checked(self, result: Any) -> Any:  # noqa: ANN401 (the job's result)
         reserved = self._job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
         if self._deepest < len(self._middleware) and not (reserved and reserved.is_settled):
             name = _name_of(self._middleware[self._deepest])
             raise DontHandle(f"the middleware {name} did not call on")
         return result
 
-    def _step(self, place: int) -> Any:  # noqa: ANN401 (what the job gave)
+    def _step(self, place: int) -> Any:  # noqa: ANN401 (the job's result)
         """Call the middleware at this index, or the job behind the last one."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
@@ -138,7 +138,7 @@ class _Passage:
             return _finish(self._step_on_loop(place))
         return middleware(self._job, self._next(place, self._step))
 
-    async def _step_on_loop(self, place: int) -> Any:  # noqa: ANN401 (what the job gave)
+    async def _step_on_loop(self, place: int) -> Any:  # noqa: ANN401 (the job's result)
         """As `_step`, on the event loop of a middleware."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
@@ -156,7 +156,7 @@ class _Passage:
         return middleware(self._job, self._next(place, self._step))
 
     def _next(self, place: int, step: Callable[[int], Any]) -> Callable[[JobDefinition], Any]:
-        def call_next(job: JobDefinition) -> Any:  # noqa: ANN401 (what the job gave)
+        def call_next(job: JobDefinition) -> Any:  # noqa: ANN401 (the job's result)
             if job is not self._job:
                 name = _name_of(self._middleware[place])
                 raise TypeError(
@@ -184,7 +184,7 @@ def _own(job: JobDefinition) -> Sequence[Any]:
     return tuple(made)
 
 
-def _is_async(middleware: Any) -> bool:  # noqa: ANN401 (whatever can be called)
+def _is_async(middleware: Any) -> bool:  # noqa: ANN401 (any callable)
     return any(map(inspect.iscoroutinefunction, (middleware, type(middleware).__call__)))
 
 
@@ -194,7 +194,7 @@ def _name_of(middleware: object) -> str:
     return getattr(named, "__qualname__", type(middleware).__name__)
 
 
-# -- what is async --------------------------------------------------------------------------------
+# -- async hooks ----------------------------------------------------------------------------------
 
 
 class _ThreadHooks(threading.local):
@@ -206,7 +206,7 @@ class _ThreadHooks(threading.local):
 class Finisher(Protocol):
     """Runs the coroutine of an `async def`."""
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (the job's result)
         """Wait for its result, or raise its exception."""
 
 
@@ -219,7 +219,7 @@ class _KeptLoop:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what the job gave)
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (the job's result)
         try:
             # The runner's default would be the context of the first job.
             return self._runner.run(coroutine, context=contextvars.copy_context())
@@ -286,7 +286,7 @@ async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
                 await around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
 
 
-async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (what the job returns)
+async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (the job's result)
     kind = type(job)
     try:
         if kind.set_up is not JobDefinition.set_up:
@@ -297,7 +297,7 @@ async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (what the
             await _awaited(job.tear_down())
 
 
-def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
+def _finish(result: Any) -> Any:  # noqa: ANN401 (the job's result)
     """Wait for the result of an `async def`."""
     if not inspect.isawaitable(result):
         return result
@@ -312,7 +312,7 @@ def _finish(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
     return (asyncio if finisher is None else finisher).run(steps)
 
 
-async def _awaited(result: Any) -> Any:  # noqa: ANN401 (what the job returns)
+async def _awaited(result: Any) -> Any:  # noqa: ANN401 (the job's result)
     return await result if inspect.isawaitable(result) else result
 
 

@@ -61,7 +61,7 @@ class Foreign(Options):
     def __repr__(self) -> str:
         return f"<foreign {self.name}>"
 
-    # -- what `payload.create` asks of a job ----------------------------------------------------
+    # -- called by `payload.create` -------------------------------------------------------------
 
     def check_reachable(self) -> None:
         """Do nothing: only the other program knows."""

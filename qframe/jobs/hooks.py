@@ -66,7 +66,7 @@ def _check_arguments(
         ) from None
 
 
-def refuse_unrun(owner: type, function: Any, result: object) -> None:  # noqa: ANN401 (whatever can be called)
+def refuse_unrun(owner: type, function: Any, result: object) -> None:  # noqa: ANN401 (any callable)
     """Refuse a result that is the unstarted generator of a decorated function."""
     code = getattr(result, "gi_code", None) or getattr(result, "ag_code", None)
     if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):

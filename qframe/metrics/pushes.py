@@ -99,7 +99,7 @@ class Pushes:
             with self._writing, guarded:
                 self._take_in()
                 self._metrics.write(self._recorder, KEPT)
-        except Exception as error:  # noqa: BLE001 (information must never disturb the work)
+        except Exception as error:  # noqa: BLE001 (metrics must not disturb jobs)
             log.debug("what was pushed cannot be written: %s", tracebacks.brief(error))
         return True
 

@@ -112,7 +112,7 @@ class Recorder:
         """Return the number of each outcome since it began."""
         return {outcome: count for outcome, count in self.outcomes.copy().items() if count}
 
-    # -- what is to be written --------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def has_unwritten(self) -> bool:
         """Whether a count has changed since its last write."""

@@ -213,10 +213,10 @@ def rounds() -> Iterator[None]:
     """Iterate over a few attempts at a contended write, with growing pauses."""
     for each in range(_ROUNDS):
         yield
-        time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (no secret)
+        time.sleep(random.uniform(0, 0.002 * 2**each))  # noqa: S311 (not a secret)
 
 
-# -- what is told to a middleware -----------------------------------------------------------------
+# -- arguments of middleware ----------------------------------------------------------------------
 
 
 def seconds(value: object, what: str, least: float = 0.0) -> float:
@@ -288,7 +288,7 @@ def hashed(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# -- jobs that have to wait -----------------------------------------------------------------------
+# -- waiting jobs ---------------------------------------------------------------------------------
 
 
 def put_back(job: JobDefinition, delay: float, why: str) -> None:
@@ -314,7 +314,7 @@ def spread(job: JobDefinition, limit: Limit) -> float:
     the more there are, the further apart they should return.
     """
     width: float = limit.per / limit.max * _WIDE * _WIDER ** min(releases_of(job), 60)
-    return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (no secret)
+    return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (not a secret)
 
 
 def releases_of(job: JobDefinition) -> int:

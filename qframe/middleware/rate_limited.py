@@ -91,7 +91,7 @@ class RateLimited:
                 window.add()
             if over_time.write(store, windows):
                 return 0.0
-        return random.uniform(*_CONTENDED)  # noqa: S311 (no secret)
+        return random.uniform(*_CONTENDED)  # noqa: S311 (not a secret)
 
     def _keyed(self, job: JobDefinition) -> dict[str, Limit]:
         """Return the limits by their keys in the store; equal values of two limits are separate."""

@@ -114,7 +114,7 @@ def _delay(job: JobDefinition, holder: str) -> float:
     """Return the seconds until a job that finds the lock held is retried."""
     longest = min(_LONGEST_DELAY, max(_LONGEST_DELAY_OF_A_QUICK_KEY, age(holder)))
     delay = min(longest, _FIRST_DELAY * _GROWTH ** min(limits.releases_of(job), 30))
-    return delay * random.uniform(0.5, 1)  # noqa: S311 (no secret)
+    return delay * random.uniform(0.5, 1)  # noqa: S311 (not a secret)
 
 
 def _inherits(lock: Lock, reserved: Job | None) -> bool:

@@ -32,7 +32,7 @@ def instrument(
     installed.
     """
     try:
-        from qframe.otel.spans import Spans  # noqa: PLC0415 (costs only who traces)
+        from qframe.otel.spans import Spans  # noqa: PLC0415 (only tracing needs it)
     except ImportError as error:
         raise ConfigurationError(
             f"otel: opentelemetry-api is missing: pip install 'qframe[otel]' ({error})"

@@ -109,7 +109,7 @@ class Handing:
             self._apply(self._rows)
         except BackendUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 (what a step does to a receiver: anything)
+        except Exception as error:  # noqa: BLE001 (a receiver may raise anything)
             log.debug("handed on one by one: %s", tracebacks.brief(error))
             self._one_by_one()
 
@@ -128,7 +128,7 @@ class Handing:
                     return
                 self._totals.set_aside += 1
                 self._take_back(row)
-                log.error(  # noqa: TRY400 (its words are enough)
+                log.error(  # noqa: TRY400 (the message is enough)
                     "a dispatch for the connection %r was set aside in the outbox (row %d): %s",
                     self._context.connection, row.id, said,
                 )  # fmt: skip

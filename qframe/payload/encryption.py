@@ -67,7 +67,7 @@ class Keyring:
             fernet = self._made(job)
         except ConfigurationError as error:
             raise CannotDecrypt(str(error)) from None
-        from cryptography.fernet import InvalidToken  # noqa: PLC0415 (it is there: _made found it)
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415 (`_made` has imported it)
 
         try:
             text = fernet.decrypt(token.encode())

@@ -26,8 +26,8 @@ PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 _METHODS = {"", "handle", "fire"}
 
 
-def create(  # noqa: C901 (a call more costs each dispatch)
-    job: Any,  # noqa: ANN401 (a job, whose types are above this)
+def create(  # noqa: C901 (another call would slow each dispatch)
+    job: Any,  # noqa: ANN401 (a job, from a higher layer)
     keys: Keyring | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ MOST = 20
 LONGEST = 100
 
 
-def of(job: Any, name: str) -> list[str]:  # noqa: ANN401 (a job, whose types are above this)
+def of(job: Any, name: str) -> list[str]:  # noqa: ANN401 (a job, from a higher layer)
     """Return the tags of a job, each once. Raises `InvalidJob` for invalid ones."""
     given = job.tags() if callable(job.tags) else job.tags
     if isinstance(given, str) or not isinstance(given, list | tuple | set | frozenset):

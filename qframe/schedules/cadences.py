@@ -26,7 +26,7 @@ class Cadences:
 
     terms: Terms
 
-    # -- the three kinds --------------------------------------------------------------------------
+    # -- cron, interval, moment -------------------------------------------------------------------
 
     def cron(self, expression: str) -> Self:
         """Plan by a cron expression of five fields, or of six with seconds first."""
@@ -210,7 +210,7 @@ class Cadences:
         """Plan a day of each year."""
         return self.daily_at(time)._fields(day=day, month=month)
 
-    # -- which days, and what part of them --------------------------------------------------------
+    # -- days of the week, and windows ------------------------------------------------------------
 
     def days(self, *days: int | str) -> Self:
         """Plan only these days of the week: 0 is Sunday, or their names."""
@@ -262,7 +262,7 @@ class Cadences:
         """Plan only outside of this part of the day."""
         return self._window(begin, end, inside=False)
 
-    # -- for qframe itself ------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------
 
     def _calendar(self, **changes: Any) -> Self:  # noqa: ANN401 (the fields of Calendar)
         self.terms = replace(self.terms, calendar=replace(self.terms.calendar, **changes))

@@ -123,7 +123,7 @@ class Calendar:
         """Return the text with the zone."""
         return self.text() if self.zone == "UTC" else f"{self.text()} ({self.zone})"
 
-    # -- how it is computed -----------------------------------------------------------------------
+    # -- computation ------------------------------------------------------------------------------
 
     def find(self, after: float) -> float | None:
         """Compute `next`."""

@@ -41,7 +41,7 @@ class Schedule(Words):
         """Give it a unique name; default: one made of the job and its times."""
         return self._told(name=checked_name(name))
 
-    # -- for qframe itself ------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------
 
     def finished(self, zone: str) -> Self:
         """Fill in the configured defaults. Raises `ConfigurationError`."""

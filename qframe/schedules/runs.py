@@ -131,7 +131,7 @@ class RunMaker:
         coming = schedule.terms.calendar.next(at)
         return _OVER if coming is None else max(0.0, coming - at) + 1.2 * _YEAR
 
-    # -- where the message is not pushed in the step ----------------------------------------------
+    # -- messages pushed after the step -----------------------------------------------------------
 
     def push_kept(self, run: RunPlan) -> ScheduleTrack:
         """Push what the step could not. Returns the track after that."""

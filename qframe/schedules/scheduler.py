@@ -198,7 +198,7 @@ class Scheduler:
                 return "its condition says so"
         return ""
 
-    # -- what came of it --------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def _hear(self, run: RunPlan, result: Result) -> bool:
         """Handle the result of a run. Returns whether the next one may follow."""
@@ -281,7 +281,7 @@ class Scheduler:
             moment = in_zone(at, schedule)
             events.fire(kind, self.connection.name, schedule.title, moment, *more)
 
-    # -- messages that were kept and perhaps not pushed -------------------------------------------
+    # -- stored messages that may not have been pushed --------------------------------------------
 
     def _push_undone(self, now: float) -> None:
         """Push messages that another process stored and did not push, probably because it died."""

@@ -64,7 +64,7 @@ class Timetable:
         """The number of the valid entry in the heap, by name."""
         self._turn = itertools.count(1)
 
-    # -- which ------------------------------------------------------------------------------------
+    # -- current schedules ------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """Read changes of versions and rows; mostly a single read."""
@@ -142,7 +142,7 @@ class Timetable:
         key = self._keys.release(schedule.module)
         return [Expect(key, self._releases.current.get(schedule.module))]
 
-    # -- how far ----------------------------------------------------------------------------------
+    # -- tracks -----------------------------------------------------------------------------------
 
     def begin(self, schedules: Sequence[Schedule], now: float) -> None:
         """Read the tracks of schedules; a new one begins now."""
@@ -160,7 +160,7 @@ class Timetable:
         for each in schedules:
             self.plan_next(each)
 
-    # -- when -------------------------------------------------------------------------------------
+    # -- due times --------------------------------------------------------------------------------
 
     def due(self, now: float) -> list[Schedule]:
         """Remove and return the due schedules, by name; plan each again afterwards.

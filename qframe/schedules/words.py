@@ -62,7 +62,7 @@ class Words(Cadences):
         """Delay each run by up to `seconds`, always the same for a name and planned time."""
         return self._told(spread=checked_interval(seconds))
 
-    # -- where to ---------------------------------------------------------------------------------
+    # -- destination ------------------------------------------------------------------------------
 
     def on_connection(self, name: str) -> Self:
         """Use this connection in place of the job's own."""
@@ -90,7 +90,7 @@ class Words(Cadences):
         """Call a function in the worker when the job has failed for good."""
         return self._hook("on_failure", hook)
 
-    # -- for qframe itself ------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------
 
     def _told(self, **changes: Any) -> Self:  # noqa: ANN401 (the fields of Terms)
         self.terms = replace(self.terms, **changes)

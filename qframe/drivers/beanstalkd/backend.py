@@ -236,7 +236,7 @@ class BeanstalkdBackend(Backend):
         talk.open()
         return talk
 
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- other calls ------------------------------------------------------------------------------
 
     def check_queue(self, name: str) -> None:
         tube_of(name)

@@ -87,7 +87,7 @@ class BeanstalkdJob(Reservation):
         self.connection.held.discard(self)
         self.sure_until = 0.0
 
-    # -- what becomes of it -----------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------
 
     def operate(self, operation: op.OfReservation) -> Result:
         with self.connection.lock:

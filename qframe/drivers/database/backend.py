@@ -272,7 +272,7 @@ class DatabaseBackend(Backend):
     def count_failed(self) -> int:
         return self._ask(self._tables.failed.count)
 
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- other calls ------------------------------------------------------------------------------
 
     def described(self) -> str:
         return shown(self.database.url)

@@ -172,7 +172,7 @@ def _cursor(raw: Any, name: str, module: ModuleType) -> Any:  # noqa: ANN401 (a 
     return cursor
 
 
-# -- from what was given --------------------------------------------------------------------------
+# -- finding the caller's connection --------------------------------------------------------------
 
 
 def caller_connection(transaction: object) -> CallerConnection:
@@ -207,7 +207,7 @@ def _driver_of(given: object) -> str | None:
     return next((home for home in homes if home in _DRIVERS), None)
 
 
-def _of_sqlalchemy(given: Any) -> Connection | None:  # noqa: ANN401 (whatever it is)
+def _of_sqlalchemy(given: Any) -> Connection | None:  # noqa: ANN401 (any object)
     if isinstance(given, Connection):
         return given
     orm = sys.modules.get("sqlalchemy.orm")
@@ -226,7 +226,7 @@ def _of_sqlalchemy(given: Any) -> Connection | None:  # noqa: ANN401 (whatever i
     return connection
 
 
-def _of_django(given: Any) -> CallerConnection | None:  # noqa: ANN401 (whatever it is)
+def _of_django(given: Any) -> CallerConnection | None:  # noqa: ANN401 (any object)
     db = sys.modules.get("django.db")
     if db is None:
         return None

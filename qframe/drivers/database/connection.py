@@ -151,7 +151,7 @@ class Database:
         self._last += _TICK
         return self._last + int(self.timing.skew * 1_000_000)
 
-    # -- what columns of text take ----------------------------------------------------------------
+    # -- text columns -----------------------------------------------------------------------------
 
     def stored(self, raw: bytes) -> str | bytes:
         """Encode bytes for a text column; `sql.as_bytes` decodes them."""
@@ -543,7 +543,7 @@ class Session:
             return object()  # no cheap way to know: always look again
         return self.cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
-    # -- what nobody waits for --------------------------------------------------------------------
+    # -- sending without waiting ------------------------------------------------------------------
 
     def tell(self, told: DatabaseSent, statement: Statement, values: Mapping[str, Any]) -> None:
         """Send a statement whose answer is read before the next use; only on a whole connection."""

@@ -68,7 +68,7 @@ class Messages:
         self.claims_at_once = database.is_postgresql
         """Whether one statement, without a transaction around it, holds messages."""
 
-    # -- what waits -------------------------------------------------------------------------------
+    # -- waiting messages -------------------------------------------------------------------------
 
     def row(self, session: Session, push: Push) -> dict[str, Any]:
         """Return the row of a message that is pushed now."""

@@ -204,7 +204,7 @@ class DatabasePool:
         self._all.add(link)
         return link
 
-    # -- what is idle -----------------------------------------------------------------------------
+    # -- idle connections -------------------------------------------------------------------------
 
     def _close_idle(self, seconds: float, *, spared: int) -> None:
         """Close the connections idle for `seconds`, the longest idle first."""

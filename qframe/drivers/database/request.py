@@ -25,7 +25,7 @@ _REPEATABLE = {Start, Renew, Delete}
 
 def pause() -> None:
     """Wait for a random moment, so that two conflicting transactions do not meet again."""
-    time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 (to be apart)
+    time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 (spreads the retries)
 
 
 def insisting(act: Callable[[], T]) -> T:

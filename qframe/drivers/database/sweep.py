@@ -35,7 +35,7 @@ class Sweep:
         self._database = database
         self._every = every
         # Each process starts at another point, because most do not live long.
-        self._left = random.randrange(every)  # noqa: S311 (a place to begin)
+        self._left = random.randrange(every)  # noqa: S311 (a starting point)
         self._after: str | None = None
         key = table.c.key
         mark = select(key).where(key > param("after")).order_by(key).limit(1)

@@ -151,7 +151,7 @@ class CallerSession(Session):
     def close(self) -> None: ...
 
 
-# -- whose database it is -------------------------------------------------------------------------
+# -- identifying the database ---------------------------------------------------------------------
 
 
 def check_kind(own: Database, caller: CallerConnection) -> None:

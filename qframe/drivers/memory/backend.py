@@ -385,7 +385,7 @@ class MemoryBackend(Backend):
     def count_failed(self) -> int:
         return len(self._failed)
 
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- other calls ------------------------------------------------------------------------------
 
     def described(self) -> str:
         return "memory"

@@ -138,7 +138,7 @@ class RedisBackend(RedisFacts, Backend):
         self, work: _Work, connection: RedisConnection, behind: Sequence[RedisCommand]
     ) -> list[Reply]:
         exchange = work.exchange
-        assert exchange is not None  # noqa: S101 (whoever calls this has one)
+        assert exchange is not None  # noqa: S101 (every caller has one)
         starts = [] if not exchange.jobs else _unheard_starts(exchange.jobs, connection)
         said = exchange.command_for(connection, self.timing.skew)
         replicas = self._replicas() if exchange.pushes and self.settings.min_replicas else []
@@ -511,7 +511,7 @@ class RedisBackend(RedisFacts, Backend):
         job.sure_until = asked_at + self.timing.hold / 3
         return job
 
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- other calls ------------------------------------------------------------------------------
 
     def _meaning(self, error: Exception, queues: set[QueueKeys]) -> BackendUnavailable:
         """Translate an error; names the keys of another type."""

@@ -69,7 +69,7 @@ class RedisSteps:
         self._notes: list[bytes] = []
         """Keys of notes."""
 
-    # -- steps to words ---------------------------------------------------------------------------
+    # -- encoding steps ---------------------------------------------------------------------------
 
     def add(self, step: Step) -> bool:
         """Add a step. Returns False if it belongs to the next exchange."""
