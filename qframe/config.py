@@ -72,11 +72,9 @@ class ConnectionSettings(BaseModel):
     """Settings of every connection; each driver's settings derive from it.
 
     `retry_after` is the lease of a running job in seconds: the job of a killed worker runs again
-    after
-    at most that long. Leases are renewed, so it may be shorter than a job's timeout. `push_retries`
-    is
-    how often a dropped dispatch is retried. `give_up_after` is the seconds without an answer after
-    which a worker exits (0: never).
+    after at most that long. Leases are renewed, so it may be shorter than a job's timeout.
+    `push_retries` is how often a dropped dispatch is retried. `give_up_after` is the seconds
+    without an answer after which a worker exits (0: never).
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -97,20 +95,15 @@ class DatabaseSettings(ConnectionSettings):
     """Jobs wait in an SQL database; a relative SQLite path counts from the project root.
 
     `synchronous` is SQLite's own setting: with `normal`, jobs survive the death of any process,
-    with
-    `full` also a power loss. On PostgreSQL the start or end of a job waits for the disk if it is
-    `full`; a dispatch follows the server's setting. `busy_timeout` is the seconds that a call waits
-    for
-    SQLite's write lock. `pool_size` is the number of connections to a server that the threads of
-    one
-    process share, in addition to those of a worker itself; `pool_timeout` is the seconds that a
-    call
-    waits for one of them. `schema` is PostgreSQL's schema of the tables, or another database of the
-    MariaDB server; default: the connection's own. `migrate_command` is the command to suggest when
-    the
-    tables are missing. `listen` is how PostgreSQL wakes idle workers: by LISTEN and NOTIFY unless
-    there
-    is a pooler (`"auto"`), even with a pooler (true: it must pool sessions), or by polling (false).
+    with `full` also a power loss. On PostgreSQL the start or end of a job waits for the disk if it
+    is `full`; a dispatch follows the server's setting. `busy_timeout` is the seconds that a call
+    waits for SQLite's write lock. `pool_size` is the number of connections to a server that the
+    threads of one process share, in addition to those of a worker itself; `pool_timeout` is the
+    seconds that a call waits for one of them. `schema` is PostgreSQL's schema of the tables, or
+    another database of the MariaDB server; default: the connection's own. `migrate_command` is the
+    command to suggest when the tables are missing. `listen` is how PostgreSQL wakes idle workers:
+    by LISTEN and NOTIFY unless there is a pooler (`"auto"`), even with a pooler (true: it must pool
+    sessions), or by polling (false).
     """
 
     driver: Literal["database"] = "database"
@@ -183,8 +176,7 @@ class RedisSettings(ConnectionSettings):
 
     `block_for` is the seconds after which an idle worker polls, `timeout` the seconds to wait for a
     reply, and `connect_timeout` for a connection. With `min_replicas` a dispatch waits until that
-    many
-    replicas have the job, at most `replica_timeout` seconds.
+    many replicas have the job, at most `replica_timeout` seconds.
     """
 
     driver: Literal["redis"] = "redis"
@@ -237,15 +229,13 @@ class BeanstalkdSettings(ConnectionSettings):
 
     beanstalkd counts whole seconds: delays and `retry_after`, the time to run of pushed jobs, are
     rounded up. `host` may be the path of a unix socket. The server limits `max_payload` (65,535
-    bytes
-    unless started with -z). `priority` is the default priority; 0 is first.
+    bytes unless started with -z). `priority` is the default priority; 0 is first.
 
     `on_lost_connection` decides about a running job whose connection, and therefore lease, is lost:
     `finish` lets it end, `interrupt` ends it, and the worker, at once.
 
     `block_for` is the seconds after which an idle worker polls, `timeout` the seconds to wait for
-    an
-    answer, and `connect_timeout` for a connection.
+    an answer, and `connect_timeout` for a connection.
     """
 
     driver: Literal["beanstalkd"] = "beanstalkd"
@@ -337,8 +327,7 @@ class OtelSettings(BaseModel):
     """Tracing by OpenTelemetry (`pip install 'qframe[otel]'`).
 
     `relation`: an attempt is its own trace with a `link` to its dispatch, or a `child` of it.
-    `setup`
-    (`module:function`) is called first, to set up the SDK.
+    `setup` (`module:function`) is called first, to set up the SDK.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -352,10 +341,8 @@ class ScheduleSettings(BaseModel):
     """Where schedules are defined, and who dispatches them.
 
     `modules` are imported in addition to those of `jobs`. With `enabled`, every worker dispatches
-    due
-    jobs. `timezone` is the default zone. `environment` is what `.environments()` compares with.
-    `app`
-    separates programs that keep their facts in the same place.
+    due jobs. `timezone` is the default zone. `environment` is what `.environments()` compares with.
+    `app` separates programs that keep their facts in the same place.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -379,14 +366,11 @@ class SupervisorSettings(BaseModel):
 
     `balance`: `auto` gives each queue the processes it needs, `simple` the same number, `off` runs
     processes that work all queues in order. Each queue has at least `min_processes`, all together
-    at
-    most `max_processes`. Every `balance_cooldown` seconds a queue gets at most `balance_max_shift`
-    more; waiting jobs should be gone `clear_within` seconds later. `strategy`: jobs count by the
-    `time`
-    they run, or all the same (`size`). If there are too few processes, `order` decides: the first
-    queue
-    first (`strict`), or `weights`. `nice` is the niceness of the processes. The other settings are
-    options of `qframe work`.
+    at most `max_processes`. Every `balance_cooldown` seconds a queue gets at most
+    `balance_max_shift` more; waiting jobs should be gone `clear_within` seconds later. `strategy`:
+    jobs count by the `time` they run, or all the same (`size`). If there are too few processes,
+    `order` decides: the first queue first (`strict`), or `weights`. `nice` is the niceness of the
+    processes. The other settings are options of `qframe work`.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -486,8 +470,7 @@ class WebhookSettings(BaseModel):
     """Where alerts are posted as JSON; with a `secret` they are signed (HMAC-SHA256).
 
     `timeout` is the seconds that a post may take in all. `ca` is a file of certificate authorities
-    to
-    trust in addition to the system's.
+    to trust in addition to the system's.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -502,8 +485,7 @@ class MailSettings(BaseModel):
     """Who gets alerts by mail, and through which server.
 
     `tls`: `starttls`, `tls` from the first byte, or `none`; with a password, `none` is allowed only
-    for
-    a server on this machine. `ca` is as for the webhook.
+    for a server on this machine. `ca` is as for the webhook.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -544,11 +526,9 @@ class AlertSettings(BaseModel):
     """Rules of alerts, and where to send them; `AlertRaised` and `AlertResolved` are always fired.
 
     The running workers check the rules every `every` seconds, one worker at a time. An alert ends
-    when
-    nothing was wrong for `calm` seconds; with `resolved`, the end is sent, too. While it lasts, it
-    is
-    repeated every `remind` seconds (0: never). `connection` stores the state; default: the default
-    connection.
+    when nothing was wrong for `calm` seconds; with `resolved`, the end is sent, too. While it
+    lasts, it is repeated every `remind` seconds (0: never). `connection` stores the state; default:
+    the default connection.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -619,10 +599,8 @@ class Settings(BaseSettings):
 
     `jobs` names the only modules whose jobs a worker runs. `listeners` maps an event's name to its
     `module:function`s. `middleware` wraps every job that runs here, outermost first, as
-    `module:name`.
-    `unknown_job_delays` are the seconds between retries of a job that this worker does not know,
-    before
-    it fails.
+    `module:name`. `unknown_job_delays` are the seconds between retries of a job that this worker
+    does not know, before it fails.
 
     `queues` has concurrency limits by name or pattern of a queue (`QueueSettings`).
 
@@ -633,8 +611,8 @@ class Settings(BaseSettings):
     `version` is the application's version: when workers start with a new one, a deploy is marked.
 
     The first of `encryption_keys` encrypts, all decrypt; `signing_key`, or the first of
-    `signing_keys`,
-    signs, all verify. `signing` decides about payloads without a signature if there is a key.
+    `signing_keys`, signs, all verify. `signing` decides about payloads without a signature if there
+    is a key.
     """
 
     model_config = SettingsConfigDict(

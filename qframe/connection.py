@@ -360,8 +360,7 @@ class Connection:
         """Remove a job that waits, is delayed or buried. Returns what became of it.
 
         Searches `queue`, or all queues. It may miss a job that is just moving: repeat the call if
-        you
-        are sure that there is one.
+        you are sure that there is one.
         """
         found = self.find(uuid, queue)
         if found is None:
@@ -415,8 +414,7 @@ class BulkPush:
     """Jobs of one connection to push together; nothing is pushed until all are added.
 
     For a job without features it keeps only the push: the garbage collector visits everything that
-    is
-    kept of a job again and again, which took 3 us of 12 a job.
+    is kept of a job again and again, which took 3 us of 12 a job.
     """
 
     def __init__(self, connection: Connection, queue: str | None) -> None:

@@ -34,8 +34,7 @@ class Event:
     """Base of all events: a listener of it gets every event. An event is a frozen dataclass.
 
     All events share the methods below: `@dataclass` would compile new ones for each class, which
-    took a
-    tenth of `import qframe`.
+    took a tenth of `import qframe`.
     """
 
     __match_args__: ClassVar[tuple[str, ...]]
@@ -123,8 +122,7 @@ class JobDispatchFailed(Event):
     """A dispatch could not be pushed, and no caller received the error.
 
     The dispatch was dropped, or nobody awaits it any more. `payload` is what should be pushed; for
-    a
-    chain, its first link; for a batch it is empty, and `job` is the `PendingBatch`.
+    a chain, its first link; for a batch it is empty, and `job` is the `PendingBatch`.
     """
 
     connection: str
@@ -139,8 +137,7 @@ class StoredRefused(Event):
     """Something stored until its turn is not signed, or was changed, and is not used.
 
     `what` tells what it should be: a link of a chain, a schedule, a dispatch in the outbox. It
-    stays
-    where it is, or becomes a failed job. For a message in a queue, the event is `JobFailed`.
+    stays where it is, or becomes a failed job. For a message in a queue, the event is `JobFailed`.
     """
 
     connection: str
@@ -229,8 +226,7 @@ class JobSkipped(JobEvent):
     """The job ended without running or failing.
 
     It raised `DontHandle`, had expired, a middleware did not run it, or a later dispatch replaced
-    it
-    (debounce).
+    it (debounce).
     """
 
     reason: str
@@ -533,8 +529,7 @@ def hand_over() -> Callable[[], bool]:
 
     The worker calls the existing listeners about the job's result. Here they get only what happens
     here: the start of the attempt, and the job's dispatches. Listeners added from now on get all
-    events
-    of this process; the returned function tells whether there are any.
+    events of this process; the returned function tells whether there are any.
     """
     before = [(kind, _here(listener)) for kind, listener in _listeners if not _is_own(listener)]
     _set(before)

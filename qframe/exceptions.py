@@ -162,8 +162,7 @@ class Interruption(BaseException):
     """Ends a running job from outside.
 
     It is a `BaseException`, so that `except Exception` in a job does not catch it, and `finally`
-    blocks
-    run.
+    blocks run.
     """
 
 

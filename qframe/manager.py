@@ -68,8 +68,7 @@ class QueueManager:
     """The configured connections of this process (Laravel's QueueManager).
 
     `settings` is a `Settings`, a mapping with the same keys, or None to load the configuration.
-    Wrong
-    ones raise `ConfigurationError`. A connection is opened on first use.
+    Wrong ones raise `ConfigurationError`. A connection is opened on first use.
     """
 
     def __init__(self, settings: Settings | Mapping[str, Any] | None = None) -> None:
@@ -117,8 +116,7 @@ class QueueManager:
         """Add a driver: `factory(name, settings)` returns its `Backend`.
 
         Its attribute `settings_model` is the pydantic model of its settings. If its `needs_facts`
-        is
-        true, it also gets, third, a function that returns the backend for its facts.
+        is true, it also gets, third, a function that returns the backend for its facts.
         """
         self._drivers[driver] = factory
 

@@ -11,8 +11,7 @@ def statements(connection: str | None = None) -> list[str]:
 
     It is what `qframe migrate --sql` prints without a server; it does not query the database. On
     PostgreSQL and MariaDB it runs on any state of the tables, and may run again. `connection` is
-    the
-    default one if not given. Returns [] for a connection without tables. Raises
+    the default one if not given. Returns [] for a connection without tables. Raises
     `ConfigurationError`.
     """
     return [change.sql for change in _backend(connection).migration(ask=False) or ()]

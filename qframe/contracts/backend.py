@@ -249,8 +249,7 @@ class Backend(ABC):
 
         `timeout` is in seconds. A backend that can wait only by taking a message keeps it for this
         thread's next `reserve`; it returns the message to its queue on a wait for other queues, or
-        a
-        `reserve` without it.
+        a `reserve` without it.
         """
         if wake is None:
             time.sleep(max(0.0, timeout))

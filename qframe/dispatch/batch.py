@@ -103,8 +103,7 @@ class PendingBatch(Pending):
     """A batch before its dispatch (Laravel's PendingBatch); `dispatch()` pushes it.
 
     Its callbacks are jobs: dispatched at least once, retried like any other job, and never before
-    what
-    they follow. `self.batch()` in them returns the batch.
+    what they follow. `self.batch()` in them returns the batch.
     """
 
     def __init__(self, jobs: Iterable[MemberJobs] = ()) -> None:
@@ -156,10 +155,8 @@ class PendingBatch(Pending):
         """Dispatch the members, some hundred at a time. Returns the batch.
 
         Raises `InvalidJob` or `BackendUnavailable`; the members pushed so far still run, and the
-        batch
-        is cancelled. Raises `SynchronousOnly` on a running event loop: await the batch itself
-        there, or
-        `adispatch`.
+        batch is cancelled. Raises `SynchronousOnly` on a running event loop: await the batch itself
+        there, or `adispatch`.
         """
         refuse_on_loop("dispatch() of a batch", "adispatch()")
         place = self._placed()
@@ -169,8 +166,7 @@ class PendingBatch(Pending):
         """As `dispatch`, without blocking the event loop.
 
         Once begun it completes even if the awaiting task is cancelled; an error is then reported
-        like
-        that of a dropped dispatch.
+        like that of a dropped dispatch.
         """
         place = self._placed()
         return self._dispatch_joined(place) or await self._dispatch_on_loop(place)
@@ -332,8 +328,7 @@ class Batch:
     """A batch as it was when it was read; `fresh()` reads it again.
 
     On a running event loop, `self.batch()` in a job returns a batch that is read on first access,
-    which
-    blocks; `await self.batch().afresh()` does not block.
+    which blocks; `await self.batch().afresh()` does not block.
     """
 
     def __init__(
@@ -408,8 +403,7 @@ class Batch:
         """The ids of the jobs that failed their members, as in the failed store (at most 1,000).
 
         Like the calls below it raises `SynchronousOnly` on a running event loop: await the call
-        with
-        the prefix `a` there.
+        with the prefix `a` there.
         """
         refuse_on_loop("failed_jobs of a batch", "afailed_jobs()")
         return self._failed_jobs()

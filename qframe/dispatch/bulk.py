@@ -52,8 +52,7 @@ async def abulk(
     """As `bulk`, without blocking the event loop; `within` may be asynchronous, too.
 
     Once begun it completes even if the awaiting task is cancelled; an error is then reported like
-    that
-    of a dropped dispatch.
+    that of a dropped dispatch.
     """
     refuse_while_importing()
     if is_async(within):

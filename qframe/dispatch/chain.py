@@ -41,10 +41,8 @@ def chain(jobs: Iterable[JobDefinition | Pending]) -> PendingChain:
     """Run jobs one after the other: `chain([Pack(...), Ship(...)]).on_queue("x").dispatch()`.
 
     The next job is pushed in the step that removes the one before, where the backend keeps both; a
-    job
-    that fails for good ends the chain. A link may be a batch: the chain continues when the batch
-    has
-    finished. Raises `InvalidJob` for anything else.
+    job that fails for good ends the chain. A link may be a batch: the chain continues when the
+    batch has finished. Raises `InvalidJob` for anything else.
     """
     return PendingChain(jobs)
 
@@ -114,8 +112,7 @@ class PendingChain(Pending):
         """Make the first link ready after `delay`: seconds, timedelta or aware datetime.
 
         It replaces that link's own `delay`; the delays of the others begin when the job before them
-        is
-        done. Raises `InvalidJob`.
+        is done. Raises `InvalidJob`.
         """
         seconds(delay)
         self._delay = delay
@@ -130,9 +127,8 @@ class PendingChain(Pending):
         """Dispatch the first link and store the others. Returns the chain's id.
 
         Raises `InvalidJob` before anything is pushed, `BackendUnavailable`, and on the sync
-        connection
-        the exception of a link. Raises `SynchronousOnly` on a running event loop: await the chain
-        itself there, or `adispatch`.
+        connection the exception of a link. Raises `SynchronousOnly` on a running event loop: await
+        the chain itself there, or `adispatch`.
         """
         refuse_on_loop("dispatch() of a chain", "adispatch()")
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
@@ -144,8 +140,7 @@ class PendingChain(Pending):
         """As `dispatch`, without blocking the event loop.
 
         Once begun it completes even if the awaiting task is cancelled; an error is then reported
-        like
-        that of a dropped dispatch.
+        like that of a dropped dispatch.
         """
         connection, identity = self._chosen(self.jobs), str(uuid.uuid4())
         joined = self._dispatch_joined(connection, identity)

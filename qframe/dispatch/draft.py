@@ -114,7 +114,7 @@ class Draft:
         """Whether a fake takes the job."""
         return substitute(self.connection, self.job) is not None
 
-    # -- when to push -------------------------------------------------------------------------------
+    # -- when to push ---------------------------------------------------------------------------
 
     def keep(self) -> None:
         """Remove it from the drafts that are pushed when they go out of scope."""
@@ -269,8 +269,7 @@ def _send_in_open(draft: Draft, opened: OpenTransaction) -> None:
     """Push a draft after the commit of its transaction; reports an error.
 
     It is pushed before the commit returns, unless the backend does not answer: then it is retried
-    like
-    a dropped dispatch.
+    like a dropped dispatch.
     """
     if draft.moment is not Moment.IN_OPEN or draft.opened is not opened:
         return

@@ -99,8 +99,7 @@ def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> 
     """Make a function a job; its parameters are the fields, the keywords the options.
 
     `@queueable` or `@queueable(queue="math", tries=3)`. Parameters need annotations to be
-    validated;
-    `*args` and `**kwargs` cannot be queued. Raises `JobDefinitionError`.
+    validated; `*args` and `**kwargs` cannot be queued. Raises `JobDefinitionError`.
     """
     if function is not None:
         return QueueableFunction(function, {})

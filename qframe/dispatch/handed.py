@@ -25,8 +25,7 @@ class Handed(Generic[T]):
     """A call that was given to another thread. It runs even if its callers stop waiting.
 
     With `lost`, an error reaches a waiting caller, or otherwise `lost`, at exit at the latest. A
-    call
-    without `lost` is read-only, and is dropped once no caller waits for it.
+    call without `lost` is read-only, and is dropped once no caller waits for it.
     """
 
     value: T | None = None

@@ -54,13 +54,10 @@ class PendingDispatch:
     """A job before its push (Laravel's PendingDispatch).
 
     `send()` pushes it, raises any error and returns the id. If it is dropped unsent, it is pushed
-    when
-    it goes out of scope, at interpreter exit at the latest. Python cannot raise there, so a failing
-    push is retried and then reported by the event `JobDispatchFailed`, a log record at CRITICAL,
-    and
-    `sys.unraisablehook`. `os._exit` and `kill -9` lose unsent jobs. After a call that raised,
-    nothing
-    is pushed behind the caller's back.
+    when it goes out of scope, at interpreter exit at the latest. Python cannot raise there, so a
+    failing push is retried and then reported by the event `JobDispatchFailed`, a log record at
+    CRITICAL, and `sys.unraisablehook`. `os._exit` and `kill -9` lose unsent jobs. After a call that
+    raised, nothing is pushed behind the caller's back.
     """
 
     __slots__ = ("_draft",)
@@ -119,8 +116,7 @@ class PendingDispatch:
         """Keep the job's status, for `job_status`, `wait_for` and `qframe status`.
 
         The status is kept for `ttl` seconds (default: the class's `track`, or a day) after each
-        update.
-        Raises `InvalidJob` for a job that Laravel runs.
+        update. Raises `InvalidJob` for a job that Laravel runs.
         """
         with _Disarming(self._draft):
             given = ttl if ttl is not None else self._draft.job.track or True
@@ -151,14 +147,11 @@ class PendingDispatch:
 
         `transaction` is a SQLAlchemy `Session` (also an `AsyncSession` or a `scoped_session`), or a
         function that takes a function to call then, as Django's `transaction.on_commit`. If a
-        session
-        has joined a transaction of its connection, that one counts. Without an open transaction the
-        job
-        is pushed at once. `send()` and `.id` return the id and push nothing.
+        session has joined a transaction of its connection, that one counts. Without an open
+        transaction the job is pushed at once. `send()` and `.id` return the id and push nothing.
 
         After a commit nothing can be raised: a failing push is retried and then reported, like that
-        of
-        a dropped dispatch. If the process dies between the commit and the push, the job is lost.
+        of a dropped dispatch. If the process dies between the commit and the push, the job is lost.
         """
         with _Disarming(self._draft):
             draft = self._draft
@@ -186,14 +179,10 @@ class PendingDispatch:
         """Push the job in a transaction of the program: committed with it, or not at all.
 
         `transaction` is SQLAlchemy's `Session` or `Connection`, a DBAPI connection or cursor
-        (psycopg,
-        sqlite3, PyMySQL, mysqlclient) or Django's `connection`, on the database of the jobs. Call
-        it
-        last. For an `AsyncSession` or `AsyncConnection`, write `await
-        dispatch(job).within(session)`;
-        without the await nothing is pushed, and it is reported as a failed dropped dispatch. A job
-        of
-        the sync connection runs at once.
+        (psycopg, sqlite3, PyMySQL, mysqlclient) or Django's `connection`, on the database of the
+        jobs. Call it last. For an `AsyncSession` or `AsyncConnection`, write `await
+        dispatch(job).within(session)`; without the await nothing is pushed, and it is reported as a
+        failed dropped dispatch. A job of the sync connection runs at once.
 
         If the jobs are elsewhere, the transaction stores them in the configured outbox, and a relay
         sends them.

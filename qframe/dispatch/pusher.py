@@ -169,8 +169,7 @@ def wait(*, everything: bool = False) -> bool:
     """Wait for all tasks, and for tasks of other threads (`note`) that have no waiting caller.
 
     `everything` includes those with a waiting caller. Those threads must not call it. Returns False
-    if
-    it takes too long, on the thread of a running loop, and on the pusher's own.
+    if it takes too long, on the thread of a running loop, and on the pusher's own.
     """
     return own.wait(everything=everything)
 

@@ -43,8 +43,7 @@ class Queueable(JobDefinition, base=True):
       1000; default: no limit. The `sync` connection, `dispatch_sync` and `testing.run` ignore it.
     - `fail_on_timeout`: fail at the first timeout instead of retrying; default: False.
     - `retry_until`: retry until then, whatever `tries` says (seconds or timedelta after the
-    dispatch,
-      an aware datetime, or a method that returns one).
+      dispatch, an aware datetime, or a method that returns one).
     - `expires`: skip the job if it has not started by then (types as for `retry_until`).
     - `track`: keep its status (`job_status`, `qframe status`): True for a day after each update, or
       seconds, or a timedelta; default: no.
@@ -63,8 +62,7 @@ class Queueable(JobDefinition, base=True):
     - `middleware`: what wraps its run, outermost first; may be a method. See `qframe.middleware`.
 
     The worker calls `set_up`, `handle` and `tear_down` in this order, `tear_down` also after a
-    failure
-    (php-resque's setUp, perform, tearDown). It calls `succeeded()` after a success, and
+    failure (php-resque's setUp, perform, tearDown). It calls `succeeded()` after a success, and
     `failed(error)` once, at the final failure. Each may be `async def`.
     """
 

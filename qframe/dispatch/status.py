@@ -33,10 +33,8 @@ def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # n
     """Return the status of a tracked job; None if there is none (any more).
 
     Asks the named connection, or the default one and all configured ones. Raises
-    `BackendUnavailable`
-    if one does not answer and no other has the status, and `SynchronousOnly` on a running event
-    loop:
-    await `ajob_status` there.
+    `BackendUnavailable` if one does not answer and no other has the status, and `SynchronousOnly`
+    on a running event loop: await `ajob_status` there.
     """
     refuse_on_loop("job_status()", "ajob_status()")
     return run(_status(id, connection))
@@ -51,10 +49,8 @@ def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatu
     """Wait until a tracked job has reached its final state, and return its status.
 
     It polls every few milliseconds at first, then four times a second. Raises `WaitTimedOut`, with
-    the
-    last `status`, after `timeout` seconds; `NotTracked` if there is no status; and
-    `SynchronousOnly` on
-    a running event loop: await `await_for` there.
+    the last `status`, after `timeout` seconds; `NotTracked` if there is no status; and
+    `SynchronousOnly` on a running event loop: await `await_for` there.
     """
     refuse_on_loop("wait_for()", "await_for()")
     return run(_waiting(id, timeout, connection))
@@ -72,12 +68,9 @@ def cancel(id: str, *, running: bool = False, connection: str | None = None) -> 
     """Cancel a job. Returns what became of it.
 
     `Cancelling.REMOVED`: the job was waiting and will not run. `RUNNING`: it is running; with
-    `running`
-    set, its worker will interrupt it within about a second and end it as cancelled. `ABSENT`: there
-    is
-    no such job. Raises `Unsupported` for a waiting job if the backend cannot search (beanstalkd),
-    and
-    `SynchronousOnly` on a running event loop: await `acancel` there.
+    `running` set, its worker will interrupt it within about a second and end it as cancelled.
+    `ABSENT`: there is no such job. Raises `Unsupported` for a waiting job if the backend cannot
+    search (beanstalkd), and `SynchronousOnly` on a running event loop: await `acancel` there.
     """
     refuse_on_loop("cancel()", "acancel()")
     return run(_cancelling(id, connection, running=running))

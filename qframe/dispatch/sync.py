@@ -38,8 +38,7 @@ class SyncConnection(Connection):
     """Runs each job inside its push, with one attempt; `send()` raises the job's exception.
 
     It ignores delays, with one warning, and records nothing. What the end of a job pushes, such as
-    the
-    next link of its chain, runs after it, in a loop: chains do not nest.
+    the next link of its chain, runs after it, in a loop: chains do not nest.
     """
 
     runs_elsewhere = False

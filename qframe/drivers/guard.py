@@ -55,9 +55,8 @@ def interrupt(error: BaseException, frame: FrameType | None = None) -> None:
 
     The worker's signal handlers call this in the main thread, with the frame that they interrupted.
     The interpreter would swallow an error inside a finalizer, and the job would run on; in that
-    case
-    SIGALRM fires again in a moment. In a job that only dispatches and drops, that is one alarm in
-    ten.
+    case SIGALRM fires again in a moment. In a job that only dispatches and drops, that is one alarm
+    in ten.
     """
     if _thread.depth:
         _thread.interruption = error

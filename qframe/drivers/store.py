@@ -80,8 +80,7 @@ class Store:
 
         `changes` has both values for each key; None stands for a missing key. So `{"lock": (None,
         "me")}` takes a lock, `{"lock": ("me", "me")}` extends it and `{"lock": ("me", None)}` frees
-        it.
-        New values live for `ttl` seconds. Returns whether the keys were changed.
+        it. New values live for `ttl` seconds. Returns whether the keys were changed.
         """
         operations: list[Operation] = [
             Expect(key, expected) for key, (expected, _) in changes.items()

@@ -182,10 +182,8 @@ class Filter:
     it, quotes keep spaces and commas. `error:` searches in the error, ignoring case; `older:` and
     `newer:` compare the age since it failed or was due (90s, 5m, 2h, 3d, 1w); `tag:` is one of the
     payload's tags; `args.a.b:` looks into its data, without secrets. A word without a name, or
-    after
-    `text:`, is searched in uuid, class and error. No terms select all. Raises `ConfigurationError`
-    for
-    a name that `listed` does not support, or an invalid value.
+    after `text:`, is searched in uuid, class and error. No terms select all. Raises
+    `ConfigurationError` for a name that `listed` does not support, or an invalid value.
     """
 
     def __init__(self, text: str, listed: JobList = FAILED) -> None:

@@ -32,12 +32,9 @@ def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
 
     Both happen in one step if the connection keeps its failed jobs there. Attempts start again, and
     deadlines are as far away as at the dispatch. Returns False if another call has retried or
-    removed
-    it. Raises `ConfigurationError` if its connection is no longer configured, `DuplicateJob` if it
-    is
-    unique and another job has its lock, and `InvalidSignature` if its payload is refused or cannot
-    be
-    signed again; the record then stays.
+    removed it. Raises `ConfigurationError` if its connection is no longer configured,
+    `DuplicateJob` if it is unique and another job has its lock, and `InvalidSignature` if its
+    payload is refused or cannot be signed again; the record then stays.
     """
     connection = queues.connection(record.connection)
     message = _signed(connection.context.signer, record)

@@ -32,9 +32,8 @@ class End:
     """How a reservation ends; `state` becomes the job's status.
 
     Final states (`COMPLETE`, `SKIPPED`, `FAILED`, `CANCELLED`) remove the job. `RELEASED` is
-    followed
-    by another attempt after `delay` seconds, `WAITING` is released uncounted, `BURIED` is put
-    aside.
+    followed by another attempt after `delay` seconds, `WAITING` is released uncounted, `BURIED` is
+    put aside.
     """
 
     state: State

@@ -1,10 +1,9 @@
 """Batches: starting, adding members, reading, cancelling and pruning.
 
 The fact `batch:ID` has the options, and later decisions and dispatches; the latch `batch:ID` has
-the
-members. `batch:ID:size` is how many numbers were assigned, `batch:ID:once:WORD` the first number
-assigned for a word. `batches:TIME:ID` lists the batches, the latest first. With a signing key the
-options are signed, and `batch:ID:failed:UUID` says, signed, how a member failed.
+the members. `batch:ID:size` is how many numbers were assigned, `batch:ID:once:WORD` the first
+number assigned for a word. `batches:TIME:ID` lists the batches, the latest first. With a signing
+key the options are signed, and `batch:ID:failed:UUID` says, signed, how a member failed.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ class BatchStore:
         """Do so in parts, between which other calls may run.
 
         The members of a list are all built first, so a batch that is refused has not begun. Those
-        of an
-        iterator are built as they are pushed, except for the first portion.
+        of an iterator are built as they are pushed, except for the first portion.
         """
         chunks = _chunks(plan)
         ahead = 1 if isinstance(plan.members, Iterator) else None
@@ -275,8 +273,7 @@ class BatchStore:
         """Apply a plan.
 
         If jobs run in their push, their exceptions are logged unless `raises` is set: the other
-        members
-        must run all the same.
+        members must run all the same.
         """
         if self.context.at_once and not raises:
             return self._apply_at_once(plan)
@@ -397,8 +394,7 @@ class BatchStore:
         """Remove batches that finished before an epoch time. Returns how many.
 
         It keeps those with callbacks still to dispatch (`is_notified`). `unfinished` also removes
-        these
-        and unfinished ones created before a time; `cancelled`, ones cancelled before a time.
+        these and unfinished ones created before a time; `cancelled`, ones cancelled before a time.
         """
         count = 0
         for key, identity, record in self._listed():

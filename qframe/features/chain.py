@@ -433,8 +433,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
     """Add a link at the end of a chain, or right behind the running one, which is `uuid`.
 
     Returns whether it was added: not if the chain is gone or has continued. Raises
-    `InvalidSignature`
-    if the next link is not signed.
+    `InvalidSignature` if the next link is not signed.
     """
     for _ in range(_TRIES):
         text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))

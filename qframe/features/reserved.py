@@ -320,11 +320,9 @@ class ReservedJob(Job):
         """Find out whether the transaction that completed the job was committed.
 
         Returns whether the job is done by that. An open transaction has `patience` seconds;
-        `let_go`
-        frees what may block it. Raises `NotCommitted` if the job is then still ours or locked,
-        `LeaseLost` if another worker has it, and `BackendUnavailable`: the end is then settled as
-        for
-        any job, which does nothing to a job that is gone.
+        `let_go` frees what may block it. Raises `NotCommitted` if the job is then still ours or
+        locked, `LeaseLost` if another worker has it, and `BackendUnavailable`: the end is then
+        settled as for any job, which does nothing to a job that is gone.
         """
         if not self.is_completing:
             return False
@@ -540,8 +538,7 @@ class ReservedJob(Job):
         """Apply a plan in the name of the running job. Raises `LeaseLost`.
 
         If steps are not atomic and the worker dies during this one, the next worker that gets the
-        job
-        pushes its messages.
+        job pushes its messages.
         """
         self._check_open()
         plan.reservation = self.reservation
@@ -660,8 +657,7 @@ class Feature:
     """One feature. A payload has it if it has `key`; every method may add to the plan of a step.
 
     Payloads come from outside, so a feature ignores what it could not have written itself. Its
-    methods
-    must not raise for any payload.
+    methods must not raise for any payload.
     """
 
     key: ClassVar[str]

@@ -1,8 +1,7 @@
 """Scheduled jobs: the payload has the schedule and planned time, and the end is recorded.
 
 Where steps are not atomic, a run's message may have been pushed twice. Its first start takes a
-claim
-with the message's own id, so the other message is skipped.
+claim with the message's own id, so the other message is skipped.
 """
 
 from __future__ import annotations

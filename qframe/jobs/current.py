@@ -17,8 +17,7 @@ def current_job() -> Job | None:
     """Return the job whose code calls this; None outside of a job.
 
     A job of `@queueable` has no `self`: `current_job().release(10)` is its `self.job.release(10)`.
-    A
-    thread that a job starts knows its job if it gets the context, as `asyncio.to_thread` does:
+    A thread that a job starts knows its job if it gets the context, as `asyncio.to_thread` does:
     `Thread(target=copy_context().run, args=(work,))`.
     """
     return running.get()
@@ -59,10 +58,8 @@ class JobLogFilter(logging.Filter):
     """Adds `job_uuid`, `job_name`, `job_queue` and `job_attempt` to each record; drops none.
 
     `handler.addFilter(JobLogFilter())`, then `logging.Formatter("%(job_uuid)s %(message)s")`.
-    Outside
-    of a job they are "", "", "" and 0. Existing attributes stay. It also adds `trace_id` and
-    `span_id`:
-    "" without a trace.
+    Outside of a job they are "", "", "" and 0. Existing attributes stay. It also adds `trace_id`
+    and `span_id`: "" without a trace.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -160,8 +160,7 @@ class JobDefinition(Options):
         """Release the job, ready again after `delay`; this attempt does not count against `tries`.
 
         `delay` is seconds, a timedelta or an aware datetime. On beanstalkd the job keeps its
-        priority
-        unless you pass another one.
+        priority unless you pass another one.
         """
         self.job.release(timing.seconds_until(delay), priority=priority)
 
@@ -177,8 +176,7 @@ class JobDefinition(Options):
         """Report the progress of a tracked job: a number from 0 to 1, and a short text.
 
         The status is written up to ten times a second, and always with the last progress. Does
-        nothing
-        if the job is not tracked. Raises `ValueError` or `TypeError` for any other number.
+        nothing if the job is not tracked. Raises `ValueError` or `TypeError` for any other number.
         """
         if self._reserved is None:
             check_progress(done, text)
@@ -361,8 +359,7 @@ class JobDefinition(Options):
         """Make the job from a payload's data. Raises `InvalidArguments` with the field's name.
 
         It ignores unknown keys, with one warning for each, so that a field can be removed while
-        jobs
-        with it wait. PHP writes no fields as `[]` or `""`, and any empty array as `[]`.
+        jobs with it wait. PHP writes no fields as `[]` or `""`, and any empty array as `[]`.
         """
         if not isinstance(data, dict):
             if data not in (None, [], ""):

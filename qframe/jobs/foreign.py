@@ -176,19 +176,16 @@ def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> 
     r"""Make a job that Laravel's worker runs: `dispatch(foreign("App\\Import@handle", {"id": 7}))`.
 
     `name` is what Laravel resolves from its container, with the method after `@` (Laravel's default
-    is
-    `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
+    is `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
 
     The options are Laravel's, with times in whole seconds; without one, the Laravel worker's own
     applies: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
     `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
     `display_name` (default: the part before `@`), `tags`; and for the dispatch: `connection`,
-    `queue`,
-    `delay`, `priority` (beanstalkd's).
+    `queue`, `delay`, `priority` (beanstalkd's).
 
     Raises `InvalidJob`, with the place, for values that JSON or PHP would change: NaN, infinities,
-    keys
-    that are not text, lone surrogates, integers beyond 64 bits, objects of any other type.
+    keys that are not text, lone surrogates, integers beyond 64 bits, objects of any other type.
     """
     return Foreign(name, data, options)
 

@@ -38,10 +38,8 @@ class Registry:
     """The jobs that a worker may run.
 
     With `modules`, only the jobs in these modules and below. Without, a job whose module is a file
-    of
-    the project (under its root, outside libraries and hidden folders) that defines it at its top
-    level,
-    as its syntax tree shows before the import.
+    of the project (under its root, outside libraries and hidden folders) that defines it at its top
+    level, as its syntax tree shows before the import.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:

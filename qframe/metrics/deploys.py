@@ -56,8 +56,7 @@ class Deploys:
         """Mark the version of a starting worker if it is new. Returns whether it was.
 
         Of many concurrent workers one succeeds: the step expects the marks that were read. An
-        earlier
-        version within an hour of a deploy is not a new one: its workers are being replaced.
+        earlier version within an hour of a deploy is not a new one: its workers are being replaced.
         """
         version = one_line(version, LONGEST)
         for _ in range(_TRIES if version else 0):

@@ -17,12 +17,9 @@ class Middleware(Protocol):
     """Called in a job's place; it may run the job by `call_next(job)`.
 
     `call_next` runs the next middleware, and in the end the job; it returns the result of `handle`
-    and
-    raises its exception. If a middleware returns without calling it, and without releasing, failing
-    or
-    deleting the job, the job is skipped. A middleware is a class with `__call__`, or a function;
-    with
-    `async def`, await `call_next`.
+    and raises its exception. If a middleware returns without calling it, and without releasing,
+    failing or deleting the job, the job is skipped. A middleware is a class with `__call__`, or a
+    function; with `async def`, await `call_next`.
     """
 
     def __call__(self, job: Any, call_next: Callable[[Any], Any], /) -> Any:  # noqa: ANN401 (a `Queueable`; what it gave)

@@ -16,8 +16,7 @@ class FailOn:
     """Fails a job at once, even if it has tries left, when it raises one of these errors.
 
     `FailOn(ValueError, LookupError)`, or `FailOn(predicate)`, which is called with the error. The
-    job
-    is recorded with that error. Raises `JobDefinitionError` for other arguments.
+    job is recorded with that error. Raises `JobDefinitionError` for other arguments.
     """
 
     def __init__(self, *errors: type[Exception] | Callable[[Exception], object]) -> None:

@@ -55,8 +55,7 @@ class Limit:
     """At most `max` within any `per` seconds (a number or a timedelta).
 
     `by` is a value, or a function of the job that returns one; each value has its own count.
-    Default:
-    one count for all jobs. Raises `JobDefinitionError`.
+    Default: one count for all jobs. Raises `JobDefinitionError`.
     """
 
     max: int
@@ -310,8 +309,7 @@ def spread(job: JobDefinition, limit: Limit) -> float:
     """Return random additional seconds to wait, so that waiting jobs do not return all at once.
 
     They grow by up to a quarter with each earlier release: a job that waited long is one of many,
-    and
-    the more there are, the further apart they should return.
+    and the more there are, the further apart they should return.
     """
     width: float = limit.per / limit.max * _WIDE * _WIDER ** min(releases_of(job), 60)
     return random.uniform(0, min(width, max(limit.per, _WIDEST)))  # noqa: S311 (not a secret)

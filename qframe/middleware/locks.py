@@ -23,10 +23,8 @@ class Lock:
     """One lock with at most one owner; the store has the owner's name.
 
     The heartbeat renews it every third of `lease` seconds, so a holder that is killed frees it
-    within
-    `lease`. Only its owner renews or releases it; a forked child does neither. Every call to the
-    store
-    raises `BackendUnavailable`.
+    within `lease`. Only its owner renews or releases it; a forked child does neither. Every call to
+    the store raises `BackendUnavailable`.
     """
 
     def __init__(self, store: Store, name: str, owner: str, lease: float) -> None:

@@ -26,14 +26,11 @@ class RateLimited:
       length, no more jobs start, however many workers run. With several limits, all must have room;
       otherwise none is charged.
     - `name`: what is limited; default: the job's class. Jobs of all classes with a limit of the
-    same
-      name are counted together.
+      same name are counted together.
     - `by`: a value, or a function of the job that returns one: each value has its own count. A
-    `Limit`
-      may have its own `by`.
+      `Limit` may have its own `by`.
     - `release`: seconds (or a timedelta) until a limited job is retried; default: until there is
-    room,
-      plus a random time. It does not use up a try.
+      room, plus a random time. It does not use up a try.
     - `dont_release`: skip a limited job instead.
 
     If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`;

@@ -20,8 +20,7 @@ class Skip:
     """Skips a job: `Skip.when(condition)`, `Skip.unless(condition)`.
 
     The condition is a value, or a function that is called with the job at each attempt; its
-    exception
-    is the attempt's error.
+    exception is the attempt's error.
     """
 
     def __init__(self, condition: object, *, wanted: bool) -> None:
@@ -49,8 +48,7 @@ class SkipIfBatchCancelled:
 
     A running job continues; it may check `self.batch()`. It runs a failed member (one of the first
     thousand) that somebody queues again, jobs outside of a batch, callbacks of a batch, and jobs
-    whose
-    batch is gone.
+    whose batch is gone.
 
     If the backend does not answer, it runs members, with a warning in the log.
     """

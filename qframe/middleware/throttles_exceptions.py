@@ -33,31 +33,23 @@ class ThrottlesExceptions:
     """Holds jobs back once `max` of them have raised within `per` seconds.
 
     Then it releases jobs without running them, which uses up no try, until fewer than `max`
-    exceptions
-    lie within the last `per` seconds. A success clears the exceptions that were known when it
-    began. It
-    swallows no exception: a job that raised is retried, or failed, by its own `tries`,
-    `max_exceptions`
-    and `retry_until`, and its error is recorded.
+    exceptions lie within the last `per` seconds. A success clears the exceptions that were known
+    when it began. It swallows no exception: a job that raised is retried, or failed, by its own
+    `tries`, `max_exceptions` and `retry_until`, and its error is recorded.
 
     - `max`, `per`: default 10 in 600 seconds (a number or a timedelta).
     - `name`: what is protected; default: the job's class. Jobs of all classes with this name are
-    held
-      back together.
+      held back together.
     - `by`: a value, or a function of the job that returns one: each value is counted separately.
     - `backoff`: seconds before a job that raised is retried, or a sequence for the first, second,
-    ...
-      failure; default: the job's own.
+      ... failure; default: the job's own.
     - `when`: which exceptions count: a class, several, or a function of the exception; default:
-    every
-      `Exception`, and timeouts.
+      every `Exception`, and timeouts.
     - `report`: a function of the exception, called when it reaches the limit; default: a warning in
-    the
-      log.
+      the log.
 
     If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`. If
-    the
-    store does not answer, jobs run. Raises `JobDefinitionError` for invalid arguments.
+    the store does not answer, jobs run. Raises `JobDefinitionError` for invalid arguments.
     """
 
     def __init__(

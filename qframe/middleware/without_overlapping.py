@@ -40,13 +40,10 @@ class WithoutOverlapping:
     """Runs one job with a key at a time; releases the others for a while, uncounted.
 
     - `key`: text, a number or a UUID, or a function of the job that returns one; default: one key
-    for
-      the whole class. Keys belong to a class, unless `shared` with all classes.
+      for the whole class. Keys belong to a class, unless `shared` with all classes.
     - `release`: seconds or a timedelta until a waiting job is retried. Default: 0.1 s, growing by
-    half
-      with each release, up to the time for which the lock has been held so far (from 0.5 to 10 s),
-          so
-      that a key with short jobs stays busy.
+      half with each release, up to the time for which the lock has been held so far (from 0.5 to 10
+      s), so that a key with short jobs stays busy.
     - `dont_release`: skip a job that would have to wait.
     - `lease`: seconds after which the lock of a killed worker is free, at least 1; default 5. It is
       renewed every third of that while the job runs, however long.
@@ -94,8 +91,7 @@ class WithoutOverlapping:
         """Return the name of a job's lock in the store.
 
         The key of a job that is encrypted or has secrets is hashed. So is a shared key, which must
-        be
-        the same for all classes.
+        be the same for all classes.
         """
         key = self.key(job) if callable(self.key) else self.key
         parts = [] if self.shared else [_name_of(type(job))]

@@ -75,10 +75,8 @@ class Handing:
     """Sends rows, in order. `done` and `refused` list them, even if `hand_on` raises.
 
     `removed` are the marks of removed rows. A receiver with atomic steps stores a mark with each
-    step,
-    and so applies it once. Elsewhere facts are marked and written once; messages are pushed after
-    them,
-    and pushed again if the relay died in between.
+    step, and so applies it once. Elsewhere facts are marked and written once; messages are pushed
+    after them, and pushed again if the relay died in between.
     """
 
     def __init__(
@@ -142,8 +140,7 @@ class Handing:
         """Remove what a job that was set aside holds, if that was written before its push.
 
         Otherwise other jobs would be its duplicates, or be skipped for it. A step that counts
-        members
-        of a batch has counted them: its mark stays, and a retry only pushes.
+        members of a batch has counted them: its mark stays, and a retry only pushes.
         """
         if self._context.joint:
             return

@@ -22,8 +22,8 @@ class OutboxBackend(Backend):
     """Stores steps for the backend of a connection in the caller's transaction.
 
     That backend need not answer. A dispatch reads only facts of its own steps, which are also
-    applied
-    to a copy in memory; expectations about the backend are checked when a relay sends the step.
+    applied to a copy in memory; expectations about the backend are checked when a relay sends the
+    step.
     """
 
     def __init__(

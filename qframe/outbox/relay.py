@@ -43,8 +43,7 @@ class Relay:
 
     A step is applied together with a mark, and refused if the mark exists; so it is applied once,
     however often a relay dies. Any number of relays may run; a lock lets one at a time send the
-    rows of
-    a connection. A connection without an answer is retried with growing pauses; the others
+    rows of a connection. A connection without an answer is retried with growing pauses; the others
     continue.
 
     `lost` is called when a connection or the outbox stops answering, `back` when it answers again,

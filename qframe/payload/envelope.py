@@ -183,8 +183,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     """Decode payload bytes. Raises `InvalidPayload` with what they are instead.
 
     The result can be encoded again: it has no lone surrogate, NaN or infinity, and is not nested
-    too
-    deeply.
+    too deeply.
     """
     try:
         text = raw.decode()
@@ -285,8 +284,7 @@ def text(payload: Mapping[str, Any], key: str, longest: int = 200) -> str | None
     """Return a text of the payload that may be a key or an id.
 
     None unless it has 1 to `longest` characters, all of which backends accept in keys (no NUL, no
-    lone
-    surrogate).
+    lone surrogate).
     """
     value = payload.get(key)
     if type(value) is not str or not 0 < len(value) <= longest or "\0" in value:
@@ -331,8 +329,7 @@ def due(payload: Mapping[str, Any]) -> float | None:
     """Return the epoch time at which a job should first start; None if unknown.
 
     qframe's uuids have the time of the dispatch, more exact than `createdAt`; Horizon adds
-    `pushedAt`.
-    Links of a chain are pushed some time after they were made.
+    `pushedAt`. Links of a chain are pushed some time after they were made.
     """
     if "chain" in payload:
         return None

@@ -38,8 +38,7 @@ class Secret(Generic[T]):
     ```
 
     A plain value for the field becomes a `Secret`. pydantic serializes it as `**********`, except
-    in a
-    job's own payload.
+    in a job's own payload.
     """
 
     __slots__ = ("_value",)

@@ -38,9 +38,8 @@ class Signer:
     """Signs payloads with the first key, and checks them with all keys.
 
     The signature is the HMAC-SHA256, in hex, of the queue's name and all other bytes of the
-    payload. It
-    is the payload's first key, `"signature"`, so that it can be found, removed and compared without
-    parsing JSON.
+    payload. It is the payload's first key, `"signature"`, so that it can be found, removed and
+    compared without parsing JSON.
     """
 
     def __init__(self, keys: Sequence[str], *, require: bool = True) -> None:
@@ -84,8 +83,7 @@ class Signer:
         """Return JSON to store, with a signature for this place only.
 
         A worker later makes, signs or applies something from the text. The signature is not valid
-        for a
-        payload in a queue, nor a payload's here.
+        for a payload in a queue, nor a payload's here.
         """
         signature = _kept_signature(self._keys[0], place, text).decode()
         return f"{_KEPT_HEAD}{signature}{_KEPT_BETWEEN}{text}}}"

@@ -16,9 +16,8 @@ def seconds_until(value: When, what: str = "delay") -> float:
     """Convert a delay to seconds from now.
 
     Numbers and timedeltas count from now; an aware datetime in the past means now. Raises
-    `ValueError`
-    for negative or infinite numbers, naive datetimes and more than 100 years, and `TypeError` for
-    anything else.
+    `ValueError` for negative or infinite numbers, naive datetimes and more than 100 years, and
+    `TypeError` for anything else.
     """
     if value == 0 and type(value) is not bool:
         return 0.0

@@ -28,8 +28,7 @@ def catch_up(schedule: Schedule, track: ScheduleTrack, now: float) -> CatchUp:
     """Choose from the planned times since the last one.
 
     All times of the last ten seconds run. For earlier ones the schedule decides: none, the last, or
-    all
-    within its grace.
+    all within its grace.
     """
     calendar, terms = schedule.terms.calendar, schedule.terms
     first = calendar.next(track.at)

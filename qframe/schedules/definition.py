@@ -116,8 +116,8 @@ class ScheduleCall:
         """Plan a job; call methods of the returned schedule to say when.
 
         `job` is a `Queueable`, a call of a `@queueable` function (`add.job(1, 2)`), or
-        `foreign(...)`.
-        List the module under `jobs`, or under `modules` of `[schedule]`. Raises `InvalidJob`.
+        `foreign(...)`. List the module under `jobs`, or under `modules` of `[schedule]`. Raises
+        `InvalidJob`.
         """
         if isinstance(job, QueueableFunction):
             job = job.job()

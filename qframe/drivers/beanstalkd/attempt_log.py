@@ -35,8 +35,7 @@ class AttemptEntry(NamedTuple):
         """Return how often the message was started before this reservation.
 
         Later reservations count as started. A restarted server may know of fewer reservations than
-        the
-        entry does; then only the entry's attempts count.
+        the entry does; then only the entry's attempts count.
         """
         return self.attempts + max(0, reserves - self.reserves - 1)
 
@@ -57,8 +56,7 @@ class AttemptLog:
     """The entries of a connection, kept as facts.
 
     If the facts' backend does not answer, jobs run all the same: then beanstalkd's own count is
-    used,
-    and a log record says so.
+    used, and a log record says so.
     """
 
     def __init__(self, connection: str, facts: Callable[[], Backend]) -> None:

@@ -49,11 +49,9 @@ class BeanstalkdBackend(Backend):
 
     A queue delivers messages by priority, then in the order of the pushes, also released ones. The
     server counts every reservation; which of them were attempts, and the notes, are facts in
-    another
-    backend (not needed for messages that succeed at first). A reservation takes the full lease at
-    once:
-    the time to run with which the message was pushed, in whole seconds. A repeated push is another
-    message.
+    another backend (not needed for messages that succeed at first). A reservation takes the full
+    lease at once: the time to run with which the message was pushed, in whole seconds. A repeated
+    push is another message.
     """
 
     capabilities = ~(

@@ -49,8 +49,7 @@ class BeanstalkdConnection:
     """A connection, opened on first use and closed whenever it may be out of step.
 
     `held` has its reservations, which all end with the connection. One thread reserves on it;
-    others
-    may settle and renew its reservations.
+    others may settle and renew its reservations.
     """
 
     def __init__(self, settings: BeanstalkdSettings, clock: Callable[[], float]) -> None:

@@ -18,8 +18,7 @@ class BeanstalkdJob(Reservation):
 
     It can be settled and touched only there, and is lost with the connection. The server lets any
     client delete a message that is not reserved, so the lease must be certain before a deletion or
-    a
-    note. It is certain for half of its time after a touch; later the job is touched again.
+    a note. It is certain for half of its time after a touch; later the job is touched again.
     """
 
     __slots__ = (
@@ -202,8 +201,7 @@ class LeftJob(Reservation):
     """A message whose worker died during an attempt; the server delivers it to others by itself.
 
     `Release` or `Bury` can only record how the attempt ended, unless a later record exists. They do
-    not
-    change the message.
+    not change the message.
     """
 
     __slots__ = ("_known", "_log", "_reserves", "stands")

@@ -23,9 +23,8 @@ class Waits:
     """The blocking reserves of a backend, one for each thread, on a connection without jobs.
 
     A reserve continues after its wait has timed out; the next `reserve` reads its answer, which
-    also
-    tells when there is no message. It also watches a tube of its own, in which a message only ends
-    it.
+    also tells when there is no message. It also watches a tube of its own, in which a message only
+    ends it.
     """
 
     def __init__(

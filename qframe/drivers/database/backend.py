@@ -51,8 +51,7 @@ class DatabaseBackend(Backend):
     """Messages are rows of Laravel's `jobs` table, which PHP's workers may share (DatabaseQueue).
 
     One index each finds ready, delayed and expired rows, so the cost of a message does not grow
-    with
-    the length of the queue. A row keeps its id from push to removal.
+    with the length of the queue. A row keeps its id from push to removal.
     """
 
     capabilities = ~Capability.NONE & ~Capability.PRIORITY

@@ -47,8 +47,7 @@ class CallerConnection:
     """A connection that the caller opened and whose transaction the caller ends.
 
     `run` and `run_many` take statements of SQLAlchemy Core, or text without parameters. `run`
-    returns
-    an object with `fetchone`, `fetchall` and `rowcount`.
+    returns an object with `fetchone`, `fetchall` and `rowcount`.
     """
 
     def __init__(self, raw: Any, dialect: Dialect) -> None:  # noqa: ANN401 (a driver's)

@@ -27,8 +27,7 @@ class Changes:
     """The changes that bring a database up to the schema.
 
     Laravel's tables get qframe's columns and indexes, and an attempts column beyond 255. Nothing
-    else
-    is changed, except that unused indexes of earlier versions are dropped.
+    else is changed, except that unused indexes of earlier versions are dropped.
     """
 
     def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:

@@ -2,9 +2,8 @@
 
 SQLite needs no retries, because it loses no answer and undoes no transaction. Neither does the
 caller's own transaction, which only the caller can begin again. A push and a start, the exchanges
-of
-most jobs, have a shorter path: it saves an eighth of the processor time of a drained job, and of a
-push.
+of most jobs, have a shorter path: it saves an eighth of the processor time of a drained job, and of
+a push.
 """
 
 from __future__ import annotations

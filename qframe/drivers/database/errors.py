@@ -119,8 +119,7 @@ def translated(
     """Return the error to raise; `database` describes it, `migrate` is the command for its tables.
 
     `ended_by` tells whether an error ended the connection. A `DataError` is about the caller's
-    value:
-    too long, or with a NUL that the server does not accept.
+    value: too long, or with a NUL that the server does not accept.
     """
     cause = cause_of(error)
     code = _code(cause)

@@ -66,8 +66,7 @@ class DatabaseFacts:
         """Return the value of a key and lock its row, creating it if there is none.
 
         Also locks the row of an expired fact; otherwise two transactions would find nothing, and
-        both
-        write. A row that is removed during the wait was not locked.
+        both write. A row that is removed during the wait was not locked.
         """
         while True:
             row = session.run(self._locked, key=key).fetchone()

@@ -55,10 +55,8 @@ class Link:
         """Find out whether prepared statements and LISTEN survive to the next transaction.
 
         A pooler in transaction mode accepts both and loses them, because the next transaction may
-        use
-        another session. It shows in a process id of the pooler's own. `trusted`: the pooler is
-        known to
-        keep sessions.
+        use another session. It shows in a process id of the pooler's own. `trusted`: the pooler is
+        known to keep sessions.
         """
         self.cursor.execute("SELECT pg_backend_pid()")
         self.is_whole = self.cursor.fetchone()[0] == self.driver.info.backend_pid or trusted
@@ -98,8 +96,7 @@ class Link:
         """Whether this error of a statement ended the connection.
 
         The client library decides; if it has not noticed yet, the server's message or the end of
-        the
-        socket does.
+        the socket does.
         """
         # PostgreSQL: FATAL ends the session.
         diagnosis = getattr(cause_of(error), "diag", None)

@@ -229,8 +229,7 @@ class Messages:
         """Whether a lease may have run out, checked without a lock.
 
         MariaDB may lock ready rows while it looks for expired ones, and two claims then deadlock:
-        about
-        three of two thousand jobs with eight workers.
+        about three of two thousand jobs with eight workers.
         """
         if not self._database.is_mysql:
             return True

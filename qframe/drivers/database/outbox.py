@@ -33,8 +33,7 @@ class DatabaseOutbox(Outbox):
     """The outbox table of a connection. It uses its own connections.
 
     A relay keeps a lock while it sends rows, and on servers an open transaction; meanwhile it may
-    use
-    the same database for other things.
+    use the same database for other things.
     """
 
     def __init__(self, settings: DatabaseSettings, timing: Timing) -> None:

@@ -45,12 +45,10 @@ class Schema:
     - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
       write it; the generated column `due_at` then uses `available_at`.
     - `lease`: the fence, new for each reservation. It stays after the lease has run out, so that
-    the
-      reservation can be settled until another worker has the message.
+      the reservation can be settled until another worker has the message.
     - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: if a row's
       `reserved_at` differs, PHP has reserved it since. `reserved_at` is written so that Laravel's
-          own
-      rule (`reserved_at + retry_after`) does not end the lease earlier.
+      own rule (`reserved_at + retry_after`) does not end the lease earlier.
     - `started`: 1 once the reservation was started.
     """
 

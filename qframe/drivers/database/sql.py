@@ -23,8 +23,7 @@ class Statement:
     """A statement of SQLAlchemy Core, compiled once, on first use.
 
     Core's execution costs more than SQLite needs for the whole statement. Core still writes the
-    SQL, so
-    the dialects differ only in its text.
+    SQL, so the dialects differ only in its text.
     """
 
     def __init__(self, element: ClauseElement, dialect: Dialect) -> None:
@@ -119,8 +118,7 @@ def as_text(raw: bytes, *, nul: bool, ascii_only: bool = False) -> str:
     """Encode bytes for a text column: unchanged, or in base64 behind `MARK`.
 
     Base64 is for bytes that are not UTF-8, that have a NUL which the server does not accept
-    (`nul`),
-    that are not ASCII where only ASCII is safe, and that begin with `MARK` themselves.
+    (`nul`), that are not ASCII where only ASCII is safe, and that begin with `MARK` themselves.
     """
     if ascii_only and not raw.isascii():
         return _marked(raw)

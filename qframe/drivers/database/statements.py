@@ -139,8 +139,7 @@ class Statements:
 
         Common table expressions find and lock the rows: with a LIMIT in a subquery, the planner may
         run it again and update more rows. Each LIMIT is the bare parameter: for any other
-        expression
-        the planner assumes a tenth of the table, and sorts it.
+        expression the planner assumes a tenth of the table, and sorts it.
         """
         c, limit = self._c, number("limit")
         size = func.octet_length(c.payload).label("size")

@@ -168,8 +168,7 @@ def check_same(own: Database, caller: CallerConnection) -> None:
     """Raise `OtherDatabase` for a transaction on another database than the jobs are in.
 
     It compares names, because a server has several databases. A server has several host names
-    itself,
-    so it does not detect another server with a database of the same name.
+    itself, so it does not detect another server with a database of the same name.
     """
     if own.is_sqlite:
         name = _file_of(caller)

@@ -79,9 +79,8 @@ class RedisBackend(RedisFacts, Backend):
     """Messages in a list and sorted sets of whole payloads (Laravel's RedisQueue).
 
     While leases are certainly valid, a start and the deletion of the job done before are sent
-    without
-    waiting for the answer. On a Cluster each queue is in its own slot, and so are the facts. The
-    backend reads outstanding answers at the thread's next call about the same slot.
+    without waiting for the answer. On a Cluster each queue is in its own slot, and so are the
+    facts. The backend reads outstanding answers at the thread's next call about the same slot.
     """
 
     capabilities = ~(Capability.PRIORITY | Capability.WITHIN | Capability.OUTBOX)

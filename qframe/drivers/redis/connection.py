@@ -205,8 +205,7 @@ class RedisConnection:
         """Return the command in a form that works even if the server has forgotten its script.
 
         Nobody waits for the answer that would ask for the script: if the process is killed before
-        it
-        reads that answer, the job would never have started.
+        it reads that answer, the job would never have started.
         """
         if command.script is None or command.script in self._known:
             return command.packed

@@ -15,8 +15,7 @@ class RedisJob(Reservation):
     """One reserved message (Laravel's RedisJob).
 
     While it is held, its bytes and its score in the set are the fence. Once it is started, its
-    bytes
-    alone are: each start changes them, and any other holder has them with a score of a hold.
+    bytes alone are: each start changes them, and any other holder has them with a score of a hold.
     """
 
     __slots__ = (

@@ -89,8 +89,7 @@ class RedisSentStart(ToldSteps):
     """The start of a held job, and the deletion of the job done before: what most jobs need.
 
     `more` has additional operations of their features. As an exchange of its own it would take 20
-    us
-    more of about 80 us a job.
+    us more of about 80 us a job.
     """
 
     __slots__ = ("_before", "_done", "_job", "_note", "_start")

@@ -1,8 +1,7 @@
 """Wire: reads and writes the bytes of a connection, at less cost than redis-py.
 
 redis-py opens the connection; then its socket is used directly. A plain socket blocks in the
-kernel,
-with the kernel's timeouts: Python's would cost one more system call each.
+kernel, with the kernel's timeouts: Python's would cost one more system call each.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ class Wire:
     """Writes commands to one connection and reads their replies.
 
     Raises redis-py's `ConnectionError` or `TimeoutError`, or `OSError`; then the connection is out
-    of
-    step and must be closed.
+    of step and must be closed.
     """
 
     __slots__ = ("_buffer", "_connection", "_gets", "_reader", "_receive", "_socket", "send")
