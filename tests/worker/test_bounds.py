@@ -77,7 +77,7 @@ def test_it_holds_in_workers_of_every_kind(crowd: Project, how: tuple[object, ..
     count = 6
     push(crowd, count, seconds=0.5)
     workers = [crowd.work("--queue", "mail", "--sleep", 20, *how) for _ in range(count)]
-    wait_for(lambda: ended(crowd) == count, "all jobs", 40)
+    wait_for(lambda: ended(crowd) == count, "all jobs")
     if how == ("--once",):
         assert [worker.wait() for worker in workers] == [0] * count
     assert most_at_once(crowd, "mail") == 2
