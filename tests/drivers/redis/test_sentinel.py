@@ -45,7 +45,7 @@ def test_no_acknowledged_job_is_lost_in_a_failover(
         old.kill()
         for replica in replicas:
             replica.resume()
-        group.wait_for_other(old)
+        new = group.wait_for_other(old)
         producer.wait_for_more()
     # What was held, or was done and not known to be, when the master died, comes back by its lease.
     wait_for(app.empty, "the end of every job", 60)
@@ -59,6 +59,7 @@ def test_no_acknowledged_job_is_lost_in_a_failover(
         assert len(lines_with(worker, " back after ")) == 1
     # Who was the master comes back as a replica: nobody asks it.
     old.start()
+    wait_for(lambda: new.command("WAIT", 1, 1000), "a replica that follows")
     push(app.queue.backend, payload())
     assert drained(app.queue.backend) == [payload()]
 
