@@ -33,7 +33,12 @@ _COMMAND = "work"
 _SWITCH = 0.0005
 """Seconds a thread waits for the running one: few, for a job that came, and for the threads that
 keep leases or write the worker's entry."""
-_TOLD = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+# Windows, where the commands that need no worker run, has not all of them.
+_TOLD = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
 
 
 def work(  # noqa: PLR0913 (one for each option of the command)
@@ -168,15 +173,15 @@ def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
     try:
         worker.load()
     except BaseException:
-        for name in _TOLD:
-            handlers.give_back(getattr(signal, name))
+        for number in _TOLD:
+            handlers.give_back(number)
         raise
     gc.collect()
     gc.freeze()  # later collections need not look at what is there now
     sys.setswitchinterval(_SWITCH)
     code = worker.run()
-    for name in _TOLD:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _TOLD:
+        signal.signal(number, signal.SIG_IGN)
     if worker.stop_reason is not None:
         if worker.member is None:
             output.closing(worker.stop_reason, worker.outcomes)
@@ -198,8 +203,8 @@ def _leave_quietly(worker: Worker) -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    for name in _TOLD:
-        handlers.take(getattr(signal, name), handle)
+    for number in _TOLD:
+        handlers.take(number, handle)
 
 
 def _leave_in_time(code: int, grace: float) -> None:

@@ -68,5 +68,6 @@ def warm_up() -> None:
     data = adapter.serializer.to_python(looked, mode="json", warnings=False)
     adapter.validator.validate_python(data, by_name=True)
     adapter.validator.validate_json(adapter.serializer.to_json(looked))
+    anything = TypeAdapter(Any).serializer
     for field in fields(looked):
-        TypeAdapter(Any).serializer.to_python(getattr(looked, field.name), mode="json")
+        anything.to_python(getattr(looked, field.name), mode="json")

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
-from qframe.contracts.step import Outcome as StepOutcome
-from qframe.contracts.step import Result
+from qframe.contracts.step import Outcome, Result
 from qframe.dispatch import pusher
 from qframe.drivers import process
 from qframe.exceptions import (
@@ -184,7 +183,7 @@ class Runner(Shared):
             if not self.admits(attempt, limits):
                 return False
             result = self.settler.start_now(attempt.job)
-            if result.outcome is not StepOutcome.REFUSED:
+            if result.outcome is not Outcome.REFUSED:
                 return result.applied
             self.was_refused(attempt.job, result)
             if attempt.job.is_settled:
