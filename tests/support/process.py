@@ -240,7 +240,7 @@ class Project:
     def configure(self, toml: str = "", **connection: object) -> None:
         """Write the configuration; keyword arguments are of the database connection."""
         self.close()
-        values = {"driver": "database", "retry_after": 5, "busy_timeout": 5, **connection}
+        values = {"driver": "database", "retry_after": 15, "busy_timeout": 5, **connection}
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         (self.root / "qframe.toml").write_text(
             f"unknown_job_delays = [0, 0]\n{toml}\n[connections.database]\n{lines}"

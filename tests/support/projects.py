@@ -24,7 +24,7 @@ class ServerProject(Project):
     driver: str
 
     def __init__(self, root: Path, toml: str = "", **connection: object) -> None:
-        self._connection = {"driver": self.driver, "retry_after": 5, **connection}
+        self._connection = {"driver": self.driver, "retry_after": 15, **connection}
         super().__init__(root, toml)
 
     def configure(self, toml: str = "", **connection: object) -> None:
