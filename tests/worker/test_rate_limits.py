@@ -54,7 +54,7 @@ class Sync(Queueable):
     word: str = "word"
     fails: int = 0
     tries = 1
-    middleware = (ThrottlesExceptions(2, per=3),)
+    middleware = (ThrottlesExceptions(2, per=6),)
 
     def handle(self):
         note("start", self.word, self.attempts, time.time(), self.job.history.releases)
@@ -175,13 +175,13 @@ def test_after_so_many_exceptions_jobs_wait_and_use_up_no_try(
     waited = [line for line in others if line[1].startswith("waits")]
     assert len(waited) == 5
     for line in waited:
-        assert float(line[3]) >= float(first[3]) + 2.99
+        assert float(line[3]) >= float(first[3]) + 5.99
         assert int(line[4]) >= 1, "it was released"
     failed = limited.failed()
     assert [record.name for record in failed] == ["limited.Sync"] * 2
     assert all("the service is down" in record.exception for record in failed)
     assert worker.stop() == 0
-    told = [line for line in worker.err.splitlines() if "limited.Sync has raised 2 in 3 s" in line]
+    told = [line for line in worker.err.splitlines() if "limited.Sync has raised 2 in 6 s" in line]
     assert len(told) == 1, "once, by the last straw"
     assert "ConnectionError: the service is down" in told[0]
 
