@@ -276,7 +276,7 @@ class Reservation(ABC):
     """Whether the last worker may have died just now and can still record how (by `Renew`)."""
 
     __slots__ = (
-        "_attempts", "id", "lease", "notes", "queue", "raw_body", "started", "sure_until", "unsent",
+        "attempts", "id", "lease", "notes", "queue", "raw_body", "started", "sure_until", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -302,11 +302,8 @@ class Reservation(ABC):
         """Seconds of the lease that `Start` took last; 0 while the message is only held."""
         self.unsent = False
         """Whether an outbox may hold messages of an interrupted step (`drivers/ordered.py`)."""
-        self._attempts = attempts
-
-    def attempts(self) -> int:
-        """Return how often the message was started, including this reservation."""
-        return self._attempts
+        self.attempts = attempts
+        """How often the message was started, including this reservation."""
 
     @property
     @abstractmethod

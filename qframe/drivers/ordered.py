@@ -349,7 +349,7 @@ class OrderedBackend(Backend):
             jobs, ended = self.messages.reserve(queues, limit, first=end)
             results.append(_first_refused(ended) or result)
         for job in jobs:
-            job.unsent = job.unsent or job.attempts() > 0
+            job.unsent = job.unsent or job.attempts > 0
         return jobs, results
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
@@ -393,7 +393,7 @@ class OrderedBackend(Backend):
     def take(self, found: Found) -> Reservation | None:
         job = self.messages.take(found)
         if job is not None:
-            job.unsent = job.unsent or job.attempts() > 0
+            job.unsent = job.unsent or job.attempts > 0
         return job
 
     def read(self, *keys: str) -> list[str | None]:

@@ -61,7 +61,7 @@ class SyncJob(Reservation):
         self.sure_until = math.inf
 
     def start(self) -> None:
-        self.started, self._attempts = True, 1
+        self.started, self.attempts = True, 1
 
     @property
     def fence(self) -> bytes:

@@ -84,11 +84,13 @@ class ReservedJob(Job):
     """The features in the payload."""
     broken_chain: str = ""
     """The failed record of a refused next link, from the last planned end."""
-    _state = ""
+    state = ""
+    """How it was settled, in a word or two; "" if it was not."""
     _in_doubt = False
     _unsaid = False
     """Whether its end is deferred, so that the lease must still be renewed."""
-    _message: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+    """The decoded payload; None if it is invalid or refused."""
     _kept: dict[str, Any] | None = None
     """What features have read, by their keys."""
     _history: History | None = None
@@ -131,19 +133,19 @@ class ReservedJob(Job):
     @property
     def payload(self) -> dict[str, Any]:
         """The decoded payload. Raises `InvalidPayload` if it is invalid or refused."""
-        if self._message is None:
+        if self.message is None:
             raise InvalidPayload(str(self.refusal))
-        return self._message
+        return self.message
 
     def _read(self) -> None:
         try:
             if self.context.signer is not None:
                 self.context.signer.check(self.raw_body, self.queue)
-            self._message = envelope.parse(self.raw_body)
+            self.message = envelope.parse(self.raw_body)
         except (InvalidPayload, InvalidSignature) as error:
             self.refusal = error
         else:
-            found = self.context.features_of(self._message)
+            found = self.context.features_of(self.message)
             if found:
                 self.features = cast("Sequence[Feature]", found)
 
@@ -171,11 +173,11 @@ class ReservedJob(Job):
 
     @property
     def scheduled_for(self) -> datetime | None:
-        run = None if self._message is None else named_run(self._message)
+        run = None if self.message is None else named_run(self.message)
         return None if run is None else run.scheduled_for()
 
     def attempts(self) -> int:
-        return self.reservation.attempts()
+        return self.reservation.attempts
 
     @property
     def history(self) -> History:
@@ -199,7 +201,7 @@ class ReservedJob(Job):
 
     def _notes_of_start(self) -> bytes:
         """Add the start to the history; most jobs have none so far."""
-        number, now = self.reservation.attempts() + 1, time.time()
+        number, now = self.reservation.attempts + 1, time.time()
         if self.reservation.notes:
             self._history = self.history.started(number, process.NAME, process.pid(), now)
             self._notes = self._history.to_json().encode()
@@ -263,16 +265,16 @@ class ReservedJob(Job):
             self._check_completed(view)
         elif not self.is_lost:  # checked once more
             self._check_open()
-        before, self._state = self._state, _COMPLETING
+        before, self.state = self.state, _COMPLETING
         try:
             plan, result = self._last_step(view)
         except BaseException as error:
-            self._state = before
+            self.state = before
             if isinstance(error, TransactionUndone) and not self.start_heard:
                 self.began_too_early = True
             raise
         if result.lost:
-            self._state = "lost"
+            self.state = "lost"
             raise self._unsettleable()
         self._completion = plan
 
@@ -300,7 +302,7 @@ class ReservedJob(Job):
     @property
     def is_completing(self) -> bool:
         """Whether it was completed within a transaction whose result is unknown."""
-        return self._state == _COMPLETING
+        return self.state == _COMPLETING
 
     def completing(self) -> None:
         """Note, in the worker, that the job's process completes it within a transaction."""
@@ -309,12 +311,12 @@ class ReservedJob(Job):
         with self._moving:
             if not self.is_completing:
                 self._check_open()
-            self._state = _COMPLETING
+            self.state = _COMPLETING
 
     def still_open(self) -> None:
         """Note that it does not."""
         if self.is_completing:
-            self._state = ""
+            self.state = ""
 
     def learn_completion(self, let_go: Callable[[], object], patience: float = PATIENCE) -> bool:
         """Find out whether the transaction that completed the job was committed.
@@ -329,10 +331,10 @@ class ReservedJob(Job):
         try:
             standing = self._standing(let_go, patience)
         except BackendUnavailable:
-            self._state = ""
+            self.state = ""
             raise
         plan, self._completion = self._completion, None
-        self._state = _STATE_OF[standing]
+        self.state = _STATE_OF[standing]
         if standing is Standing.GONE:
             if plan is not None:
                 plan.applied()
@@ -422,10 +424,10 @@ class ReservedJob(Job):
     def defer(self, end: End) -> Plan:
         """Mark the job as ended and return the plan; apply it soon and call `heard`."""
         with self._moving:
-            if self._state:
+            if self.state:
                 raise self._unsettleable()
             plan = self.plan(end)
-            self._state = "deleted" if end.state is State.COMPLETE else _STATES[end.state]
+            self.state = "deleted" if end.state is State.COMPLETE else _STATES[end.state]
             if end.error is not None and end.state is State.FAILED:
                 self.failed_with = end.error if isinstance(end.error, BaseException) else None
             self._unsaid = True
@@ -447,19 +449,19 @@ class ReservedJob(Job):
         If it was refused, the job must still be settled.
         """
         if result.outcome is Outcome.LOST:
-            self._state = "lost"
+            self.state = "lost"
             return False
         if result.outcome is Outcome.REFUSED:
-            self._state = ""
+            self.state = ""
             return True
         plan.applied()
         return True
 
     def _conclude(self, end: End, plan: Plan, result: Result) -> None:
         if result.lost:
-            self._state = "lost"
+            self.state = "lost"
             return
-        self._state = _STATES[end.state]
+        self.state = _STATES[end.state]
         if end.state is State.FAILED and isinstance(end.error, BaseException):
             self.failed_with = end.error
         plan.applied()
@@ -525,7 +527,7 @@ class ReservedJob(Job):
             if results[-1].lost:
                 if not self.is_completing:  # meanwhile; otherwise its completion has removed it
                     said = self.says_completing is not None and self.says_completing()
-                    self._state = _COMPLETING if said else "lost"
+                    self.state = _COMPLETING if said else "lost"
                 raise self._unsettleable()
             return results
 
@@ -550,7 +552,7 @@ class ReservedJob(Job):
     def look(self) -> None:
         """Run the periodic operations of its features while it runs; from another thread."""
         with guarded, self._moving:
-            if not self._state:
+            if not self.state:
                 steps = [Step(None, *made) for each in self.features if (made := each.look(self))]
                 if steps:
                     self.context.backend.apply(*steps)
@@ -581,46 +583,41 @@ class ReservedJob(Job):
 
     def mark_lost(self) -> None:
         """Note that the lease was found lost."""
-        self._state = "lost"
+        self.state = "lost"
 
     # -- state ------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._state:
+        if self.state:
             raise self._unsettleable()
 
     def _unsettleable(self) -> SettleError:
-        if self._state == "lost":
+        if self.state == "lost":
             return LeaseLost(f"{self.name} {self.uuid}: {LOST_LEASE}")
-        return JobAlreadySettled(f"{self.name} {self.uuid} was already {self._state}")
-
-    @property
-    def state(self) -> str:
-        """How it was settled, in a word or two; "" if it was not."""
-        return self._state
+        return JobAlreadySettled(f"{self.name} {self.uuid} was already {self.state}")
 
     @property
     def is_deleted(self) -> bool:
-        return self._state in {"deleted", "failed"}
+        return self.state in {"deleted", "failed"}
 
     @property
     def is_released(self) -> bool:
-        return self._state in {"released", "given back"}
+        return self.state in {"released", "given back"}
 
     @property
     def has_failed(self) -> bool:
-        return self._state == "failed"
+        return self.state == "failed"
 
     @property
     def is_lost(self) -> bool:
-        return self._state == "lost"
+        return self.state == "lost"
 
     @property
     def is_settled(self) -> bool:
-        return bool(self._state)
+        return bool(self.state)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} {self.uuid} {self._state or 'reserved'}>"
+        return f"<{type(self).__name__} {self.name} {self.uuid} {self.state or 'reserved'}>"
 
 
 _STATES = {

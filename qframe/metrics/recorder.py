@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +21,6 @@ from qframe.metrics.series import (
     WAIT,
     Fields,
     Histogram,
-    Pair,
 )
 
 MINUTE = 60
@@ -30,13 +29,16 @@ MOST = 300
 LATE = 60.0
 """Seconds after its end in which a minute is written. Later counts go to a later minute."""
 _LONGEST = 150
+_MOST_NOTES = 5000
+"""Jobs to note before they are counted, if nobody reads the counts."""
 
 
 @dataclass(slots=True)
 class Minute:
     """The counts of a minute."""
 
-    series: dict[Pair, defaultdict[str, int]] = field(default_factory=dict)
+    series: dict[tuple[str, str], defaultdict[str, int]] = field(default_factory=dict)
+    """Counts by queue and class."""
     changes: int = 0
     """Grows with each change."""
     written: int = 0
@@ -50,14 +52,23 @@ class Minute:
         return json.dumps(told, separators=(",", ":"))
 
 
+_Note = tuple[float, str, str, str, float | None, bool]
+"""When a job started or ended, its class and queue, `STARTED` or its outcome, for how many seconds
+it waited or ran, and whether it timed out. A plain tuple: each job makes two.
+"""
+
+
 class Recorder:
-    """Counts the jobs of one connection. Thread-safe."""
+    """Counts the jobs of one connection. Thread-safe.
+
+    Starts and ends are only noted while jobs run, and counted when somebody reads the counts.
+    """
 
     def __init__(self) -> None:
         self.source = secrets.token_hex(6)
         """A unique id of this recorder."""
-        self.outcomes: Counter[str] = Counter()
-        """The number of each outcome since it began."""
+        self._outcomes: Counter[str] = Counter()
+        self._notes: deque[_Note] = deque()
         self._minutes: dict[int, Minute] = {}
         self._now = Minute()
         self._from = self._until = 0.0
@@ -66,16 +77,14 @@ class Recorder:
     def pushed(self, name: str, queue: str, times: int = 1) -> None:
         """Count pushes."""
         with self._lock:
-            self._fields(name, queue)[PUSHED] += times
+            self._count_notes()
+            self._fields(name, queue, time.time())[PUSHED] += times
 
     def started(self, name: str, queue: str, due: float | None) -> None:
         """Count a start; `due` is when the job should have started, if known."""
-        with self._lock:
-            fields = self._fields(name, queue)
-            fields[STARTED] += 1
-            if due is not None:
-                waited = max(0.0, time.time() - due)
-                _measure(fields, WAIT, waited)
+        now = time.time()
+        waited = None if due is None else max(0.0, now - due)
+        self._notes.append((now, name, queue, STARTED, waited, False))
 
     def ended(
         self,
@@ -87,36 +96,49 @@ class Recorder:
         timed_out: bool = False,
     ) -> None:
         """Count the end of a reservation; the attempt ran for `seconds`, if it ran."""
-        with self._lock:
-            fields = self._fields(name, queue)
-            fields[outcome] += 1
-            self.outcomes[outcome] += 1
-            if seconds is not None:
-                _measure(fields, RUN, seconds)
-                if outcome != "done":
-                    _measure(fields, RUN_BUT_DONE[outcome], seconds)
-            if timed_out:
-                fields[TIMED_OUT] += 1
+        self._notes.append((time.time(), name, queue, outcome, seconds, timed_out))
+        if len(self._notes) > _MOST_NOTES:
+            with self._lock:
+                self._count_notes()
 
     def lost(self, name: str, queue: str, *, was_done: bool) -> None:
         """Count a lost lease, and take back an outcome that was counted too early."""
         with self._lock:
-            fields = self._fields(name, queue)
+            self._count_notes()
+            fields = self._fields(name, queue, time.time())
             fields["lost"] += 1
-            self.outcomes["lost"] += 1
+            self._outcomes["lost"] += 1
             if was_done:
                 fields["done"] -= 1
-                self.outcomes["done"] -= 1
+                self._outcomes["done"] -= 1
+
+    def _count_notes(self) -> None:
+        notes = self._notes
+        while notes:
+            when, name, queue, what, seconds, timed_out = notes.popleft()
+            fields = self._fields(name, queue, when)
+            fields[what] += 1
+            if what != STARTED:
+                self._outcomes[what] += 1
+            if seconds is not None:
+                _measure(fields, WAIT if what == STARTED else RUN, seconds)
+                if what in RUN_BUT_DONE:
+                    _measure(fields, RUN_BUT_DONE[what], seconds)
+            if timed_out:
+                fields[TIMED_OUT] += 1
 
     def by_outcome(self) -> dict[str, int]:
         """Return the number of each outcome since it began."""
-        return {outcome: count for outcome, count in self.outcomes.copy().items() if count}
+        with self._lock:
+            self._count_notes()
+            return {outcome: count for outcome, count in self._outcomes.items() if count}
 
     # -- writing ----------------------------------------------------------------------------------
 
     def has_unwritten(self) -> bool:
         """Whether a count has changed since its last write."""
         with self._lock:
+            self._count_notes()
             return any(each.changes != each.written for each in self._minutes.values())
 
     def unwritten(self) -> Iterator[tuple[int, str]]:
@@ -126,6 +148,7 @@ class Recorder:
         """
         now = time.time()
         with self._lock:
+            self._count_notes()
             for minute in [*self._minutes]:
                 if (minute + 1) * MINUTE + LATE < now:
                     self._make_later(minute)
@@ -152,25 +175,27 @@ class Recorder:
             before: Fields = said.get(pair, {})
             later = {key: count - before.get(key, 0) for key, count in fields.items()}
             if any(later.values()):
-                counted = self._fields(pair.job, pair.queue)
+                queue, name = pair
+                counted = self._fields(name, queue, time.time())
                 for key, count in later.items():
                     counted[key] += count
 
-    def _fields(self, name: str, queue: str) -> defaultdict[str, int]:
-        """Return the counts of a class and queue in this minute."""
-        now = time.time()
-        if not self._from <= now < self._until:
-            minute = int(now // MINUTE)
+    def _fields(self, name: str, queue: str, when: float) -> defaultdict[str, int]:
+        """Return the counts of a class and queue in the minute of `when`, or in a later one.
+
+        A minute that is over may have been written for the last time.
+        """
+        if when >= self._until or when < self._from - MINUTE:  # or the clock was set back
+            minute = int(when // MINUTE)
             self._from, self._until = minute * MINUTE, (minute + 1) * MINUTE
             self._now = self._minutes.setdefault(minute, Minute())
         current = self._now
         current.changes += 1
-        pair = Pair(queue, name or UNKNOWN)
-        fields = current.series.get(pair)
+        fields = current.series.get((queue, name or UNKNOWN))
         if fields is None:
-            pair = Pair(queue, pair.job[:_LONGEST])
+            pair = queue, (name or UNKNOWN)[:_LONGEST]
             if pair not in current.series and len(current.series) >= MOST:
-                pair = Pair(OTHER, OTHER)
+                pair = OTHER, OTHER
             fields = current.series.setdefault(pair, defaultdict(int))
         return fields
 

@@ -8,7 +8,6 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -334,15 +333,22 @@ def due(payload: Mapping[str, Any]) -> float | None:
     if "chain" in payload:
         return None
     created, pushed = number(payload, "createdAt"), None
-    uuid, horizon = payload.get("uuid"), payload.get("pushedAt")
-    with suppress(ValueError):
-        if type(uuid) is str and (made := dispatched_at(uuid)) is not None:
-            pushed = made
-        elif type(horizon) is str and created is not None:
-            pushed = float(horizon)
+    uuid = payload.get("uuid")
+    if type(uuid) is str:
+        pushed = dispatched_at(uuid)
+    if pushed is None:
+        pushed = _pushed_by_horizon(payload)
     if pushed is None or created is None or not -_SAME < pushed - created < 1 + _SAME:
         return None
-    return pushed + max(0.0, number(payload, "delay") or 0.0)
+    return pushed + max(0.0, number(payload, "delay") or 0.0) if payload.get("delay") else pushed
+
+
+def _pushed_by_horizon(payload: Mapping[str, Any]) -> float | None:
+    horizon = payload.get("pushedAt")
+    try:
+        return float(horizon) if type(horizon) is str else None
+    except ValueError:
+        return None
 
 
 def dispatched_at(uuid: str) -> float | None:

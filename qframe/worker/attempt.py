@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from gc import collect
 from typing import Any
@@ -81,6 +81,7 @@ class Attempt:
         self.interrupts: Interrupts = shared.signals
         self.scoreboard = shared.scores[0] if shared.scores else None
         self.began = time.monotonic()
+        self.payload: Mapping[str, Any] = job.message or {}
 
     def life(self) -> Life[JobOutcome]:
         """Brings the job to its outcome.
@@ -108,17 +109,18 @@ class Attempt:
             report = yield needs.RUN
             if self.ran is None:
                 self.has_ended()
-            if job.is_completing:
+            if job.state and job.is_completing:
                 yield needs.Learn(report.error)
             self.report = report
-            if report is NOTHING and not job.is_settled:
+            if report is NOTHING and not job.state:
                 verdict = outcomes.DONE
             else:
                 verdict = yield from self.judged(report)
             outcome = self.outcome = yield from self._brought_about(verdict)
         finally:
             self._over()
-        events.fire(events.JobAttempted, job, self.report.error)
+        if events.JobAttempted.listeners:
+            events.fire(events.JobAttempted, job, self.report.error)
         return outcome
 
     # -- before its start -------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Attempt:
         if job.refusal is not None:
             return outcomes.failed(job.refusal)
         try:
-            self.name = envelope.job_name(job.payload)
+            self.name = envelope.job_name(self.payload)
         except InvalidPayload as error:
             return outcomes.failed(error)
         self.job_class = self.job_class or self.shared.registry.known(self.name)
@@ -142,13 +144,13 @@ class Attempt:
         reason = job.skip_reason() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
-        if self.job_class is None or not (job.attempts() or self.limits.end_at_a_moment):
+        if self.job_class is None or not (job.reservation.attempts or self.limits.end_at_a_moment):
             return None
         return outcomes.refuse(JobFacts.of(job), self.limits)
 
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:
         """Returns the limits of the job if this is its class."""
-        return Limits(declared, self.job.payload, self.shared.options)
+        return Limits(declared, self.payload, self.shared.options)
 
     def _learn_more(self) -> Life[None]:
         """Waits a moment for the pool to note how the last attempt ended.
@@ -167,12 +169,14 @@ class Attempt:
     def _tell_processing(self) -> None:
         """Counts the start; for the first attempt, also how long the job has waited."""
         shared, job = self.shared, self.job
-        due = envelope.due(job.payload) if job.attempts() == 1 else None
+        due = envelope.due(self.payload) if job.reservation.attempts == 1 else None
         shared.recorder.started(self.name, job.queue, due)
         if shared.by_tag is not None:
-            shared.by_tag.started(job.payload, job.queue, due)
+            shared.by_tag.started(self.payload, job.queue, due)
         if active.tracing is not None:
             active.tracing.processing(shared.connection, job, here=shared.runs_here)
+        if not events.JobProcessing.listeners:
+            return
         if shared.runs_here:
             events.fire(events.JobProcessing, job)
         else:  # the application's hook is called where its handler runs
@@ -253,9 +257,10 @@ class Attempt:
 
     def has_succeeded(self) -> bool:
         """Notes that the handler returned; returns whether to call the job's success hook."""
-        completed = self.job.is_completing and self.job.learn_completion(collect)
+        job = self.job
+        completed = bool(job.state) and job.is_completing and job.learn_completion(collect)
         self.is_handled = self.interrupts.fired is None  # swallowed: not done
-        return self.is_handled and (completed or not self.job.is_settled)
+        return self.is_handled and (completed or not job.state)
 
     def learn_completion(self, error: BaseException | None, patience: float = PATIENCE) -> None:
         """Learns whether a job that raised had been completed and committed before.
@@ -323,7 +328,7 @@ class Attempt:
         if outcome is JobOutcome.LOST:
             self.shared.lost(job, self.name)
             return outcome
-        if not job.is_settled:  # by itself, or by a listener
+        if not job.state:  # else it settled itself, or a listener did
             try:
                 yield needs.Settle(end)
             except Exception as error:  # noqa: BLE001 (sorted there)
@@ -378,7 +383,8 @@ class Attempt:
         error = end.error
         match outcome:
             case JobOutcome.DONE:
-                events.fire(events.JobProcessed, job, seconds)
+                if events.JobProcessed.listeners:
+                    events.fire(events.JobProcessed, job, seconds)
             case JobOutcome.SKIPPED:
                 events.fire(events.JobSkipped, job, end.remark)
             case JobOutcome.GIVEN_BACK:

@@ -49,9 +49,12 @@ class Limits:
 
         timeout = None if declared is None else declared.timeout
         if timeout is None:
-            timeout = self._sent("timeout", options.timeout)
+            sent = message.get("timeout") is not None
+            timeout = self._sent("timeout", options.timeout) if sent else options.timeout
         self.timeout = min(timeout, LONGEST)
         """Seconds an attempt may take; 0 is no limit."""
+        self.end_at_a_moment = message.get("retryUntil") is not None or "expiresAt" in message
+        """Whether the job has a moment after which it does not start."""
 
     @property
     def tries(self) -> int:
@@ -68,11 +71,6 @@ class Limits:
     def expires_at(self) -> float | None:
         """When a job that has not started is skipped; fixed at dispatch."""
         return envelope.number(self._message, "expiresAt")
-
-    @property
-    def end_at_a_moment(self) -> bool:
-        """Whether the job has a moment after which it does not start."""
-        return self._message.get("retryUntil") is not None or "expiresAt" in self._message
 
     @property
     def max_exceptions(self) -> int:

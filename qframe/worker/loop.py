@@ -213,7 +213,9 @@ class Loop:
             self._paused = paused
             kind = events.WorkerPaused if paused else events.WorkerResumed
             events.fire(kind, self.connection.name, self._given)
-        return not paused and events.fire(events.Looping, self.connection.name, self.control.active)
+        if paused or not events.Looping.listeners:
+            return not paused
+        return events.fire(events.Looping, self.connection.name, self.control.active)
 
     def _stand_by(self) -> None:
         """Paused or vetoed: holds nothing, and waits."""
@@ -237,7 +239,8 @@ class Loop:
             if not self._held:
                 return None
         job = self._held.popleft()
-        events.fire(events.JobPopped, job)
+        if events.JobPopped.listeners:
+            events.fire(events.JobPopped, job)
         return job
 
     def _limit(self) -> int:

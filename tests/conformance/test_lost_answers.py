@@ -199,13 +199,13 @@ def test_what_becomes_of_a_reservation_is_done_once(
     job = started(backend) if runs else reserve(backend)
     attempts = runs or isinstance(operation, Start)
     applied(bench, backend, Step(job, operation))
-    assert job.attempts() == attempts
+    assert job.attempts == attempts
     bench.pass_time(70)
     backend.kick(QUEUE)
     if isinstance(operation, Delete):
         assert not drained(backend)
     else:
-        assert reserve(backend).attempts() == attempts
+        assert reserve(backend).attempts == attempts
         assert not drained(backend)
 
 
@@ -229,7 +229,7 @@ def test_what_was_reserved_unheard_comes_back(bench: Bench, backend: Backend) ->
     if not found:
         bench.pass_time(bench.timing.hold + 1)
         (job,) = backend.reserve([QUEUE], 5)[0]
-        assert job.attempts() == 0
+        assert job.attempts == 0
         found = [job.raw_body]
     assert found == [b"2"]
     bench.pass_time(70)
@@ -244,7 +244,7 @@ def test_a_start_that_was_told_and_not_answered_counts_once(bench: Bench, backen
     backend.tell([Step(job, Start(60))], heard.extend)
     apply(backend, job, Release())
     assert [result.applied for result in heard] == [True]
-    assert reserve(backend).attempts() == 1
+    assert reserve(backend).attempts == 1
 
 
 def test_what_found_no_connection_at_first_is_done(bench: Bench, backend: Backend) -> None:

@@ -31,7 +31,7 @@ from tests.conformance.steps import (
 def test_bytes_come_back_as_they_were(backend: Backend, other: Backend, raw: bytes) -> None:
     push(backend, raw)
     job = reserve(other)
-    assert (job.raw_body, job.queue, job.attempts(), job.started) == (raw, QUEUE, 0, False)
+    assert (job.raw_body, job.queue, job.attempts, job.started) == (raw, QUEUE, 0, False)
     assert job.id
 
 
@@ -245,7 +245,7 @@ def test_a_buried_message_stays_aside_until_it_is_kicked(bench: Bench, backend: 
     assert backend.kick(QUEUE) == 0
     first, second = reserve(backend), reserve(backend)
     assert (first.raw_body, second.raw_body) == (b"1", b"2")
-    assert (first.attempts(), second.attempts()) == (1, 1)
+    assert (first.attempts, second.attempts) == (1, 1)
 
 
 def test_a_message_is_found_by_what_it_holds_wherever_it_is(backend: Backend) -> None:
@@ -354,7 +354,7 @@ def test_what_was_found_ready_delayed_or_buried_can_be_taken(
         job = backend.take(found)
         assert job is not None
         assert job.raw_body == found.raw_body
-        assert job.attempts() == (found.place is Place.BURIED)
+        assert job.attempts == (found.place is Place.BURIED)
         apply(backend, job, Start(60))
         apply(backend, job, Delete())
     assert other.sizes(QUEUE) == Sizes()
@@ -405,4 +405,4 @@ def test_what_is_taken_and_not_started_comes_back(bench: Bench, backend: Backend
     assert backend.take(found)
     assert not drained(backend)
     bench.pass_time(10)
-    assert reserve(backend).attempts() == 0
+    assert reserve(backend).attempts == 0

@@ -58,7 +58,7 @@ def test_what_is_held_and_not_started_comes_back_uncounted(
     reserve(backend)
     bench.pass_time(bench.timing.hold + 1)
     job = reserve(other)
-    assert (job.raw_body, job.attempts()) == (b"1", 0)
+    assert (job.raw_body, job.attempts) == (b"1", 0)
 
 
 def test_a_long_message_is_held_longer(bench: Bench, backend: Backend) -> None:
@@ -89,10 +89,10 @@ def test_a_start_counts_an_attempt(backend: Backend, other: Backend) -> None:
     push(backend, b"1")
     job = reserve(backend)
     apply(backend, job, Start(60))
-    assert (job.attempts(), job.started, job.lease) == (1, True, 60)
+    assert (job.attempts, job.started, job.lease) == (1, True, 60)
     apply(backend, job, Release())
     again = started(other)
-    assert again.attempts() == 2
+    assert again.attempts == 2
 
 
 def test_a_start_said_twice_counts_once(backend: Backend) -> None:
@@ -101,9 +101,9 @@ def test_a_start_said_twice_counts_once(backend: Backend) -> None:
     start = Step(job, Start(60))
     assert all(result.applied for result in backend.apply(start, start))
     apply(backend, job, Start(60))
-    assert job.attempts() == 1
+    assert job.attempts == 1
     apply(backend, job, Release())
-    assert reserve(backend).attempts() == 1
+    assert reserve(backend).attempts == 1
 
 
 def test_what_was_started_comes_back_when_nobody_renews_it(bench: Bench, backend: Backend) -> None:
@@ -114,7 +114,7 @@ def test_what_was_started_comes_back_when_nobody_renews_it(bench: Bench, backend
     assert not drained(backend)
     bench.pass_time(20)
     job = reserve(backend)
-    assert (job.raw_body, job.attempts()) == (b"1", 1)
+    assert (job.raw_body, job.attempts) == (b"1", 1)
 
 
 def test_what_nobody_renewed_comes_before_those_that_are_ready(
@@ -145,10 +145,10 @@ def test_a_start_that_is_told_counts_as_done_at_once(backend: Backend, other: Ba
     job = reserve(backend)
     heard: list[Result] = []
     backend.tell([Step(job, Start(60))], heard.extend)
-    assert (job.started, job.attempts()) == (True, 1)
+    assert (job.started, job.attempts) == (True, 1)
     apply(backend, job, Release())
     assert [result.outcome for result in heard] == [Outcome.APPLIED]
-    assert reserve(other).attempts() == 1
+    assert reserve(other).attempts == 1
 
 
 def test_a_start_that_is_told_too_late_is_heard_of_at_the_next_call(
@@ -181,7 +181,7 @@ def test_one_that_is_only_held_can_be_settled(backend: Backend) -> None:
     apply(backend, reserve(backend), Delete())
     apply(backend, reserve(backend), Release())
     jobs = [reserve(backend), reserve(backend)]
-    assert sorted((job.raw_body, job.attempts()) for job in jobs) == [(b"2", 0), (b"3", 0)]
+    assert sorted((job.raw_body, job.attempts) for job in jobs) == [(b"2", 0), (b"3", 0)]
 
 
 def test_an_attempt_can_be_taken_back(backend: Backend) -> None:
@@ -189,7 +189,7 @@ def test_an_attempt_can_be_taken_back(backend: Backend) -> None:
     push(backend, b"1")
     apply(backend, started(backend), Release())
     apply(backend, started(backend), Release(counted=False))
-    assert reserve(backend).attempts() == 1
+    assert reserve(backend).attempts == 1
 
 
 def test_of_one_that_was_never_started_no_attempt_is_taken_back(backend: Backend) -> None:
@@ -197,7 +197,7 @@ def test_of_one_that_was_never_started_no_attempt_is_taken_back(backend: Backend
     push(backend, b"1")
     apply(backend, started(backend), Release())
     apply(backend, reserve(backend), Release(counted=False))
-    assert reserve(backend).attempts() == 1
+    assert reserve(backend).attempts == 1
 
 
 @pytest.mark.parametrize("notes", [b"n", b"\x00\xff\n", b'{"a": []}', b"x" * 3000])
@@ -339,13 +339,13 @@ def test_a_reservation_is_adopted_by_its_fence(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
     job, found = _adopted(bench, backend, other)
-    assert (found.raw_body, found.queue, found.attempts()) == (b"1", QUEUE, 1)
+    assert (found.raw_body, found.queue, found.attempts) == (b"1", QUEUE, 1)
     assert found.started
     if Capability.NOTES in backend.capabilities:
         assert found.notes == b"notes"
     apply(other, found, Release(counted=False))
     assert tried(backend, job, Delete()).lost
-    assert reserve(other).attempts() == 0
+    assert reserve(other).attempts == 0
 
 
 def test_what_was_settled_is_not_adopted(bench: Bench, backend: Backend, other: Backend) -> None:

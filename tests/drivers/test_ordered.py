@@ -213,7 +213,7 @@ def test_an_error_at_any_call_and_the_same_process_goes_on(*, after: bool) -> No
                     back = Release(front=True, counted=False)
                     assert world.ordered.apply(Step(job, back)) == [APPLIED]
                     job = world.take()
-                    assert job.attempts() == 0
+                    assert job.attempts == 0
                 if size.total:
                     settle(world.ordered, job, end)
             assert set(world.in_queue("next")) == {b"link"}
@@ -308,7 +308,7 @@ def test_a_start_that_is_refused_is_not_counted(world: World) -> None:
     world.facts.apply(Step(None, Set("newest", "other")))
     (result,) = world.ordered.apply(Step(job, Expect("newest", "me"), Start(LEASE)))
     assert result == Result(Outcome.REFUSED, "newest", "other")
-    assert (job.started, job.attempts()) == (False, 0)
+    assert (job.started, job.attempts) == (False, 0)
 
 
 class Noting(MemoryBackend):
@@ -366,7 +366,7 @@ def test_the_next_start_sends_it(world: World) -> None:
     break_after_facts(world)
     world.run_out()
     job = world.take()
-    assert (job.attempts(), job.unsent) == (1, True)
+    assert (job.attempts, job.unsent) == (1, True)
     world.ordered.apply(Step(job, Renew(LEASE)))
     assert world.in_queue("next") == []
     world.ordered.apply(Step(job, Start(LEASE)))
@@ -411,7 +411,7 @@ def test_a_reservation_needs_no_facts(world: World, monkeypatch: pytest.MonkeyPa
         with pytest.raises(BackendUnavailable):
             world.ordered.apply(Step(job, Start(LEASE)))
     assert world.ordered.apply(Step(job, Start(LEASE))) == [APPLIED]
-    assert job.attempts() == 2
+    assert job.attempts == 2
     assert world.in_queue("next") == [b"link"]
 
 
@@ -439,7 +439,7 @@ def test_one_of_a_step_before_the_first_start_is_sent(world: World, last: Operat
     assert len(world.outboxes()) == 1
     world.run_out()
     job = world.take()
-    assert (job.attempts(), job.unsent) == (0, False)
+    assert (job.attempts, job.unsent) == (0, False)
     assert world.ordered.apply(Step(job, last)) == [APPLIED]
     assert world.in_queue("next") == [b"link"]
     assert world.outboxes() == []

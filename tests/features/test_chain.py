@@ -247,7 +247,7 @@ def test_who_lost_the_lease_changes_nothing(bench: Bench) -> None:
     owner = bench.started()
     before = kept(bench)
     for state in (State.COMPLETE, State.FAILED, State.CANCELLED):
-        late._state = ""
+        late.state = ""
         with pytest.raises(LeaseLost):
             late.settle(End(state, error=ValueError("no")))
     assert kept(bench) == before

@@ -80,7 +80,7 @@ class Model(MemoryBackend):
         orders = [message.order for message in ready]
         for place, job in enumerate(jobs):
             for n in range(place, len(ready)):
-                if _seen(ready[n]) != (job.raw_body, job.attempts(), job.notes):
+                if _seen(ready[n]) != (job.raw_body, job.attempts, job.notes):
                     continue
                 if any_order or _may_pass(ready[n], ready[place:n]):
                     ready.insert(place, ready.pop(n))
@@ -240,7 +240,7 @@ class Run:
         for pair, _, _ in steps:
             if pair is not None:
                 assert pair.real.started == pair.model.started
-                assert pair.real.attempts() == pair.model.attempts()
+                assert pair.real.attempts == pair.model.attempts
 
     # -- reserving --------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Run:
 
 
 def _as_seen(job: Reservation) -> tuple[object, ...]:
-    return job.queue, job.raw_body, job.attempts(), job.notes, job.started
+    return job.queue, job.raw_body, job.attempts, job.notes, job.started
 
 
 def _of_found(found: Found) -> tuple[str, bytes, str]:

@@ -385,7 +385,7 @@ def test_a_start_whose_answer_is_lost_leaves_no_permit_behind() -> None:
         bench.runner.run(job)
     assert len(taken(bench)) == 1
     job.reservation.started = False  # nobody was told
-    job.reservation._attempts = 0
+    job.reservation.attempts = 0
     assert bench.runner.run(job).outcome == "done", "its permit is its own"
     bench.runner.settler.flush()
     assert not taken(bench)

@@ -54,7 +54,7 @@ class BeanstalkdJob(Reservation):
 
     @property
     def fence(self) -> bytes:
-        numbers = self.number, self.reserves, self.releases, self._attempts
+        numbers = self.number, self.reserves, self.releases, self.attempts
         return b"%d %d %d %d %d\n%b" % (*numbers, zlib.crc32(self.raw_body), self.notes)
 
     def recall(self) -> None:
@@ -62,7 +62,7 @@ class BeanstalkdJob(Reservation):
         self.logged = self.unsent = True
         entry = self._log.read(self.number, self.raw_body)
         if entry is not None:
-            self._attempts = entry.attempts_before(self.reserves)
+            self.attempts = entry.attempts_before(self.reserves)
             self.notes = entry.notes
 
     # -- its lease --------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ class BeanstalkdJob(Reservation):
             return False
         if not self.started:
             self.started, self.lease = True, float(self.ttr)
-            self._attempts += 1
+            self.attempts += 1
         self.notes = notes
         if self.logged:
-            self._note(self._attempts)
+            self._note(self.attempts)
         return True
 
     def _renew(self) -> bool:
@@ -131,7 +131,7 @@ class BeanstalkdJob(Reservation):
         except BackendUnavailable:
             return False  # the lease ended with the connection
         if held and self.started and not self.logged:
-            self._note(self._attempts)
+            self._note(self.attempts)
         elif held and self.logged and not self.started:
             self.recall()
         return held
@@ -148,7 +148,7 @@ class BeanstalkdJob(Reservation):
         """Log before the command, for the next worker that reserves the message."""
         if self.is_held():
             self.notes = self.notes if notes is None else notes
-            self._note(self._attempts - uncounted, delay)
+            self._note(self.attempts - uncounted, delay)
 
     def _note(self, attempts: int, delay: int = 0) -> None:
         self.logged = True
@@ -234,6 +234,6 @@ class LeftJob(Reservation):
             return LOST
         uncounted = isinstance(operation, op.Release) and not operation.counted
         notes = self.notes if operation.notes is None else operation.notes
-        entry = AttemptEntry(self._attempts - uncounted, self._reserves, notes)
+        entry = AttemptEntry(self.attempts - uncounted, self._reserves, notes)
         done = self._log.replace(int(self.id), self.raw_body, self._known, entry)
         return APPLIED if done else LOST

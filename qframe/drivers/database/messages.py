@@ -48,7 +48,7 @@ class DatabaseJob(Reservation):
 
     def begin(self, start: Start, sent: float) -> None:
         """Update it after a start that was sent at `sent` by `Backend.clock`."""
-        self._attempts += not self.started
+        self.attempts += not self.started
         self.started, self.notes, self.lease = True, start.notes, start.lease
         self.sure_until = sent + start.lease / 3
 

@@ -200,7 +200,7 @@ class MemoryBackend(Backend):
             case op.Start(lease, notes):
                 message.attempts += not job.started
                 message.notes = job.notes = notes
-                job.started, job.lease, job._attempts = True, lease, message.attempts  # noqa: SLF001 (the backend keeps them)
+                job.started, job.lease, job.attempts = True, lease, message.attempts
                 self._move(message, Place.RUNNING, now + lease)
             case op.Renew(lease):
                 self._move(message, Place.RUNNING if job.started else Place.HELD, now + lease)

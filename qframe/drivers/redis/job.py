@@ -45,7 +45,7 @@ class RedisJob(Reservation):
         """Return the stored bytes after a start, and their tag; the same on each call."""
         if not self._begun[0]:
             self._begun = message.counted(
-                self.raw_body, self.at, self.beside, self._attempts + 1, message.new_tag()
+                self.raw_body, self.at, self.beside, self.attempts + 1, message.new_tag()
             )
         return self._begun
 
@@ -53,14 +53,14 @@ class RedisJob(Reservation):
         """Return what `start` changes, for `restore`."""
         return (
             self.stored, self.score, self.tag, self.note, self.notes, self.started, self.lease,
-            self.sure_until, self.beside, self._attempts,
+            self.sure_until, self.beside, self.attempts,
         )  # fmt: skip
 
     def restore(self, state: State) -> None:
         """Undo `start`: the server did not apply it."""
         (
             self.stored, self.score, self.tag, self.note, self.notes, self.started, self.lease,
-            self.sure_until, self.beside, self._attempts,
+            self.sure_until, self.beside, self.attempts,
         ) = state  # fmt: skip
 
     def start(self, note: bytes, notes: bytes, lease: float) -> None:
@@ -71,5 +71,5 @@ class RedisJob(Reservation):
         self.notes = notes
         self.started = True
         self.lease = lease
-        self._attempts += 1
+        self.attempts += 1
         self.beside += self.at < 0

@@ -179,7 +179,7 @@ class RedisSteps:
         self._settle(job)
         back = job.started and not release.counted
         stored, note, notes = _noted(
-            job, release.notes, job.beside - (back and job.at < 0), job.attempts() - back
+            job, release.notes, job.beside - (back and job.at < 0), job.attempts - back
         )
         where = "head" if release.front else "tail"
         if release.delay > 0:
@@ -389,7 +389,7 @@ def _noted(
     A changed count alone leaves the notes as they are.
     """
     stored, tag = job.stored, job.tag
-    if attempts not in (None, job.attempts()) and job.at >= 0:
+    if attempts not in (None, job.attempts) and job.at >= 0:
         stored, _ = message.counted(job.raw_body, job.at, job.beside, attempts, tag)
     if notes is None:
         return stored, job.note, b"" if beside == job.beside else b"%d" % beside

@@ -88,7 +88,7 @@ class IsolatedJob(ReservedJob):
         if told is None:
             raise QframeError("the worker cannot be told")
         if not told["ours"]:
-            self._state = "lost"
+            self.state = "lost"
             raise self._unsettleable()
 
     def was_settled(self, end: End) -> None:

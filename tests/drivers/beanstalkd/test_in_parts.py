@@ -86,7 +86,7 @@ def test_a_server_that_forgets_the_start_of_what_was_broken_off(
     own_beanstalkd.restart(kill=True)
     others = OrderedBackend(connect(own_beanstalkd), facts, failed)
     (job,), _ = others.reserve(["default"])
-    assert job.attempts() == 0
+    assert job.attempts == 0
     assert others.apply(Step(job, Start(LEASE))) == [APPLIED]
     assert own_beanstalkd.bodies("next") == [b"link"]
     assert facts.scan("outbox:") == []

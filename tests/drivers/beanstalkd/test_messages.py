@@ -51,7 +51,7 @@ class TestMessages:
             if not jobs:
                 break
             assert backend.apply(Step(jobs[0], Start(LEASE))) == [APPLIED]
-            assert jobs[0].attempts() == 1
+            assert jobs[0].attempts == 1
             found.append(jobs[0].raw_body)
             first = [jobs[0].delete()]
         assert found == bodies
@@ -229,12 +229,12 @@ class TestAttempts:
         backend.close()
         backend.wait(["default"], 10)
         job = take(backend)
-        assert (job.reserves, job.attempts()) == (5, 0)
+        assert (job.reserves, job.attempts) == (5, 0)
         assert do(backend, job, Start(LEASE)) is Outcome.APPLIED
         assert do(backend, job, Start(LEASE)) is Outcome.APPLIED
-        assert job.attempts() == 1
+        assert job.attempts == 1
         give_back(backend, job)
-        assert take(backend).attempts() == 0
+        assert take(backend).attempts == 0
 
     def test_notes_come_with_the_next_reservation(
         self, backend: BeanstalkdBackend, facts: Backend
@@ -243,12 +243,12 @@ class TestAttempts:
         notes = bytes(range(256))
         do(backend, begin(backend, notes=notes), Release())
         job = take(backend)
-        assert (job.notes, job.attempts()) == (notes, 1)
+        assert (job.notes, job.attempts) == (notes, 1)
         do(backend, job, Start(LEASE, b"2"))
         do(backend, job, Bury(b"buried"))
         assert backend.kick("default") == 1
         job = begin(backend, notes=b"3")
-        assert (job.notes, job.attempts()) == (b"3", 3)
+        assert (job.notes, job.attempts) == (b"3", 3)
         delete(backend, job)
         assert noted(facts) == []
 
@@ -263,7 +263,7 @@ class TestAttempts:
             do(backend, job, Renew(60))
         backend.close()
         job = take(connect(server))
-        assert (job.attempts(), job.notes) == (1, b"started" if lasts else b"")
+        assert (job.attempts, job.notes) == (1, b"started" if lasts else b"")
 
     @pytest.mark.parametrize("end", [Release(), Bury(), None], ids=repr)
     def test_a_worker_may_have_died_where_none_said_how_it_ended(
@@ -291,7 +291,7 @@ class TestAttempts:
             own_server.restart(kill=True)
             job = begin(backend, notes=b"%d" % number)
             assert job.reserves == 1, "it knows of no reservation before its start"
-            assert job.attempts() == number
+            assert job.attempts == number
         own_server.restart(kill=True)
         assert take(backend).notes == b"4"
 
@@ -317,7 +317,7 @@ class TestAttempts:
             give_back(backend, take(backend))
             again = take(backend)
             assert again.number == job.number, "that is the point"
-            assert (again.notes, again.attempts()) == (b"", 0)
+            assert (again.notes, again.attempts) == (b"", 0)
 
     def test_without_facts_it_works_on_as_the_server_counts(
         self,
@@ -334,7 +334,7 @@ class TestAttempts:
         push(backend, b"a")
         do(backend, begin(backend), Release())
         job = begin(backend)
-        assert job.attempts() == 2
+        assert job.attempts == 2
         assert "facts cannot be reached" in caplog.text
         delete(backend, job)
 
@@ -349,11 +349,11 @@ class TestAdopt:
         worker.close()
         left = pool.adopt(fence)
         assert left is not None
-        assert (left.raw_body, left.attempts(), left.notes) == (b"a", 1, b"began")
+        assert (left.raw_body, left.attempts, left.notes) == (b"a", 1, b"began")
         assert pool.apply(Step(left, Delete())) == [LOST]
         assert pool.apply(Step(left, Release(9, notes=b"died"))) == [APPLIED]
         job = take(pool)
-        assert (job.attempts(), job.notes) == (1, b"died")
+        assert (job.attempts, job.notes) == (1, b"died")
 
     def test_one_that_has_it_already_learns_by_a_renewal(
         self, server: BeanstalkdServer, connect: Connect
@@ -370,7 +370,7 @@ class TestAdopt:
         ]  # fmt: skip
         assert job.notes == b""
         assert do(other, job, Renew(1)) is Outcome.APPLIED
-        assert (job.notes, job.attempts()) == (b"died", 1)
+        assert (job.notes, job.attempts) == (b"died", 1)
 
     def test_its_attempt_may_be_left_out(self, server: BeanstalkdServer, connect: Connect) -> None:
         worker, pool = connect(server), connect(server)
@@ -380,7 +380,7 @@ class TestAdopt:
         left = pool.adopt(fence)
         assert left is not None
         assert pool.apply(Step(left, Release(counted=False))) == [APPLIED]
-        assert take(pool).attempts() == 0
+        assert take(pool).attempts == 0
 
     @pytest.mark.parametrize("end", [Delete(), Release(60), Release(), Bury()], ids=repr)
     def test_one_that_was_settled_is_not_there(
@@ -417,7 +417,7 @@ class TestWait:
         backend.wait(["a", "b"], 10)
         assert 0.1 < time.monotonic() - began < 5
         job = take(backend, "a", "b")
-        assert (job.queue, job.raw_body, job.attempts()) == ("b", b"x", 0)
+        assert (job.queue, job.raw_body, job.attempts) == ("b", b"x", 0)
         delete(backend, job)
 
     def test_a_reserve_finds_what_was_pushed_before_it(self, backend: BeanstalkdBackend) -> None:
@@ -448,7 +448,7 @@ class TestWait:
             backend.wait(["default"], 0.2)
         server.put(b"x")
         backend.wait(["default"], 5)
-        assert take(backend).attempts() == 0
+        assert take(backend).attempts == 0
 
     @pytest.mark.parametrize("comes", [False, True])
     def test_closing_ends_it_and_gives_back_what_it_took(
@@ -465,7 +465,7 @@ class TestWait:
         assert server.stats()["current-jobs-ready"] == comes, "nothing of ours is left"
         if comes:
             job = take(backend)
-            assert (job.reserves, job.attempts()) == (2, 0)
+            assert (job.reserves, job.attempts) == (2, 0)
 
     def test_one_for_other_queues_is_ended_and_gives_back_what_came(
         self, server: BeanstalkdServer, backend: BeanstalkdBackend
@@ -475,7 +475,7 @@ class TestWait:
         assert backend.reserve(["a"]) == ([], [])
         backend.wait(["b"], 5)
         backend.wait(["a"], 0)
-        assert take(backend, "b").attempts() == 0
+        assert take(backend, "b").attempts == 0
         assert server.stats()["current-jobs-ready"] == 0
 
     def test_a_pause_gives_back_what_came(
@@ -489,7 +489,7 @@ class TestWait:
         backend.wait([], 0.2)
         assert time.monotonic() - began > 0.1
         assert server.counts() == (1, 0, 0, 0)
-        assert take(backend).attempts() == 0
+        assert take(backend).attempts == 0
 
     def test_of_a_server_that_drains(self, own_server: BeanstalkdServer, connect: Connect) -> None:
         """It takes no message that would end the wait: the connection is closed for it."""

@@ -85,10 +85,10 @@ def test_text_that_no_backend_can_keep_is_a_bug_of_the_caller(
     with pytest.raises(ValueError, match="surrogates") as raised:
         backend.apply(Step(job, Start(9.0, b"n")), Step(None, step))
     assert not isinstance(raised.value, BackendUnavailable)
-    assert (job.started, job.attempts(), job.notes, job.lease) == (False, 0, b"", 0.0)
+    assert (job.started, job.attempts, job.notes, job.lease) == (False, 0, b"", 0.0)
     (started,) = backend.apply(Step(job, Start(9.0)))
     assert started.applied
-    assert job.attempts() == 1
+    assert job.attempts == 1
     with pytest.raises(ValueError, match="surrogates"):
         backend.read("\ud800")
 
@@ -154,7 +154,7 @@ def test_another_process_adopts_what_was_started(backend: DatabaseBackend, anoth
     backend.apply(Step(job, Start(60.0, b"notes")))
     adopted = another().adopt(job.fence)
     assert adopted is not None
-    assert (adopted.started, adopted.attempts(), adopted.notes) == (True, 1, b"notes")
+    assert (adopted.started, adopted.attempts, adopted.notes) == (True, 1, b"notes")
     assert another().apply(adopted.delete())[0].applied
     assert another().adopt(job.fence) is None
     assert backend.apply(job.delete())[0].lost

@@ -324,7 +324,7 @@ def test_tables_of_laravel_are_upgraded(
         assert keys == now[2]
     backend = opened()
     (job,), _ = backend.reserve(["a"])
-    assert (job.raw_body, job.attempts()) == (b'{"uuid": "1"}', 255)
+    assert (job.raw_body, job.attempts) == (b'{"uuid": "1"}', 255)
     assert backend.apply(Step(job, Start(60.0)))[0].applied
     assert rows(url, "select attempts from jobs") == [(256,)]
     (record,) = backend.list_failed()

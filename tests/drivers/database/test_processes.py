@@ -265,7 +265,7 @@ for operation in (Renew(1), Delete()):
         backend.timing.skew += 2
         (job,), _ = backend.reserve(["a"])
         assert backend.apply(Step(job, Start(60)))[0].applied
-        assert job.attempts() == 2
+        assert job.attempts == 2
         os.kill(process.pid, signal.SIGCONT)
         out, _ = process.communicate("\n", timeout=60)
         assert out.split() == ["LOST", "LOST"]

@@ -158,7 +158,7 @@ def test_tables_of_laravel_get_our_columns(backend: DatabaseBackend, file: Path)
     with closing(sqlite3.connect(file)) as raw:
         raw.executescript(TABLES)
     jobs, _ = backend.reserve(["a"])
-    assert [(job.id, job.raw_body, job.attempts()) for job in jobs] == [("7", b"waited", 0)]
+    assert [(job.id, job.raw_body, job.attempts) for job in jobs] == [("7", b"waited", 0)]
     (record,) = backend.list_failed()
     assert (record.uuid, record.name, record.attempts) == ("u3", "App\\Jobs\\Mail", 0)
     assert record.failed_at == 1704164645.0
@@ -247,7 +247,7 @@ def test_what_php_runs_is_left_alone_until_retry_after(
         assert backend.reserve(["a"]) == ([], [])
         assert backend.sizes("a") == Sizes(reserved=1)
     timing.skew += 7
-    assert started(backend).attempts() == 2
+    assert started(backend).attempts == 2
 
 
 def test_waiting_for_what_php_has_reserved_is_no_busy_loop(
@@ -380,7 +380,7 @@ def test_php_takes_ours_when_their_lease_has_ended(
     assert found.place is Place.RUNNING
     timing.skew += RETRY_AFTER + 2
     (job,), _ = backend.reserve(["a"])
-    assert (job.raw_body, job.attempts()) == (b"ours", 2)
+    assert (job.raw_body, job.attempts) == (b"ours", 2)
 
 
 def test_php_sees_what_is_released_and_not_what_is_buried(

@@ -71,7 +71,7 @@ def test_it_is_not_waited_for(backend: DatabaseBackend, proxy: Proxy) -> None:
     (job,) = _held(backend)
     proxy.switch(Mode.DELAY, seconds=0.3)
     heard = _tell(backend, Step(job, Start(60)))
-    assert (heard, job.started, job.attempts()) == ([], True, 1)
+    assert (heard, job.started, job.attempts) == ([], True, 1)
     proxy.switch(Mode.PASS)
     assert _rows(backend) == [(1, 1)]
     assert heard == [APPLIED]

@@ -76,7 +76,7 @@ def comes_back(backend: Backend, queue: str, count: int = 1, attempts: int = 0) 
         return len(found) >= count
 
     wait_for(all_there, "what was held")
-    there = [job.attempts() for job in found]
+    there = [job.attempts for job in found]
     return there == [attempts] * count and not backend.reserve([queue])[0]
 
 

@@ -116,7 +116,7 @@ def test_every_message_comes_back_as_it_was(backend: RedisBackend) -> None:
             backend.kick(QUEUE)
             backend.timing.skew += 6 * (end == Release(5))
         job = reserve(backend)
-        assert (job.raw_body, job.attempts(), job.notes) == (raw, 5, b"\0"), name
+        assert (job.raw_body, job.attempts, job.notes) == (raw, 5, b"\0"), name
         apply(backend, job, Start(60))
         assert backend.apply(job.delete())[0].applied
         assert backend.sizes(QUEUE) == Sizes()

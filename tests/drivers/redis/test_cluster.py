@@ -96,7 +96,7 @@ def test_queues_on_several_nodes_are_worked_strictly_in_order(
         steps = [before.delete()] if before else []
         backend.tell([*steps, Step(job, Start(60))], lambda r: heard.extend(x.applied for x in r))
     (last,), (deleted,) = backend.reserve(names, 1, first=[jobs[-1].delete()])
-    assert (last.queue, last.attempts(), deleted.applied) == (names[2], 0, True)
+    assert (last.queue, last.attempts, deleted.applied) == (names[2], 0, True)
     assert [backend.sizes(name) for name in names] == [Sizes(), Sizes(), Sizes(1, 0, 1, 0)]
     assert heard == [True] * 13
 
@@ -258,7 +258,7 @@ def test_an_unheard_start_and_deletion_outlive_a_move(
         assert backend.sizes(QUEUE) == Sizes(reserved=1)
         assert heard == [True, True]
         apply(backend, job, *job.release().operations)
-        assert reserve(backend, QUEUE).attempts() == 1
+        assert reserve(backend, QUEUE).attempts == 1
 
 
 def test_a_key_that_has_gone_ahead_is_asked_for(cluster: RedisCluster, backend: Backend) -> None:

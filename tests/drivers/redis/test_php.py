@@ -50,7 +50,7 @@ def test_starts_are_counted_in_the_payload(server: RedisServer, backend: RedisBa
     assert _members(server, "delayed") == [member]
     backend.timing.skew = 100
     again = _started(backend)
-    assert (again.raw_body, again.attempts(), job.notes) == (OURS, 2, b"notes")
+    assert (again.raw_body, again.attempts, job.notes) == (OURS, 2, b"notes")
     (member,) = _members(server, "reserved")
     assert json.loads(member)["attempts"] == 2
     backend.apply(Step(again, Release(counted=False)))
@@ -68,12 +68,12 @@ def test_of_what_php_has_counted_and_encoded_anew_its_count_is_read(
     by_php = json.dumps(dict(reversed(member.items()))).encode()
     server.command("RPUSH", "queues:q", by_php)
     job = _started(backend)
-    assert (job.attempts(), job.raw_body) == (3, by_php)
+    assert (job.attempts, job.raw_body) == (3, by_php)
     backend.apply(Step(job, Release()))
     (stored,) = server.command("LRANGE", "queues:q", 0, -1)
     assert json.loads(stored) == member | {"attempts": 3}, "PHP sees our start"
     (again,), _ = backend.reserve([QUEUE])
-    assert (again.attempts(), again.raw_body) == (3, by_php)
+    assert (again.attempts, again.raw_body) == (3, by_php)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_starts_are_counted_wherever_the_count_is(
     before = json.loads(raw.decode("latin-1"))
     for attempt in (1, 2):
         job = _started(backend)
-        assert (job.raw_body, job.attempts()) == (raw, before["attempts"] + attempt)
+        assert (job.raw_body, job.attempts) == (raw, before["attempts"] + attempt)
         (member,) = _members(server, "reserved")
-        assert json.loads(member.decode("latin-1")) == before | {"attempts": job.attempts()}
+        assert json.loads(member.decode("latin-1")) == before | {"attempts": job.attempts}
         backend.apply(Step(job, Release()))
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_place_to_count_in_stays_as_it_is(
     _push(backend, raw)
     for attempt in (1, 2):
         job = _started(backend)
-        assert (job.raw_body, job.attempts()) == (raw, count + attempt)
+        assert (job.raw_body, job.attempts) == (raw, count + attempt)
         (member,) = _members(server, "reserved")
         assert member.rstrip() == raw
         backend.apply(Step(job, Release()))
@@ -135,10 +135,10 @@ def test_other_bytes_are_counted_beside_them(server: RedisServer, backend: Redis
         before = {b'{"attempts":3}': 3, b'{"attempts":2,"delay":null}': 2}.get(raw, 0)
         for attempt in (1, 2):
             job = _started(backend, b"n%d" % attempt)
-            assert (job.raw_body, job.attempts()) == (raw, before + attempt)
+            assert (job.raw_body, job.attempts) == (raw, before + attempt)
             assert backend.apply(Step(job, Release()))[0].applied
         (held,), _ = backend.reserve([QUEUE])
-        assert (held.raw_body, held.attempts(), held.notes) == (raw, before + 2, b"n2")
+        assert (held.raw_body, held.attempts, held.notes) == (raw, before + 2, b"n2")
         assert backend.apply(Step(held, Delete()))[0].applied
     assert server.command("KEYS", "*notes*") == []
 
@@ -161,4 +161,4 @@ def test_the_same_bytes_are_as_many_messages(server: RedisServer, backend: Redis
 def test_what_php_reserved_comes_back(server: RedisServer, backend: RedisBackend) -> None:
     server.command("ZADD", "queues:q:reserved", 1, OURS.replace(b":0,", b":1,"))
     (job,), _ = backend.reserve([QUEUE])
-    assert job.attempts() == 1
+    assert job.attempts == 1

@@ -281,7 +281,7 @@ def test_a_settle_that_was_refused_is_not_taken_for_done_when_the_lease_is_lost(
     assert tried(backend, job, Renew(60)).lost
     assert backend.apply(job.delete())[0].lost
     assert tried(other, taken, Start(60)).applied
-    assert taken.attempts() == 2
+    assert taken.attempts == 2
 
 
 def test_a_step_that_failed_on_its_way_is_not_taken_for_done_when_it_is_said_again(

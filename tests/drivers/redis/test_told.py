@@ -51,7 +51,7 @@ def _attempts(backend: RedisBackend, job: Reservation) -> int:
     """How often the message was started, as the next one sees who reserves it."""
     backend.apply(job.release())
     (again,), _ = backend.reserve([QUEUE])
-    return again.attempts()
+    return again.attempts
 
 
 def test_it_is_not_waited_for(server: RedisServer, proxy: Proxy, behind: RedisBackend) -> None:
@@ -60,7 +60,7 @@ def test_it_is_not_waited_for(server: RedisServer, proxy: Proxy, behind: RedisBa
     heard = _tell(behind, Step(job, Start(60)))
     assert heard == []
     assert job.started
-    assert job.attempts() == 1
+    assert job.attempts == 1
     proxy.switch(Mode.PASS)
     behind.sizes(QUEUE)
     assert heard[0].applied
@@ -134,7 +134,7 @@ def test_one_that_was_not_done_is_taken_back(backend: RedisBackend) -> None:
     backend.sizes(QUEUE)
     assert heard[0].lost
     assert not job.started
-    assert job.attempts() == 0
+    assert job.attempts == 0
 
 
 def test_without_certainty_it_is_waited_for(backend: RedisBackend) -> None:

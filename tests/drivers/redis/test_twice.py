@@ -89,7 +89,7 @@ def test_whoever_starts_again_after_an_error_starts_once(
     _given_up(proxy, lambda: behind.apply(Step(job, Start(60))))
     assert not job.started
     assert behind.apply(Step(job, Start(60)))[0].applied
-    assert job.attempts() == 1
+    assert job.attempts == 1
 
 
 def test_text_that_cannot_be_encoded_is_the_callers_fault(

@@ -144,7 +144,7 @@ def test_it_ends_with_a_delay_and_with_a_lease(
     reserve(backend)
     with waiting(server, other, "low", QUEUE) as ended:
         assert ended() < backend.timing.hold + SOON
-    assert reserve(other).attempts() == 0
+    assert reserve(other).attempts == 0
 
 
 def test_what_php_delays_is_found_after_block_for(
@@ -154,7 +154,7 @@ def test_what_php_delays_is_found_after_block_for(
     with waiting(server, backend) as ended:
         server.command("ZADD", f"{READY}:delayed", time.time() - 1, body())
         assert ended() < 0.5 + SOON
-    assert reserve(backend).attempts() == 0
+    assert reserve(backend).attempts == 0
 
 
 def test_it_ends_in_time_or_by_a_descriptor_and_leaves_nobody_blocked(

@@ -74,7 +74,7 @@ class ListJob(Reservation):
 
     def counted(self, attempts: int) -> None:
         """Hear that the attempt was counted."""
-        self.started, self._attempts = True, attempts
+        self.started, self.attempts = True, attempts
 
 
 class ListBackend(Backend):
