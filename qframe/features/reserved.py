@@ -454,7 +454,8 @@ class ReservedJob(Job):
         if result.outcome is Outcome.REFUSED:
             self.state = ""
             return True
-        plan.applied()
+        if plan.after:
+            plan.applied()
         return True
 
     def _conclude(self, end: End, plan: Plan, result: Result) -> None:

@@ -371,7 +371,7 @@ class JobDefinition(Options):
         if cls._incomplete:
             cls._complete()
             cls._check_complete(InvalidArguments)
-        fields = cls.field_names()
+        fields = cls._fields
         if not data.keys() <= fields:
             fields = fields | cls._aliases()
             for key in data.keys() - fields - {unset.KEY}:

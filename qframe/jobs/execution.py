@@ -79,7 +79,7 @@ def _performed(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = Fa
 
 def tell(job: JobDefinition, hook: str, *args: object) -> None:
     """Call `succeeded` or `failed`; logs their exceptions."""
-    if _has_own(type(job), hook):
+    if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
             if around is None:
                 _finish(getattr(job, hook)(*args))
@@ -278,7 +278,7 @@ async def _performed_on_loop(job: JobDefinition, outer: Sequence[Any]) -> Any:  
 
 async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
     """As `tell`, on the event loop of this thread."""
-    if _has_own(type(job), hook):
+    if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
             if around_on_loop is None:
                 await _awaited(getattr(job, hook)(*args))

@@ -107,8 +107,7 @@ class Attempt:
         try:
             self._tell_processing()
             report = yield needs.RUN
-            if self.ran is None:
-                self.has_ended()
+            self.has_ended()
             if job.state and job.is_completing:
                 yield needs.Learn(report.error)
             self.report = report
@@ -189,7 +188,9 @@ class Attempt:
         return () if concurrency is None else concurrency.slot_leases.of(self.job)
 
     def has_ended(self) -> None:
-        """Notes that the handler has ended: settling the job gives its slot leases back."""
+        """Notes, once, that the handler has ended: settling the job gives its slot leases back."""
+        if self.ran is not None:
+            return
         self.ran = time.monotonic() - self.began
         if self.shared.concurrency is not None and self.job.features:  # slot leases are among these
             self.shared.concurrency.slot_leases.ended(self.job)
@@ -199,7 +200,8 @@ class Attempt:
     def _over(self) -> None:
         shared, job = self.shared, self.job
         shared.running.pop(job, None)
-        shared.cancellation.ended(job)
+        if shared.cancellation.looked:
+            shared.cancellation.ended(job)
         if self.scoreboard is not None:
             self.scoreboard.settled(deferred=shared.settler.defers(job))
         if active.tracing is not None:

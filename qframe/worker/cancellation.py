@@ -26,22 +26,23 @@ class Cancellation:
     def __init__(self, backend: Backend, cancel: Callable[[ReservedJob], None]) -> None:
         self._backend = backend
         self._cancel = cancel
-        self._looked: dict[ReservedJob, float] = {}
+        self.looked: dict[ReservedJob, float] = {}
+        """The jobs that were checked, and when last."""
         self._over: deque[str] = deque()
 
     def look(self, job: ReservedJob) -> None:
         """Checks whether this running job is to be cancelled; called by the lease keeper."""
         now = time.monotonic()
-        if now - self._looked.get(job, 0.0) < _EVERY:
+        if now - self.looked.get(job, 0.0) < _EVERY:
             return
-        self._looked[job] = now
+        self.looked[job] = now
         with suppress(BackendUnavailable):
             (asked,) = self._backend.read(cancel_key(job.uuid))
             if asked is not None:
                 self._cancel(job)
 
     def ended(self, job: ReservedJob) -> None:
-        if self._looked.pop(job, None) is not None:
+        if self.looked.pop(job, None) is not None:
             self._over.append(job.uuid)
 
     def tidy(self) -> None:

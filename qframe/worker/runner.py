@@ -66,7 +66,8 @@ class Runner(Shared):
             attempt.outcome = context.run(lived, attempt, attempt.life(), self.answers)
         finally:
             self.leases.drop(job)
-            self.let_go(job)
+            if self.concurrency is not None:
+                self.let_go(job)
             self.signals.look_after(job)
         if attempt.outcome is not JobOutcome.LOST:
             self.count(attempt)
@@ -122,7 +123,8 @@ class Runner(Shared):
         try:
             instance = attempt.made()
             attempt.result = execution.perform(instance, self.middleware, bare=attempt.is_bare)
-            pusher.wait()  # what its threads have dispatched comes before its end
+            if pusher.own.tasks_open or pusher.own.elsewhere:
+                pusher.wait()  # what its threads have dispatched comes before its end
             if attempt.has_succeeded():
                 execution.tell(instance, "succeeded")
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
@@ -172,7 +174,7 @@ class Runner(Shared):
 
     def start(self, attempt: Attempt, _: needs.Begin) -> bool:
         """Starts a held job; false if it is no longer ours, or was given back to wait."""
-        limits = self.limits_of(attempt)
+        limits = () if self.concurrency is None else self.limits_of(attempt)
         self.watchdog.spare()
         if not limits:
             started = self.settler.start(attempt.job)
