@@ -203,10 +203,10 @@ class ReservedJob(Job):
         """Add the start to the history; most jobs have none so far."""
         number, now = self.reservation.attempts + 1, time.time()
         if self.reservation.notes:
-            self._history = self.history.started(number, process.NAME, process.pid(), now)
+            self._history = self.history.started(number, process.NAME, process.own.pid, now)
             self._notes = self._history.to_json().encode()
         else:
-            self._notes = first_start(number, process.NAME, process.pid(), now)
+            self._notes = first_start(number, process.NAME, process.own.pid, now)
             self._history = None
         return self._notes
 

@@ -78,7 +78,7 @@ def test_a_dispatch(budget: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connected", "budget"), [("database", 147), ("redis", 142)], indirect=["connected"]
+    ("connected", "budget"), [("database", 145), ("redis", 130)], indirect=["connected"]
 )
 def test_a_drained_job(connected: QueueManager, budget: int) -> None:
     few, many = drained(connected, 2 * JOBS), drained(connected, 12 * JOBS)

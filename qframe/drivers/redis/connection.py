@@ -32,12 +32,11 @@ _BEHIND = 60
 class RedisSent(ABC):
     """A command that was sent without waiting for its answer."""
 
-    __slots__ = ("command", "twice")
+    command: RedisCommand
+    twice: bool
+    """Whether the command may have run more than once."""
 
-    def __init__(self, command: RedisCommand) -> None:
-        self.command = command
-        self.twice = False
-        """Whether the command may have run more than once."""
+    __slots__ = ("command", "twice")
 
     @abstractmethod
     def hear(self, reply: Reply) -> None:

@@ -46,12 +46,14 @@ class RedisPool:
         self._thread = _ThreadConnections()
 
     def of(self, key: str) -> RedisConnection:
-        own = self._own()
-        name = key if self._by_key else ""
-        if name not in own.connections:
-            markers = self._keys.markers_beside(key)
-            own.connections[name] = RedisConnection(self.server, key, markers)
-        return own.connections[name]
+        own = self._thread
+        if own.pid != process.own.pid:
+            own = self._own()
+        connection = own.connections.get(key if self._by_key else "")
+        if connection is None:
+            connection = RedisConnection(self.server, key, self._keys.markers_beside(key))
+            own.connections[key if self._by_key else ""] = connection
+        return connection
 
     @property
     def waiter(self) -> Waiter:

@@ -29,7 +29,7 @@ class ToldSteps(RedisSent):
         asked_at: float,
         heard: Heard,
     ) -> None:
-        super().__init__(command)
+        self.command, self.twice = command, False
         self.jobs = jobs
         self.connection = connection
         self._asked_at = asked_at
@@ -151,14 +151,15 @@ def start_of(
     if type(start) is not Start or not isinstance(job, RedisJob) or not job.score:
         return None
     if len(steps) == 1:
-        more = _more((), operations, keys)
+        more = () if len(operations) == 1 else _more((), operations, keys)
         return None if more is None else (None, job, start, more)
     done, ended = steps[0].reservation, steps[0].operations
     if len(steps) > 2 or not ended or type(ended[-1]) is not Delete:  # noqa: PLR2004 (a pair)
         return None
     if not isinstance(done, RedisJob) or done is job or done.score:
         return None
-    more = _more(ended, operations, keys)
+    is_plain = len(ended) == 1 and len(operations) == 1
+    more = () if is_plain else _more(ended, operations, keys)
     return None if more is None else (done, job, start, more)
 
 
@@ -170,8 +171,6 @@ def _more(
     ended: Sequence[Operation], started: Sequence[Operation], keys: Keys
 ) -> Sequence[Word] | None:
     """Encode all but the last operation of each; None if one cannot go with a start."""
-    if len(ended) <= 1 and len(started) == 1:
-        return ()
     ends, starts = besides(ended[:-1]), besides(started[:-1])
     if ends is None or starts is None:
         return None
