@@ -203,15 +203,14 @@ class Backend(ABC):
         Returns one result for each step.
         """
 
-    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
         """Apply steps without waiting for the answer, where the leases are certainly still valid.
 
-        The backend calls `heard` with the results, during this thread's next call at the latest.
-        Only for steps that may be sent twice: `Start`, and steps fenced by their reservation. The
-        reservation counts as started when this method returns; a result that contradicts it comes
-        later.
+        The backend calls `on_result` during this thread's next call at the latest. Only for steps
+        that may be sent twice: `Start`, and steps fenced by their reservation. The reservation
+        counts as started when this method returns; a result that contradicts it comes later.
         """
-        heard(self.apply(*steps))
+        on_result(self.apply(*steps))
 
     @abstractmethod
     def reserve(
@@ -237,8 +236,8 @@ class Backend(ABC):
         """Return the table, beside the backend's own, that keeps steps for other backends."""
         raise NotImplementedError
 
-    def hear(self) -> None:  # noqa: B027 (a backend may have no answers outstanding)
-        """Read all outstanding answers to this thread's calls of `tell`."""
+    def read_replies(self) -> None:  # noqa: B027 (a backend may have no answers outstanding)
+        """Read all outstanding answers to this thread's calls of `apply_async`."""
 
     def standing(self, reservation: Reservation) -> Standing:
         """Check whether a reservation is still valid; a transaction may have settled it."""

@@ -105,8 +105,8 @@ class OrderedBackend(Backend):
         """Return the messages' backend, which also has the facts; failed records are not needed."""
         return self.messages.within(transaction)
 
-    def hear(self) -> None:
-        self.messages.hear()
+    def read_replies(self) -> None:
+        self.messages.read_replies()
 
     def standing(self, reservation: Reservation) -> Standing:
         return self.messages.standing(reservation)
@@ -127,11 +127,11 @@ class OrderedBackend(Backend):
             return self._apply_pushes
         return self._apply_each
 
-    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
         if all(map(_is_plain, steps)):
-            self.messages.tell(steps, heard)
+            self.messages.apply_async(steps, on_result)
         else:
-            heard(self.apply(*steps))
+            on_result(self.apply(*steps))
 
     def _apply_plain(self, steps: Sequence[Step]) -> list[Result]:
         return self.messages.apply(*steps) if steps else []
@@ -157,11 +157,11 @@ class OrderedBackend(Backend):
     def _push_some(self, steps: Sequence[PushStep]) -> list[Result]:
         with withdrawing(self.facts, steps):
             asked = [step.before() for step in steps if step.first]
-            heard = iter(self.facts.apply(*asked) if asked else ())
-            said = [next(heard) if step.first else APPLIED for step in steps]
+            results_of_facts = iter(self.facts.apply(*asked) if asked else ())
+            answers = [next(results_of_facts) if step.first else APPLIED for step in steps]
             results: list[Result] = []
             claims: list[Claim] = []
-            for step, first in zip(steps, said, strict=True):
+            for step, first in zip(steps, answers, strict=True):
                 results.append(step.take(first, claims))
                 claims += step.claims if results[-1].applied else ()
             taken = [step for step, each in zip(steps, results, strict=True) if each.applied]
@@ -178,14 +178,14 @@ class OrderedBackend(Backend):
         if not any(after):
             return [APPLIED] * len(steps)
         try:
-            heard = iter(self.facts.apply(*(each for some in after for each in some)))
+            results_of_facts = iter(self.facts.apply(*(each for some in after for each in some)))
         except BackendUnavailable as error:
             if not all(step.can_do_without for step in steps):
                 raise
             log.warning("pushed, but no status says so before the job is begun: %s", error)
             return [APPLIED] * len(steps)
         results = [
-            step.conclude([*islice(heard, len(some))])
+            step.conclude([*islice(results_of_facts, len(some))])
             for step, some in zip(steps, after, strict=True)
         ]
         took = self.clock() - began

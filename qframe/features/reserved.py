@@ -87,7 +87,7 @@ class ReservedJob(Job):
     state = ""
     """How it was settled, in a word or two; "" if it was not."""
     _in_doubt = False
-    _unsaid = False
+    _is_unsent = False
     """Whether its end is deferred, so that the lease must still be renewed."""
     message: dict[str, Any] | None = None
     """The decoded payload; None if it is invalid or refused."""
@@ -245,7 +245,7 @@ class ReservedJob(Job):
                 "transaction of a database: its jobs are elsewhere"
             )
         completing.learn(envelope.job_name(self.payload))
-        backend.hear()  # perhaps that its start came too late
+        backend.read_replies()  # perhaps that its start came too late
         view = backend.within(transaction)
         if view is backend:
             self.delete()
@@ -307,7 +307,7 @@ class ReservedJob(Job):
     def completing(self) -> None:
         """Note, in the worker, that the job's process completes it within a transaction."""
         completing.learn(envelope.job_name(self.payload))
-        self.context.backend.hear()
+        self.context.backend.read_replies()
         with self._moving:
             if not self.is_completing:
                 self._check_open()
@@ -422,7 +422,7 @@ class ReservedJob(Job):
         return plan
 
     def defer(self, end: End) -> Plan:
-        """Mark the job as ended and return the plan; apply it soon and call `heard`."""
+        """Mark the job as ended and return the plan; apply it soon and call `on_reply`."""
         with self._moving:
             if self.state:
                 raise self._unsettleable()
@@ -430,20 +430,20 @@ class ReservedJob(Job):
             self.state = "deleted" if end.state is State.COMPLETE else _STATES[end.state]
             if end.error is not None and end.state is State.FAILED:
                 self.failed_with = end.error if isinstance(end.error, BaseException) else None
-            self._unsaid = True
+            self._is_unsent = True
         return plan
 
     @property
     def is_deferred(self) -> bool:
         """Whether its end has not been sent yet."""
-        return self._unsaid
+        return self._is_unsent
 
-    def saying(self) -> None:
+    def sending(self) -> None:
         """Note that its deferred end is being sent: the lease is not renewed any more."""
         with self._moving:
-            self._unsaid = False
+            self._is_unsent = False
 
-    def heard(self, plan: Plan, result: Result) -> bool:
+    def on_reply(self, plan: Plan, result: Result) -> bool:
         """Handle the result of the deferred step. Returns False if the lease had been lost.
 
         If it was refused, the job must still be settled.
@@ -508,13 +508,13 @@ class ReservedJob(Job):
     def renew(self) -> None:
         step = Step(self.reservation, Renew(self.reservation.lease or self.context.retry_after))
         if not self.is_completing:
-            self.say(step)
+            self.send(step)
             return
         with guarded, self._moving:  # an open transaction keeps the message from others
             if self.context.backend.standing(self.reservation) is Standing.OURS:
                 self.context.backend.apply(step)
 
-    def say(self, *steps: Step) -> list[Result]:
+    def send(self, *steps: Step) -> list[Result]:
         """Apply steps, the last of them about this job, unless it has ended.
 
         From any thread; also while its end is deferred.
@@ -522,13 +522,13 @@ class ReservedJob(Job):
         Raises `LeaseLost` if the last step finds it lost.
         """
         with guarded, self._moving:
-            if not self._unsaid:
+            if not self._is_unsent:
                 self._check_open()
             results = self.context.backend.apply(*steps)
             if results[-1].lost:
                 if not self.is_completing:  # meanwhile; otherwise its completion has removed it
-                    said = self.says_completing is not None and self.says_completing()
-                    self.state = _COMPLETING if said else "lost"
+                    completes = self.says_completing is not None and self.says_completing()
+                    self.state = _COMPLETING if completes else "lost"
                 raise self._unsettleable()
             return results
 
@@ -545,7 +545,7 @@ class ReservedJob(Job):
         """
         self._check_open()
         plan.reservation = self.reservation
-        (result,) = self.say(plan)
+        (result,) = self.send(plan)
         if result.applied:
             plan.applied()
         return result

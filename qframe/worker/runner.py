@@ -197,7 +197,7 @@ class Runner(Shared):
         """Waits for the reply to a start, if the job may be completed within a transaction."""
         if self.sees_start(attempt):
             with suppress(BackendUnavailable):  # resent with the next request
-                self.connection.backend.hear()
+                self.connection.backend.read_replies()
         return not attempt.job.is_lost
 
     def sees_start(self, attempt: Attempt) -> bool:

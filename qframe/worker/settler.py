@@ -106,7 +106,7 @@ class Settler:
         ended = self._take()
         started = self._unanswered[job] = Started(job, ended)
         try:
-            self._backend.tell(started.steps(), partial(self._hear, started))
+            self._backend.apply_async(started.steps(), partial(self._hear, started))
         except BackendUnavailable:
             self._unanswered.pop(job, None)
             self._put_back(ended)
@@ -136,7 +136,7 @@ class Settler:
 
     def _make_sure(self, job: ReservedJob) -> None:
         """Checks that a job is still ours: this process stood still while starting it."""
-        self._backend.hear()
+        self._backend.read_replies()
         if not job.is_lost and job.reservation.sure_until <= self._backend.clock():
             with suppress(SettleError):
                 job.renew()
@@ -189,7 +189,7 @@ class Settler:
         for each in started.ended:
             each.said += 1
         try:
-            results = job.say(*started.steps())
+            results = job.send(*started.steps())
         except JobAlreadySettled:
             for each in started.ended:
                 each.said -= 1
@@ -207,7 +207,7 @@ class Settler:
         ended, self._ended = self._ended, []
         for each in ended:
             each.said += 1
-            each.job.saying()
+            each.job.sending()
         return ended
 
     def _put_back(self, ended: list[Ended]) -> None:
@@ -243,7 +243,7 @@ class Settler:
                 if each.heard or (lost and each.missed < each.said and not each.in_doubt):
                     continue  # the other reply has the result
                 each.heard = True
-            if not each.job.heard(each.plan, APPLIED if lost and each.in_doubt else result):
+            if not each.job.on_reply(each.plan, APPLIED if lost and each.in_doubt else result):
                 self._tell(each, ours=False)
             elif not each.job.is_settled:
                 self._refused.append(each)

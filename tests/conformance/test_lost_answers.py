@@ -241,7 +241,7 @@ def test_a_start_that_was_told_and_not_answered_counts_once(bench: Bench, backen
     job = reserve(backend)
     heard: list[Result] = []
     bench.lose_answer()
-    backend.tell([Step(job, Start(60))], heard.extend)
+    backend.apply_async([Step(job, Start(60))], heard.extend)
     apply(backend, job, Release())
     assert [result.applied for result in heard] == [True]
     assert reserve(backend).attempts == 1

@@ -144,7 +144,7 @@ def test_a_start_that_is_told_counts_as_done_at_once(backend: Backend, other: Ba
     push(backend, b"1")
     job = reserve(backend)
     heard: list[Result] = []
-    backend.tell([Step(job, Start(60))], heard.extend)
+    backend.apply_async([Step(job, Start(60))], heard.extend)
     assert (job.started, job.attempts) == (True, 1)
     apply(backend, job, Release())
     assert [result.outcome for result in heard] == [Outcome.APPLIED]
@@ -160,7 +160,7 @@ def test_a_start_that_is_told_too_late_is_heard_of_at_the_next_call(
     bench.pass_time(10)
     started(other)
     heard: list[Result] = []
-    backend.tell([Step(job, Start(60))], heard.extend)
+    backend.apply_async([Step(job, Start(60))], heard.extend)
     backend.reserve(["none"])
     assert [result.outcome for result in heard] == [Outcome.LOST]
 

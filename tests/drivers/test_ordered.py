@@ -391,7 +391,7 @@ def test_and_one_that_is_told(world: World) -> None:
     break_after_facts(world)
     world.run_out()
     heard: list[Result] = []
-    world.ordered.tell([Step(world.take(), Start(LEASE))], heard.extend)
+    world.ordered.apply_async([Step(world.take(), Start(LEASE))], heard.extend)
     assert heard == [APPLIED]
     assert world.in_queue("next") == [b"link"]
 

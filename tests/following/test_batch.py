@@ -230,7 +230,7 @@ def test_what_a_member_adds_is_the_same_when_it_runs_again(
 ) -> None:
     made = batch([Grows(by=2)]).then(Follows(what="then")).dispatch()
     (job,) = queues.connection().reserve(["default"])
-    job.say(job.start_plan())
+    job.send(job.start_plan())
     running = Grows(by=2)
     object.__setattr__(running, "_reserved", job)
     running.handle()

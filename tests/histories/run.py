@@ -200,7 +200,7 @@ class Run:
         sure = self._sure(steps, backend)
         results: list[Result] = []
         if event.told:
-            backend.tell([real for _, real, _ in steps], results.extend)
+            backend.apply_async([real for _, real, _ in steps], results.extend)
             for queue in QUEUES:
                 backend.sizes(queue)  # the answer has come by then
         elif event.lost and self._may_be_lost(steps) and self.bench.lose_answer():

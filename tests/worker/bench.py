@@ -49,18 +49,18 @@ class Telling(MemoryBackend):
         self._note("apply", steps)
         return self._done(steps)
 
-    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
         if any(each.reservation.sure_until <= self.clock() for each in steps if each.reservation):
-            heard(self.apply(*steps))
+            on_result(self.apply(*steps))
             return
         self._catch_up()
-        self._note("tell", steps)
+        self._note("apply_async", steps)
         self._may_fail("down")
         if self.unsent:
-            self._unheard.append(lambda: heard(super(Telling, self).apply(*steps)))
+            self._unheard.append(lambda: on_result(super(Telling, self).apply(*steps)))
             return
         results = super().apply(*steps)
-        self._unheard.append(lambda: heard(results))
+        self._unheard.append(lambda: on_result(results))
 
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()

@@ -194,7 +194,7 @@ def _arming(owner: Any) -> None:
 
 _CALLS = {
     "database": ("connection", "Session", ("run", "run_many", "commit")),
-    "redis": ("connection", "RedisConnection", ("ask", "ask_all", "tell")),
+    "redis": ("connection", "RedisConnection", ("ask", "ask_all", "send")),
     "beanstalkd": ("connection", "BeanstalkdConnection", ("exchange",)),
 }
 """What goes to the server: of which module of a driver, of which class, by which methods."""

@@ -106,9 +106,9 @@ def test_a_job_that_is_done_is_deleted_with_what_comes_next() -> None:
     assert names == ["JobProcessing", "JobProcessed", "JobAttempted"]
     assert NOTES == ["ran 1"]
     assert bench.left == 1
-    assert bench.backend.said == ["reserve", "tell Start"]
+    assert bench.backend.said == ["reserve", "apply_async Start"]
     bench.run("Note")
-    assert bench.backend.said == ["reserve Delete", "tell Start"]
+    assert bench.backend.said == ["reserve Delete", "apply_async Start"]
     bench.runner.settler.flush()
     assert bench.left == 0
     assert counted(bench) == {("Note", "q", "done"): 2}

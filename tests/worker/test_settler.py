@@ -54,7 +54,7 @@ def test_a_deletion_travels_with_the_next_start_and_neither_is_waited_for(talk: 
     talk.settler.defer(a, DONE)
     assert talk.settler.defers(a)
     assert talk.settler.start(b)
-    assert talk.backend.said == ["tell Start", "tell Delete Start"]
+    assert talk.backend.said == ["apply_async Start", "apply_async Delete Start"]
     assert not talk.settler.defers(a)
     assert talk.bench.left == 1
     assert b.attempts() == 1
@@ -65,7 +65,7 @@ def test_it_travels_with_a_reservation_where_nothing_is_held(talk: Talk) -> None
     talk.settler.start(a)
     talk.settler.defer(a, DONE)
     assert talk.settler.reserve(["q"], 1) == []
-    assert talk.backend.said == ["tell Start", "reserve Delete"]
+    assert talk.backend.said == ["apply_async Start", "reserve Delete"]
     assert talk.bench.left == 0
 
 
@@ -75,7 +75,7 @@ def test_it_is_said_at_once_by_flush(talk: Talk) -> None:
     talk.settler.defer(a, DONE)
     talk.settler.flush()
     talk.settler.flush()
-    assert talk.backend.said == ["tell Start", "apply Delete"]
+    assert talk.backend.said == ["apply_async Start", "apply Delete"]
     assert talk.bench.left == 0
 
 
@@ -116,18 +116,18 @@ def test_where_the_worker_stood_still_at_its_start_nobody_else_may_have_the_job(
     talk: Talk, answered: bool, taken: bool
 ) -> None:
     (a,) = talk.held("A")
-    tell = talk.backend.tell
+    send = talk.backend.apply_async
 
-    def slow(steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+    def slow(steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
         if answered:
-            heard(talk.backend.apply(*steps))
+            on_result(talk.backend.apply(*steps))
         else:
-            tell(steps, heard)
+            send(steps, on_result)
         talk.backend.timing.skew += 100
         if taken:
             talk.backend.lose(a)
 
-    talk.backend.tell = slow  # type: ignore[method-assign]
+    talk.backend.apply_async = slow  # type: ignore[method-assign]
     assert talk.settler.start(a) is not taken
     assert a.is_lost is taken
 
@@ -204,7 +204,7 @@ def test_a_chain_goes_on_with_the_next_reservation(chained: Talk) -> None:
     chained.settler.defer(a, DONE)
     (z,) = chained.settler.reserve(["q"], 1)
     assert z.uuid == "z"
-    assert chained.backend.said == ["tell Start", "reserve Expect Unset Push Set Delete"]
+    assert chained.backend.said == ["apply_async Start", "reserve Expect Unset Push Set Delete"]
 
 
 def test_before_the_next_start_it_is_waited_for(chained: Talk) -> None:
@@ -213,7 +213,7 @@ def test_before_the_next_start_it_is_waited_for(chained: Talk) -> None:
     chained.settler.defer(a, DONE)
     chained.settler.start(b)
     assert chained.backend.said == [
-        "tell Start", "apply Expect Unset Push Set Delete", "tell Start",
+        "apply_async Start", "apply Expect Unset Push Set Delete", "apply_async Start",
     ]  # fmt: skip
 
 
@@ -255,7 +255,7 @@ def test_a_start_without_an_answer_is_said_again_by_another_thread(talk: Talk) -
     talk.settler.start(a)
     with talk.backend.elsewhere():
         assert talk.settler.confirm(a)
-    assert talk.backend.said == ["tell Start", "apply Start"]
+    assert talk.backend.said == ["apply_async Start", "apply Start"]
     assert a.attempts() == 1
     talk.backend.apply()
     assert a.attempts() == 1
@@ -272,7 +272,7 @@ def test_the_deletion_that_was_told_with_it_is_said_again_too(talk: Talk) -> Non
     talk.settler.start(b)
     with talk.backend.elsewhere():
         assert talk.settler.confirm(b)
-    assert talk.backend.said == ["tell Delete Start", "apply Delete Start"]
+    assert talk.backend.said == ["apply_async Delete Start", "apply Delete Start"]
     talk.backend.apply()  # and hears the first answer, after all
     assert talk.twice == [], "of two deletions one finds nothing"
     assert talk.bench.left == 1
@@ -314,7 +314,7 @@ def test_a_confirmation_that_comes_to_nothing_hides_no_loss(talk: Talk) -> None:
     talk.settler.defer(a, DONE)
     talk.settler.start(b)
     b.defer(DONE)
-    b.saying()
+    b.sending()
     with pytest.raises(JobAlreadySettled), talk.backend.elsewhere():
         talk.settler.confirm(b)
     talk.backend.apply()

@@ -118,8 +118,8 @@ def test_a_job_without_a_bound_costs_what_it_did() -> None:
         bench.runner.settler.flush()
         said.append(bench.backend.said)
     assert said[0] == said[1]
-    assert said[0] == ["reserve", *["tell Start", "tell Delete Start", "tell Delete Start"],
-                       "apply Delete"]  # fmt: skip
+    assert said[0] == ["reserve", "apply_async Start", "apply_async Delete Start",
+                       "apply_async Delete Start", "apply Delete"]  # fmt: skip
 
 
 def test_a_runner_without_bounds_asks_nobody() -> None:
@@ -127,7 +127,7 @@ def test_a_runner_without_bounds_asks_nobody() -> None:
     bench = Bench(Few)
     occupy(bench, f"permit:class:{Few.own_name()}:0")
     assert bench.run("Few") == "done"
-    assert bench.backend.said == ["reserve", "tell Start"]
+    assert bench.backend.said == ["reserve", "apply_async Start"]
 
 
 def test_a_permit_is_taken_with_the_start_and_given_back_with_the_end() -> None:

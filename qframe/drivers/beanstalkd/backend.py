@@ -147,13 +147,13 @@ class BeanstalkdBackend(Backend):
                 commands.append(b"stats-job %d\r\n" % guess)
             asked_at = self.clock()
             replies = connection.exchange(commands)
-            told = replies.pop() if guess else None
+            stats_reply = replies.pop() if guess else None
             reply = replies.pop()
             for job, answer in zip(done, replies, strict=False):
                 results.append(job.is_deleted(answer))
             done = ()
             if reply[0] == b"RESERVED":
-                return self._jobs(connection, reply, asked_at, told)
+                return self._jobs(connection, reply, asked_at, stats_reply)
         return []
 
     def _jobs(
@@ -161,13 +161,13 @@ class BeanstalkdBackend(Backend):
         connection: BeanstalkdConnection,
         reply: Reply,
         asked_at: float | None = None,
-        told: Reply | None = None,
+        stats_reply: Reply | None = None,
     ) -> list[BeanstalkdJob]:
         """Make a job of a reservation, unless its lease has already ended."""
         number = int(reply[1][1])
         now = self.clock() if asked_at is None else asked_at
         guessed = connection.came(number)
-        stats = connection.stats_of(number, told if guessed else None)
+        stats = connection.stats_of(number, stats_reply if guessed else None)
         if stats is None:
             return []
         if asked_at is None:
@@ -192,10 +192,10 @@ class BeanstalkdBackend(Backend):
         number = int(fence.split(maxsplit=1)[0])
         with guarded:
             talk = self._connections.talk()
-            (word, _, raw), told = talk.exchange(
+            (word, _, raw), stats_reply = talk.exchange(
                 [b"peek %d\r\n" % number, b"stats-job %d\r\n" % number]
             )
-            stats = talk.stats_of(number, told)
+            stats = talk.stats_of(number, stats_reply)
             if word != b"FOUND" or stats is None:
                 return None
             job = LeftJob(fence, raw, stats, self._log)

@@ -167,7 +167,7 @@ class BeanstalkdConnection:
                 self.drop()
                 if isinstance(error, errors.OutOfStep):
                     raise
-                raise errors.cut(error, self.where, sent=sent, heard=len(replies)) from error
+                raise errors.cut(error, self.where, sent=sent, replies=len(replies)) from error
             except BaseException:
                 self.drop()
                 raise
@@ -189,12 +189,12 @@ class BeanstalkdConnection:
             return word, words, body[:-2]
         raise errors.out_of_step(line, self.where)
 
-    def stats_of(self, number: int, told: Reply | None = None) -> JobStats | None:
-        """Return a job's stats, from the answer `told` or by a query.
+    def stats_of(self, number: int, reply: Reply | None = None) -> JobStats | None:
+        """Return a job's stats, from `reply` or by a query.
 
         None if there is no such job.
         """
-        word, _, yaml = told or self.exchange([b"stats-job %d\r\n" % number])[0]
+        word, _, yaml = reply or self.exchange([b"stats-job %d\r\n" % number])[0]
         if word != b"OK":
             return None
         try:

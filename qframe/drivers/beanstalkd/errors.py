@@ -40,7 +40,7 @@ class Cut(BackendUnavailable):
 
     sent = False
     """Whether the command may have been done without an answer."""
-    heard = 0
+    replies = 0
     """The number of answers before."""
 
 
@@ -76,10 +76,10 @@ def refusal(word: bytes, where: str, size: int, most: int, note: str) -> Excepti
     return error
 
 
-def cut(error: Exception, where: str, *, sent: bool, heard: int) -> Cut:
+def cut(error: Exception, where: str, *, sent: bool, replies: int) -> Cut:
     """Return the error for a connection that broke in an exchange."""
     made = Cut(f"{where}: {reason(error)}")
-    made.sent, made.heard = sent, heard
+    made.sent, made.replies = sent, replies
     return made
 
 

@@ -64,11 +64,11 @@ class ServerStats(NamedTuple):
     @classmethod
     def read(cls, yaml: bytes, now: float) -> Self:
         """Parse the answer to `stats`, requested at `now`."""
-        said = fields(yaml)
-        version = said[b"version"].decode("ascii", "replace")
-        first_life = int(said[b"binlog-current-index"]) <= 1
-        up_since = -math.inf if first_life else now - int(said[b"uptime"]) + 1
-        return cls(version, int(said[b"max-job-size"]), up_since)
+        found = fields(yaml)
+        version = found[b"version"].decode("ascii", "replace")
+        first_life = int(found[b"binlog-current-index"]) <= 1
+        up_since = -math.inf if first_life else now - int(found[b"uptime"]) + 1
+        return cls(version, int(found[b"max-job-size"]), up_since)
 
 
 class JobStats(NamedTuple):

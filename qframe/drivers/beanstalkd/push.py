@@ -37,7 +37,7 @@ def push(
         try:
             words = [reply[0] for reply in connection.exchange(commands) if reply[0] != b"USING"]
         except Cut as cut:
-            note = _part(pushed + cut.heard, total) or "; it may have been pushed or not"
+            note = _part(pushed + cut.replies, total) or "; it may have been pushed or not"
             error = BackendUnavailable(f"{cut}{note}")
             error.in_doubt = cut.sent or total > 1
             raise error from cut

@@ -19,8 +19,8 @@ def sizes(connection: BeanstalkdConnection, *tubes: bytes) -> list[Sizes]:
     """Count the messages of tubes by state."""
     replies = connection.exchange([b"stats-tube %b\r\n" % tube for tube in tubes])
     # An unused tube does not exist.
-    said = [fields(yaml) if word == b"OK" else {} for word, _, yaml in replies]
-    return [Sizes(*(int(each.get(b"current-jobs-" + s, 0)) for s in _STATES)) for each in said]
+    found = [fields(yaml) if word == b"OK" else {} for word, _, yaml in replies]
+    return [Sizes(*(int(each.get(b"current-jobs-" + s, 0)) for s in _STATES)) for each in found]
 
 
 def filled(connection: BeanstalkdConnection) -> list[bytes]:

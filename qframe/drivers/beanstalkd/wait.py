@@ -64,7 +64,7 @@ class Waits:
         if not self._is_answered(connection):
             return []
         try:
-            reply = _heard(connection)
+            reply = _read(connection)
             return (self._made(connection, reply) or None) if reply[0] == b"RESERVED" else None
         except BackendUnavailable:
             return None  # the server was restarted: search anew
@@ -88,7 +88,7 @@ class Waits:
                 connection.drop()
         if not connection.waits_for:
             return
-        reply = _heard(connection)
+        reply = _read(connection)
         if number:
             connection.exchange([b"delete %b\r\n" % number])
         if reply[0] == b"RESERVED" and reply[1][1] != number:
@@ -96,6 +96,6 @@ class Waits:
                 job.operate(Release(counted=False))
 
 
-def _heard(connection: BeanstalkdConnection) -> Reply:
+def _read(connection: BeanstalkdConnection) -> Reply:
     connection.waits_for = ()
     return connection.exchange([], 1)[0]

@@ -35,11 +35,11 @@ from qframe.drivers.database.checks import health
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.errors import ConnectionLost
+from qframe.drivers.database.in_flight import DatabaseStartInFlight, can_be_in_flight
 from qframe.drivers.database.listen import Notifier
 from qframe.drivers.database.messages import DatabaseJob
 from qframe.drivers.database.outbox import DatabaseOutbox
 from qframe.drivers.database.request import Request, insisting
-from qframe.drivers.database.told import DatabaseSentStart, can_be_told
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 from qframe.exceptions import BackendUnavailable
@@ -71,7 +71,7 @@ class DatabaseBackend(Backend):
         """
         self._is_direct = self.has_one_writer = self.database.is_sqlite
 
-    def hear(self) -> None:
+    def read_replies(self) -> None:
         session = self.database.session()
         if session.is_open:
             with session:
@@ -107,25 +107,25 @@ class DatabaseBackend(Backend):
         with self.database.session() as session:
             return direct.push(self._tables.messages, session, push)
 
-    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
-        if self._is_direct and can_be_told(steps):
-            return heard(self._started(steps))
-        if not (self._lazy and self.database.session().is_whole and can_be_told(steps)):
-            return heard(self.apply(*steps))
-        sent = self.clock()
-        told = DatabaseSentStart(steps, self.apply, heard)
-        if sent >= told.job.sure_until:
-            return heard(self.apply(*steps))
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
+        if self._is_direct and can_be_in_flight(steps):
+            return on_result(self._started(steps))
+        if not (self._lazy and self.database.session().is_whole and can_be_in_flight(steps)):
+            return on_result(self.apply(*steps))
+        now = self.clock()
+        sent = DatabaseStartInFlight(steps, self.apply, on_result)
+        if now >= sent.job.sure_until:
+            return on_result(self.apply(*steps))
         try:
             with self.database.session() as session:
                 if not session.is_whole:
                     raise ConnectionLost("the connection is another one")
                 session.lazy = True
                 starting = self._tables.messages.starting
-                session.tell(told, *starting(session, told.job, told.start, told.done))
+                session.send(sent, *starting(session, sent.job, sent.start, sent.done))
         except ConnectionLost:
-            return told.say_again()
-        told.job.begin(told.start, sent)
+            return sent.resend()
+        sent.job.begin(sent.start, now)
         return None
 
     def _started(self, steps: Sequence[Step]) -> list[Result]:
@@ -150,7 +150,7 @@ class DatabaseBackend(Backend):
         request = Request(self._tables, steps, queues, limit, sent)
         request.done(self.database, lazy=self._lazy)
         if request.exchange.filled:
-            self._notifier.tell(request.exchange.filled)
+            self._notifier.notify(request.exchange.filled)
         return list(request.jobs), request.results
 
     def _exchange_once(
@@ -160,7 +160,7 @@ class DatabaseBackend(Backend):
         with self.database.session() as session:
             done, jobs, results = direct.exchange(self._tables, session, steps, queues, limit, sent)
             if done.filled:
-                self._notifier.tell_with(session, done.filled)
+                self._notifier.notify_with(session, done.filled)
         if not self.database.commits and any(result.lost for result in results):
             self.database.session().spoil()
         return jobs, results
@@ -201,7 +201,7 @@ class DatabaseBackend(Backend):
 
     def kick(self, queue: str) -> int:
         kicked = insisting(lambda: self._kick(queue))
-        self._notifier.tell([queue] if kicked else [])
+        self._notifier.notify([queue] if kicked else [])
         return kicked
 
     def _kick(self, queue: str) -> int:

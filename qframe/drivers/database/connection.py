@@ -66,7 +66,7 @@ _STEP_BACK = 1_000_000
 
 
 if TYPE_CHECKING:
-    from qframe.drivers.database.line import DatabaseSent
+    from qframe.drivers.database.line import DatabaseInFlight
 
 
 class Database:
@@ -329,7 +329,7 @@ class Session:
         self._database = database
         self._guard = guarded
         self._link: Link | None = None
-        self._told: DatabaseSent | None = None
+        self._in_flight: DatabaseInFlight | None = None
         self.mark = Mark()
         self.is_whole = False
         """`Link.is_whole` of the current or last connection."""
@@ -363,8 +363,8 @@ class Session:
         try:
             if self._pid != process.own.pid:
                 self._begin_in_process()
-            if self._told is not None:
-                self._hear(self._told)
+            if self._in_flight is not None:
+                self._read_replies(self._in_flight)
             link = self._link
             if link is None:
                 self._open()
@@ -404,7 +404,7 @@ class Session:
             if self.in_transaction or not is_sound:
                 self.close()
                 self.in_transaction = False
-            elif self._keeps or self.listens or self._told is not None:
+            elif self._keeps or self.listens or self._in_flight is not None:
                 link.spoke = time.monotonic()
             else:
                 self._link = None
@@ -545,27 +545,27 @@ class Session:
 
     # -- sending without waiting ------------------------------------------------------------------
 
-    def tell(self, told: DatabaseSent, statement: Statement, values: Mapping[str, Any]) -> None:
+    def send(self, sent: DatabaseInFlight, statement: Statement, values: Mapping[str, Any]) -> None:
         """Send a statement whose answer is read before the next use; only on a whole connection."""
         assert self._link is not None  # noqa: S101 (in a call)
         self._link.line().send(statement, values)
-        self._told = told
+        self._in_flight = sent
 
-    def _hear(self, told: DatabaseSent) -> None:
+    def _read_replies(self, sent: DatabaseInFlight) -> None:
         """Read the outstanding answer, or resend the statement on another connection."""
-        self._told = None
+        self._in_flight = None
         if self._link is not None:
             try:
                 answer = self._link.line().answer()
             except self._database.errors:
                 self.close()
             else:
-                told.hear(*answer)
+                sent.on_reply(*answer)
                 return
         try:
-            told.say_again()
+            sent.resend()
         except BaseException:
-            self._told = told
+            self._in_flight = sent
             raise
 
     # -- its connection ---------------------------------------------------------------------------
@@ -588,7 +588,7 @@ class Session:
         """Leave the parent's connection open: to close it here would close it for the parent."""
         if self._link is not None:
             inherited.append(self._link)
-        self._link = self._told = None
+        self._link = self._in_flight = None
         self.listens = False
         self._pid = process.pid()
         if not self.mark.key.startswith(process.token()):

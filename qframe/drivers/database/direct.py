@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Session
+from qframe.drivers.database.in_flight import parts
 from qframe.drivers.database.messages import Messages
-from qframe.drivers.database.told import parts
 
 
 def exchange(

@@ -75,14 +75,14 @@ def shown(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     query = {key: _HIDDEN if _is_secret(key, value) else value for key, value in url.query.items()}
-    told = url.set(query=query).render_as_string(hide_password=True)
-    return told.replace(quote_plus(_HIDDEN), _HIDDEN)
+    text = url.set(query=query).render_as_string(hide_password=True)
+    return text.replace(quote_plus(_HIDDEN), _HIDDEN)
 
 
 def _is_secret(key: str, value: str | tuple[str, ...]) -> bool:
     """Whether an option of a URL is a secret; the name of a file that has one is not."""
-    told = value if isinstance(value, str) else " ".join(value)
-    return _SECRET_KEY.search(key) is not None or _SECRET_VALUE.search(told) is not None
+    text = value if isinstance(value, str) else " ".join(value)
+    return _SECRET_KEY.search(key) is not None or _SECRET_VALUE.search(text) is not None
 
 
 def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
@@ -115,8 +115,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
             f"the database {shown(url)} needs the package {client}: pip install 'qframe[{extra}]'"
         ) from None
     except (NoSuchModuleError, ArgumentError, ImportError, ValueError, TypeError) as error:
-        said = str(error).replace(url.render_as_string(hide_password=False), shown(url))
-        raise ConfigurationError(f"the database {shown(url)}: {one_line(said)}") from None
+        text = str(error).replace(url.render_as_string(hide_password=False), shown(url))
+        raise ConfigurationError(f"the database {shown(url)}: {one_line(text)}") from None
     check_options(engine.url, engine.dialect)
     if kind == "sqlite":
         synchronous = settings.synchronous
@@ -171,5 +171,5 @@ def check_version(engine: Engine) -> None:
     if dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False):
         raise BackendUnusable(f"the database {name} is MySQL: MariaDB is needed")
     if version < _OLDEST[dialect.name]:
-        said, wanted = (".".join(map(str, each)) for each in (version, _OLDEST[dialect.name]))
-        raise BackendUnusable(f"the database {name} is too old ({said}): {wanted} is needed")
+        found, wanted = (".".join(map(str, each)) for each in (version, _OLDEST[dialect.name]))
+        raise BackendUnusable(f"the database {name} is too old ({found}): {wanted} is needed")

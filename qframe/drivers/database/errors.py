@@ -124,24 +124,26 @@ def translated(
     cause = cause_of(error)
     code = _code(cause)
     text = one_line(str(cause.args[-1] if isinstance(code, int) else cause))
-    told = partial(_told, database, migrate, text)
+    described = partial(_described, database, migrate, text)
     for meanings, raised in _KINDS:
         if code is not None and code in meanings:
-            return raised(told(meanings[code]))
+            return raised(described(meanings[code]))
     if any(kind.__name__ == "DataError" for kind in type(cause).__mro__):
         return ValueError(f"the database {database} cannot hold this: {text}")
     if ended_by is not None and ended_by(error):
-        return ConnectionLost(told(_WHY_ENDED.get(code, _SILENT)))
+        return ConnectionLost(described(_WHY_ENDED.get(code, _SILENT)))
     for meanings, raised in _KINDS:
         for sign, meaning in meanings.items():
             if isinstance(sign, str) and " " in sign and sign in text:
-                return raised(told(meaning))
+                return raised(described(meaning))
     for missing, meaning in _MISSING.items():
         if missing.search(text):
-            return BackendUnusable(told(meaning))
+            return BackendUnusable(described(meaning))
     # Clients that notice it themselves have no code.
     lost = code is None and _is_operational(cause)
-    return (ConnectionLost if lost else BackendUnavailable)(told(_WHY_ENDED.get(code, _SILENT)))
+    return (ConnectionLost if lost else BackendUnavailable)(
+        described(_WHY_ENDED.get(code, _SILENT))
+    )
 
 
 def _is_operational(error: BaseException) -> bool:
@@ -174,7 +176,7 @@ def _code(cause: BaseException) -> int | str | None:
     return code
 
 
-def _told(database: str, migrate: str, text: str, meaning: str) -> str:
+def _described(database: str, migrate: str, text: str, meaning: str) -> str:
     found = _NAMED.search(text)
     name = (found[1] or found[2]) if found else "that is needed"
     return f"the database {database} {meaning.format(name=name, text=text, migrate=migrate)}"

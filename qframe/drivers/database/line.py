@@ -24,13 +24,13 @@ _WELL = {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
-class DatabaseSent(Protocol):
+class DatabaseInFlight(Protocol):
     """A statement that was sent and waits for its answer."""
 
-    def hear(self, first: bool, second: bool) -> None:
+    def on_reply(self, first: bool, second: bool) -> None:
         """Handle the answer: whether each of the two rows was found."""
 
-    def say_again(self) -> None:
+    def resend(self) -> None:
         """Send it again after a lost answer, and handle the new one."""
 
 

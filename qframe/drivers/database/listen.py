@@ -44,12 +44,12 @@ class Notifier:
         self, database: Database, settings: DatabaseSettings, table: Table | None = None
     ) -> None:
         self._database = database
-        self._told: dict[str, float] = {}
+        self._notified: dict[str, float] = {}
         self._is_on = database.kind == "postgresql" and settings.listen is not False
         channel = channel_of((database.schema.jobs if table is None else table).fullname)
         self._statement = database.statement(select(func.pg_notify(channel, param("queue"))))
 
-    def tell(self, queues: Iterable[str]) -> None:
+    def notify(self, queues: Iterable[str]) -> None:
         """Notify of queues with committed messages, each at most once per `SILENCE`.
 
         It runs in a separate transaction, because commits with a NOTIFY run one after the other and
@@ -59,17 +59,17 @@ class Notifier:
         if not self._is_on:
             return
         now = time.monotonic()
-        due = [queue for queue in queues if now - self._told.get(queue, -1.0) >= SILENCE]
+        due = [queue for queue in queues if now - self._notified.get(queue, -1.0) >= SILENCE]
         if not due:
             return
-        if len(self._told) > _MOST_QUEUES:
-            self._told.clear()
+        if len(self._notified) > _MOST_QUEUES:
+            self._notified.clear()
         for queue in due:
-            self._told[queue] = now
+            self._notified[queue] = now
         with contextlib.suppress(BackendUnavailable), self._database.session() as session:
-            self.tell_with(session, due)
+            self.notify_with(session, due)
 
-    def tell_with(self, session: Session, queues: Iterable[str]) -> None:
+    def notify_with(self, session: Session, queues: Iterable[str]) -> None:
         """Notify of queues when the session's transaction is committed."""
         if self._is_on:
             for queue in queues:
@@ -117,8 +117,8 @@ class NotifyListener:
             return None
         if connection is not here.connection:
             here.connection, here.listens = connection, False
-            told = here.queues
-            connection.add_notify_handler(lambda notice: told.add(notice.payload))
+            named = here.queues
+            connection.add_notify_handler(lambda notice: named.add(notice.payload))
         if not here.listens:
             here.queues.clear()
             session.cursor.execute(f"LISTEN {self._channel}")
@@ -127,7 +127,7 @@ class NotifyListener:
         descriptor: int = connection.pgconn.socket
         return descriptor
 
-    def heard(self, session: Session, queues: Iterable[str]) -> bool:
+    def was_notified(self, session: Session, queues: Iterable[str]) -> bool:
         """Whether one of these queues got a notification since the last call."""
         here, connection = self._thread, session.cursor.connection
         if not here.listens:

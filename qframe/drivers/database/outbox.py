@@ -66,7 +66,7 @@ class DatabaseOutbox(Outbox):
             if own:
                 session.begin()
             session.run_many(self._sql.insert, rows)
-            self._notifier.tell_with(session, _TOLD)
+            self._notifier.notify_with(session, _TOLD)
             if own:
                 session.commit()
 
@@ -112,7 +112,7 @@ class DatabaseOutbox(Outbox):
             session.begin()
             count = int(session.run(self._sql.retry).rowcount)
             if count:
-                self._notifier.tell_with(session, _TOLD)
+                self._notifier.notify_with(session, _TOLD)
             session.commit()
         return count
 

@@ -113,7 +113,7 @@ class Request:
         self.exchange = DatabaseSteps(self._tables, session, marked=alone and marks is not None)
         self.results = [APPLIED] * len(self._steps)  # the results, in case no answer comes
         results = self.exchange.apply(self._steps)
-        self.results = self._heard_again(results) if self._again or self._deleted else results
+        self.results = self._as_repeated(results) if self._again or self._deleted else results
         if self._queues:
             self.jobs = messages.reserve(session, self._queues, self._limit, self._sent)
         if not alone:
@@ -128,7 +128,7 @@ class Request:
             return one and self._only_pushes and not self._queues
         return not needs_transaction(self._steps)
 
-    def _heard_again(self, results: list[Result]) -> list[Result]:
+    def _as_repeated(self, results: list[Result]) -> list[Result]:
         """After a repetition, count a deletion that finds its job gone as applied."""
         if self._needs_mark:
             return results

@@ -124,21 +124,21 @@ class ServerWatch:
         first = True
         while time.monotonic() < end:
             with self._database.session() as session:
-                told = self._listener.start(session)
+                listening = self._listener.start(session)
                 looked = time.monotonic()
                 seconds = self._look.seconds(session, queues, leases=first)
-                if self._listener.heard(session, queues):
+                if self._listener.was_notified(session, queues):
                     return
             if seconds <= 0:
                 if first:
-                    self._rest(min(end, looked + self._vain_pause()), queues, wake, told)
+                    self._rest(min(end, looked + self._vain_pause()), queues, wake, listening)
                 else:
                     self._note_untold()
                 return
             now = time.monotonic()
             due = min(due, now + seconds + _EARLY)
             next_look = now + self._pause(looked)
-            if self._rest(min(due, next_look), queues, wake, told) or due <= next_look:
+            if self._rest(min(due, next_look), queues, wake, listening) or due <= next_look:
                 return
             first = False
 
@@ -165,21 +165,21 @@ class ServerWatch:
             self._untold = now
 
     def _rest(
-        self, until: float, queues: Sequence[str], wake: int | None, told: int | None
+        self, until: float, queues: Sequence[str], wake: int | None, listening: int | None
     ) -> bool:
         """Wait until then. Returns True if it was woken or notified of one of the queues."""
         while (left := until - time.monotonic()) > 0:
-            ready = _readable(left, wake, told)
+            ready = _readable(left, wake, listening)
             if wake is not None and wake in ready:
                 return True
-            if ready and self._heard(queues):
+            if ready and self._was_notified(queues):
                 return True
         return False
 
-    def _heard(self, queues: Sequence[str]) -> bool:
+    def _was_notified(self, queues: Sequence[str]) -> bool:
         try:
             with self._database.session() as session:
-                return self._listener.heard(session, queues)
+                return self._listener.was_notified(session, queues)
         except BackendUnavailable:
             return True  # the connection is lost; the next query opens another or reports the error
 

@@ -30,11 +30,16 @@ from qframe.drivers.redis.commands import RedisCommand, call, command
 from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
 from qframe.drivers.redis.facts import RedisFacts
+from qframe.drivers.redis.in_flight import (
+    ApplyInFlight,
+    RedisStartInFlight,
+    StepsInFlight,
+    start_of,
+)
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import ANY_QUEUE, Keys, QueueKeys, prefix_and_queue
 from qframe.drivers.redis.pool import RedisPool
 from qframe.drivers.redis.steps import RedisSteps
-from qframe.drivers.redis.told import RedisSentStart, ToldApply, ToldSteps, start_of
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
 
@@ -138,13 +143,13 @@ class RedisBackend(RedisFacts, Backend):
     ) -> list[Reply]:
         exchange = work.exchange
         assert exchange is not None  # noqa: S101 (every caller has one)
-        starts = [] if not exchange.jobs else _unheard_starts(exchange.jobs, connection)
-        said = exchange.command_for(connection, self.timing.skew)
+        starts = [] if not exchange.jobs else _starts_elsewhere(exchange.jobs, connection)
+        sent = exchange.command_for(connection, self.timing.skew)
         replicas = self._replicas() if exchange.pushes and self.settings.min_replicas else []
         if exchange.pushes and self.settings.cluster:
             self._remember(exchange.queues)
         asked_at = self.clock() if exchange.jobs else 0.0
-        replies = connection.ask_all(*starts, said, *replicas, *behind)[len(starts) :]
+        replies = connection.ask_all(*starts, sent, *replicas, *behind)[len(starts) :]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise self._meaning(reply, exchange.queues) from reply
@@ -180,10 +185,10 @@ class RedisBackend(RedisFacts, Backend):
         return [command("WAIT", self.settings.min_replicas, ms)]
 
     def _check_replicas(
-        self, connection: RedisConnection, said: list[RedisCommand], count: int
+        self, connection: RedisConnection, sent: list[RedisCommand], count: int
     ) -> None:
         if connection.mended:  # it waited for the exchange before it
-            (count,) = connection.ask(*said)
+            (count,) = connection.ask(*sent)
             count *= not connection.repeated
         wanted = self.settings.min_replicas
         if count < wanted:
@@ -200,39 +205,39 @@ class RedisBackend(RedisFacts, Backend):
             self.pool.of(self.keys.names).ask(command("SADD", self.keys.names, *new))
             self._remembered.update(dict.fromkeys(new, now + _REMEMBER))
 
-    def tell(self, steps: Sequence[Step], heard: Callable[[list[Result]], None]) -> None:
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
         with guarded:
             now = self.clock()
             sure_until = _sure_until(steps)
-            told = self._to_tell(steps, now, heard) if now < sure_until else None
-            if told is None:
-                heard(self._apply(steps)[0])
+            sent = self._sendable(steps, now, on_result) if now < sure_until else None
+            if sent is None:
+                on_result(self._apply(steps)[0])
                 return
             try:
-                told.connection.tell(told)
+                sent.connection.send(sent)
             except BackendUnavailable:
-                told.refused()
+                sent.refused()
                 raise
-            told.begin()
+            sent.begin()
             # by now the leases may have run out, so the answer matters
             if self.clock() >= sure_until:
-                told.connection.ask_all()
+                sent.connection.ask_all()
 
-    def hear(self) -> None:
-        self.pool.hear()
+    def read_replies(self) -> None:
+        self.pool.read_replies()
 
-    def _to_tell(
-        self, steps: Sequence[Step], now: float, heard: Callable[[list[Result]], None]
-    ) -> ToldSteps | None:
+    def _sendable(
+        self, steps: Sequence[Step], now: float, on_result: Callable[[list[Result]], None]
+    ) -> StepsInFlight | None:
         """Return what to send without waiting; None if the answer must be waited for."""
         found = None if self.settings.cluster else start_of(steps, self.keys)
         if found is not None:
             connection = self.pool.of(found[1].keys.ready)
-            return RedisSentStart(*found, connection, self.timing.skew, now, heard)
+            return RedisStartInFlight(*found, connection, self.timing.skew, now, on_result)
         exchange = RedisSteps(self.keys)
         if not all(map(exchange.add, steps)) or exchange.marked or exchange.awaited:
             return None
-        return ToldApply(exchange, self.pool.of(exchange.key), self.timing.skew, now, heard)
+        return ApplyInFlight(exchange, self.pool.of(exchange.key), self.timing.skew, now, on_result)
 
     # -- reserving --------------------------------------------------------------------------------
 
@@ -339,8 +344,8 @@ class RedisBackend(RedisFacts, Backend):
     def _call(self, name: str, keys: QueueKeys, *arguments: str | bytes | float) -> Reply:
         connection = self.pool.of(keys.ready)
         skew = repr(self.timing.skew)
-        said = call(name, keys.declared, skew, message.new_tag(), *arguments)
-        (reply,) = connection.ask_all(said)
+        sent = call(name, keys.declared, skew, message.new_tag(), *arguments)
+        (reply,) = connection.ask_all(sent)
         if isinstance(reply, Exception):
             raise self._meaning(reply, {keys}) from reply
         return reply
@@ -424,8 +429,8 @@ class RedisBackend(RedisFacts, Backend):
         if last < within.first:
             return []
         asked = "LRANGE" if place in _LISTS else "ZRANGE"
-        said = command(asked, keys.places()[place], within.first, last)
-        (rows,) = self.pool.of(keys.ready).ask(said)
+        sent = command(asked, keys.places()[place], within.first, last)
+        (rows,) = self.pool.of(keys.ready).ask(sent)
         return [(at, message.read(row, b"")[0]) for at, row in enumerate(rows, within.first)]
 
     def search(
@@ -486,8 +491,8 @@ class RedisBackend(RedisFacts, Backend):
     def _find(
         self, keys: QueueKeys, key: str, text: bytes, left: int, most: int
     ) -> Sequence[Reply]:
-        said = call("find", (key,), repr(self.timing.skew), "", text, left, most)
-        (reply,) = self.pool.of(keys.ready).ask(said)
+        sent = call("find", (key,), repr(self.timing.skew), "", text, left, most)
+        (reply,) = self.pool.of(keys.ready).ask(sent)
         return list(reply)
 
     def notes_of(self, found: Found) -> bytes:
@@ -573,14 +578,14 @@ def _sure_until(steps: Sequence[Step]) -> float:
     return soonest
 
 
-def _unheard_starts(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[RedisCommand]:
+def _starts_elsewhere(jobs: Sequence[RedisJob], connection: RedisConnection) -> list[RedisCommand]:
     """Return unanswered starts of other threads, to be sent again first: they may arrive later."""
     starts = []
     for job in jobs:
-        told = job.told
-        if told is not None and told.connection is not connection:
-            told.twice = True
-            starts.append(told.command)
+        sent = job.in_flight
+        if sent is not None and sent.connection is not connection:
+            sent.twice = True
+            starts.append(sent.command)
     return starts
 
 

@@ -29,7 +29,7 @@ _BEHIND = 60
 """The most answers that may be outstanding."""
 
 
-class RedisSent(ABC):
+class RedisInFlight(ABC):
     """A command that was sent without waiting for its answer."""
 
     command: RedisCommand
@@ -39,7 +39,7 @@ class RedisSent(ABC):
     __slots__ = ("command", "twice")
 
     @abstractmethod
-    def hear(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         """Handle the answer, which may be an error."""
 
 
@@ -61,7 +61,7 @@ class RedisConnection:
         self.new_marker()
         self._sent = False
         self._wire: Wire | None = None
-        self._told: deque[RedisSent] = deque()
+        self._in_flight: deque[RedisInFlight] = deque()
         self._known: set[Script] = set()
         """Scripts sent in full on this wire: the server knows them before it answers."""
 
@@ -110,30 +110,30 @@ class RedisConnection:
             except (RedisError, OSError) as error:
                 raise meaning(error, self.server.shown()) from error
 
-    def tell(self, told: RedisSent) -> None:
+    def send(self, sent: RedisInFlight) -> None:
         """Send a command without waiting. Call it only where no interruption can happen.
 
         Raises `BackendUnavailable` if it could not be sent; it is then dropped.
         """
-        self._told.append(told)
+        self._in_flight.append(sent)
         try:
             if self._wire is not None:
                 try:
-                    self._wire.send(self._known_to_all(told.command))
+                    self._wire.send(self._known_to_all(sent.command))
                 except (RedisError, OSError):
                     self.drop()
-            if self._wire is None or len(self._told) > _BEHIND:
+            if self._wire is None or len(self._in_flight) > _BEHIND:
                 self.ask_all()  # first resends what was not answered
         except BackendUnavailable:
-            if self._told and self._told[-1] is told:
-                self._told.pop()
+            if self._in_flight and self._in_flight[-1] is sent:
+                self._in_flight.pop()
             raise
         except BaseException:
             self.drop()
             raise
 
-    def hear(self) -> None:
-        if self._told:
+    def read_replies(self) -> None:
+        if self._in_flight:
             self.ask_all()
 
     def drop(self) -> None:
@@ -147,8 +147,8 @@ class RedisConnection:
     def close(self) -> None:
         """Read the outstanding answers, then close the wire."""
         with suppress(BackendUnavailable):
-            self.hear()
-        self._told.clear()
+            self.read_replies()
+        self._in_flight.clear()
         self.drop()
 
     # -- one exchange -----------------------------------------------------------------------------
@@ -157,8 +157,8 @@ class RedisConnection:
         """Send and read once; closes the wire unless all replies were read."""
         try:
             wire = self._wire or self._connect()
-            if self._told:
-                self._hear(wire)
+            if self._in_flight:
+                self._read_replies(wire)
             if not commands:
                 return []
             self._sent = True
@@ -192,7 +192,7 @@ class RedisConnection:
         except (RedisError, OSError) as error:
             raise meaning(error, self.server.shown()) from error
         try:
-            self._say_again(wire)
+            self._resend(wire)
         except BaseException:
             with suppress(RedisError, OSError):
                 wire.disconnect()
@@ -211,46 +211,46 @@ class RedisConnection:
         self._known.add(command.script)
         return command.whole()
 
-    def _hear(self, wire: Wire) -> None:
+    def _read_replies(self, wire: Wire) -> None:
         """Read all outstanding answers.
 
         Resends a failed command and all that follow it, because those ran too early.
         """
-        for left in range(len(self._told), 0, -1):
+        for left in range(len(self._in_flight), 0, -1):
             reply = wire.read()
             if isinstance(reply, ResponseError):
                 self._check_place(reply)
                 if is_no_script(reply) or is_refused(reply) or type(reply) is AskError:
                     for _ in range(left - 1):
                         wire.read()
-                    self._say_again(wire)
+                    self._resend(wire)
                     return
-            told = self._told.popleft()
-            told.hear(reply)
+            sent = self._in_flight.popleft()
+            sent.on_reply(reply)
 
-    def _say_again(self, wire: Wire) -> None:
+    def _resend(self, wire: Wire) -> None:
         """Resend what was not answered; a refused command stays unanswered."""
-        while self._told:
-            told = self._told[0]
-            told.twice = True
-            reply = self._mended(wire, told.command, _single(wire, told.command))
+        while self._in_flight:
+            sent = self._in_flight[0]
+            sent.twice = True
+            reply = self._mended(wire, sent.command, _single(wire, sent.command))
             if is_refused(reply):
                 raise meaning(reply, self.server.shown()) from reply
-            self._told.popleft()
-            told.hear(reply)
+            self._in_flight.popleft()
+            sent.on_reply(reply)
 
     def _check_place(self, reply: Reply) -> None:
         if is_elsewhere(reply):
             self.server.moved()
             raise _WrongServerError(reply)
 
-    def _asking(self, error: AskError, said: RedisCommand) -> Reply:
+    def _asking(self, error: AskError, sent: RedisCommand) -> Reply:
         """Ask the node that a slot is currently moving to."""
         wire = Wire(self.server.connect_to(error.host, error.port))
         try:
             wire.send(command("ASKING").packed)
             wire.read()
-            return _single(wire, said)
+            return _single(wire, sent)
         finally:
             wire.disconnect()
 

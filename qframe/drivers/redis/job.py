@@ -19,7 +19,16 @@ class RedisJob(Reservation):
     """
 
     __slots__ = (
-        "_begun", "at", "beside", "in_doubt", "keys", "note", "score", "stored", "tag", "told",
+        "_begun",
+        "at",
+        "beside",
+        "in_doubt",
+        "in_flight",
+        "keys",
+        "note",
+        "score",
+        "stored",
+        "tag",
     )  # fmt: skip
 
     def __init__(self, keys: QueueKeys, stored: bytes, score: bytes, notes: bytes) -> None:
@@ -31,7 +40,7 @@ class RedisJob(Reservation):
         """Its score while it is held; b"" once it is started."""
         self.note = keys.notes + self.tag if notes else b""
         """The key of its notes; b"" if it has none."""
-        self.told: Any = None
+        self.in_flight: Any = None
         """Its start, while that is sent but unanswered."""
         self.in_doubt = False
         """Whether it may have been settled without an answer."""

@@ -68,9 +68,9 @@ class RedisPool:
             own.waiter = Waiter(self.server, apart=self._by_key)
         return own
 
-    def hear(self) -> None:
+    def read_replies(self) -> None:
         for connection in self._own().connections.values():
-            connection.hear()
+            connection.read_replies()
 
     def close(self) -> None:
         with guarded:
@@ -96,21 +96,21 @@ class RedisPool:
                 found |= _scanned(partial(_asked, wire), pattern, seconds)
         return found
 
-    def ask_each(self, said: Mapping[str, RedisCommand]) -> dict[str, Reply]:
+    def ask_each(self, commands: Mapping[str, RedisCommand]) -> dict[str, Reply]:
         """Send script calls to a Cluster, those for one node in one exchange.
 
         Server errors are among the replies.
         """
-        return self._with_nodes(partial(self._asked_each, said))
+        return self._with_nodes(partial(self._asked_each, commands))
 
-    def _asked_each(self, said: Mapping[str, RedisCommand]) -> dict[str, Reply]:
+    def _asked_each(self, commands: Mapping[str, RedisCommand]) -> dict[str, Reply]:
         on_nodes: dict[tuple[str, int], list[str]] = {}
-        for key in said:
+        for key in commands:
             on_nodes.setdefault(self.server.address_of(key), []).append(key)
         found: dict[str, Reply] = {}
         for address, keys in on_nodes.items():
             with self._wire_to(address) as wire:
-                first, *others = (said[key] for key in keys)
+                first, *others = (commands[key] for key in keys)
                 wire.send(first.whole() + b"".join(each.packed for each in others))
                 found.update((key, wire.read()) for key in keys)
         for reply in found.values():
@@ -140,8 +140,8 @@ class RedisPool:
                 raise meaning(error, self.server.shown()) from error
 
 
-def _asked(wire: Wire, said: RedisCommand) -> list[Reply]:
-    wire.send(said.packed)
+def _asked(wire: Wire, request: RedisCommand) -> list[Reply]:
+    wire.send(request.packed)
     reply = wire.read()
     if isinstance(reply, Exception):
         raise reply

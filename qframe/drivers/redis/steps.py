@@ -283,10 +283,10 @@ class RedisSteps:
             for place in self._changes:
                 self._change(place, asked_at)
             return [APPLIED] * len(self._steps)
-        said = reply if isinstance(reply, list) else [0] * len(self._steps)
+        answers = reply if isinstance(reply, list) else [0] * len(self._steps)
         repeated = set(self.jobs) if twice and not self.marked else set()
         found = []
-        for place, each in enumerate(said):
+        for place, each in enumerate(answers):
             result = _result(each)
             ended = self._ended.get(place)
             if ended is None:
@@ -298,7 +298,7 @@ class RedisSteps:
             found.append(result)
         return found
 
-    def _became(self, place: int, said: object, result: Result, asked_at: float) -> None:
+    def _became(self, place: int, answer: object, result: Result, asked_at: float) -> None:
         """Update a reservation that continues."""
         if not result.applied:
             if place in self._before:
@@ -306,8 +306,8 @@ class RedisSteps:
                 job.restore(state)
         elif place in self._changes:  # otherwise `begin` has changed it already
             self._change(place, asked_at)
-            if isinstance(said, list) and said[1]:
-                self._changes[place][0].score = said[1]
+            if isinstance(answer, list) and answer[1]:
+                self._changes[place][0].score = answer[1]
 
     def _change(self, place: int, asked_at: float) -> None:
         job, operation, note = self._changes[place]
@@ -415,12 +415,12 @@ def _ttl(seconds: float | None) -> str:
     return "" if seconds is None else repr(min(seconds, _FOR_EVER))
 
 
-def _result(said: object) -> Result:
-    if said == 1:
+def _result(answer: object) -> Result:
+    if answer == 1:
         return APPLIED
-    if not isinstance(said, list):
+    if not isinstance(answer, list):
         return LOST
-    kind, *rest = said
+    kind, *rest = answer
     if kind == b"refused":
         key, holds = rest
         return Result(Outcome.REFUSED, key.decode(), None if holds is None else holds.decode())

@@ -65,7 +65,7 @@ class SlotSettler(Settler):
             if wait:
                 hear(self._backend.apply(*steps))
             else:
-                self._backend.tell(steps, hear)
+                self._backend.apply_async(steps, hear)
         except BackendUnavailable:
             for job in held:
                 self._unanswered.pop(job, None)
@@ -86,7 +86,7 @@ class SlotSettler(Settler):
 
     def hear(self) -> None:
         """Reads pending replies, before the thread waits for something else."""
-        self._backend.hear()
+        self._backend.read_replies()
         self._settle_refused()
 
     def _forget_starts(self) -> None:

@@ -175,11 +175,11 @@ def test_a_job_goes_on_whose_worker_lost_its_connection(place: Place) -> None:
     (first, second), _ = backend.reserve(["q"], 2)
     heard: list[list[Result]] = []
     place.end()
-    backend.tell([Step(first, Start(60))], heard.append)
+    backend.apply_async([Step(first, Start(60))], heard.append)
     place.end()
-    backend.hear()
+    backend.read_replies()
     place.end()
-    backend.tell([Step(first, Delete()), Step(second, Start(60))], heard.append)
+    backend.apply_async([Step(first, Delete()), Step(second, Start(60))], heard.append)
     place.end()
     heard.append(backend.apply(Step(second, Delete())))
     assert heard == [[APPLIED], [APPLIED, APPLIED], [APPLIED]]

@@ -206,9 +206,9 @@ def test_what_was_told_is_heard_on_its_own_connection(opened: Opener) -> None:
     backend.apply(PUSH)
     (job,), _ = backend.reserve(["q"])
     heard: list[list[Result]] = []
-    backend.tell([Step(job, Start(60))], heard.append)
+    backend.apply_async([Step(job, Start(60))], heard.append)
     in_threads(1, lambda: backend.apply(PUSH))
-    backend.hear()
+    backend.read_replies()
     assert heard == [[APPLIED]]
     assert backend.apply(Step(job, Delete())) == [APPLIED]
 

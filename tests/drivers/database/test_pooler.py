@@ -42,7 +42,7 @@ def test_clients_that_share_connections_share_no_statements(
                 backend.apply(Step(None, Push(queue, b"1")))
                 (job,), _ = backend.reserve([queue])
                 heard: list[list[Result]] = []
-                backend.tell([Step(job, Start(60))], heard.append)
+                backend.apply_async([Step(job, Start(60))], heard.append)
                 heard.append(backend.apply(Step(job, Delete())))
                 if heard != [[APPLIED], [APPLIED]]:
                     wrong.extend(heard)

@@ -438,19 +438,19 @@ def _transactions(postgres: PostgresServer, backend: DatabaseBackend) -> int:
     return int(postgres.sql(asked, backend.database.url.database)[0][0])
 
 
-def test_telling_never_fails_a_push(
+def test_notifying_never_fails_a_push(
     postgres_running: PostgresServer, another: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Proxy("127.0.0.1", postgres_running.port) as proxy:
         program = another(proxy.port)
         push(program, queue="warm")
-        tell = Notifier.tell
+        notify = Notifier.notify
 
         def cut_before(self: Notifier, queues: object) -> None:
             proxy.switch(Mode.CUT)
-            tell(self, ["q"])
+            notify(self, ["q"])
 
-        monkeypatch.setattr(Notifier, "tell", cut_before)
+        monkeypatch.setattr(Notifier, "notify", cut_before)
         push(program)
         monkeypatch.undo()
         proxy.switch(Mode.PASS)

@@ -188,7 +188,7 @@ def _tell(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
 
     def do() -> None:
         if not job.started:
-            backend.tell(
+            backend.apply_async(
                 [done.delete(), Step(job, Start(60))],
                 lambda results: refused.extend(each for each in results if not each.applied),
             )

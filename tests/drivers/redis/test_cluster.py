@@ -94,7 +94,9 @@ def test_queues_on_several_nodes_are_worked_strictly_in_order(
     heard: list[bool] = []
     for before, job in zip([None, *jobs], jobs, strict=False):
         steps = [before.delete()] if before else []
-        backend.tell([*steps, Step(job, Start(60))], lambda r: heard.extend(x.applied for x in r))
+        backend.apply_async(
+            [*steps, Step(job, Start(60))], lambda r: heard.extend(x.applied for x in r)
+        )
     (last,), (deleted,) = backend.reserve(names, 1, first=[jobs[-1].delete()])
     assert (last.queue, last.attempts, deleted.applied) == (names[2], 0, True)
     assert [backend.sizes(name) for name in names] == [Sizes(), Sizes(), Sizes(1, 0, 1, 0)]
@@ -251,7 +253,7 @@ def test_an_unheard_start_and_deletion_outlive_a_move(
     with Move(cluster, QUEUE) as move:
         move.finish()
         job.sure_until = float("inf")
-        backend.tell(
+        backend.apply_async(
             [done.delete(), Step(job, Start(60))], lambda r: heard.extend(x.applied for x in r)
         )
         apply(backend, job, Renew(60))

@@ -164,7 +164,7 @@ def test_a_forked_child_has_connections_of_its_own(
 ) -> None:
     _push(backend, b"a")
     (job,), _ = backend.reserve([QUEUE])
-    backend.tell([Step(job, Start(60))], lambda _: None)
+    backend.apply_async([Step(job, Start(60))], lambda _: None)
     child = os.fork()
     if not child:
         try:

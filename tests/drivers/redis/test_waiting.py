@@ -411,7 +411,7 @@ def test_many_cycles_leave_one_token_at_most(server: RedisServer, backend: Redis
     for number in range(2000):
         push(backend, payload(number))
         (job,), _ = backend.reserve([QUEUE], first=first)
-        backend.tell([Step(job, Start(60))], lambda results: None)
+        backend.apply_async([Step(job, Start(60))], lambda results: None)
         first = [job.delete()]
     assert backend.reserve([QUEUE], first=first)[0] == []
     assert tokens(server) <= 1

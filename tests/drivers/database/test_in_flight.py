@@ -56,7 +56,7 @@ def _held(backend: DatabaseBackend, count: int = 1) -> list[Reservation]:
 
 def _tell(backend: DatabaseBackend, *steps: Step) -> list[Result]:
     heard: list[Result] = []
-    backend.tell(steps, heard.extend)
+    backend.apply_async(steps, heard.extend)
     return heard
 
 

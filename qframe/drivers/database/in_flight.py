@@ -1,4 +1,4 @@
-"""ToldStart: the start of a job, and the deletion of the one before, sent without waiting."""
+"""DatabaseStartInFlight: a start, and the deletion of the job before, sent without waiting."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 from qframe.contracts.step import APPLIED, LOST, Delete, Outcome, Result, Start, Step
 from qframe.drivers.database.messages import DatabaseJob
 
-Heard = Callable[[list[Result]], None]
+OnResult = Callable[[list[Result]], None]
 
 
-class DatabaseSentStart:
+class DatabaseStartInFlight:
     """One start, maybe with the deletion of the job done before, until its answer.
 
     `again` applies steps and waits.
     """
 
-    __slots__ = ("_again", "_heard", "_steps", "done", "job", "start")
+    __slots__ = ("_again", "_on_result", "_steps", "done", "job", "start")
 
     def __init__(
-        self, steps: Sequence[Step], again: Callable[..., list[Result]], heard: Heard
+        self, steps: Sequence[Step], again: Callable[..., list[Result]], on_result: OnResult
     ) -> None:
         self._steps = steps
         self._again = again
-        self._heard = heard
+        self._on_result = on_result
         self.job, self.start = parts(steps[-1])
         self.done = parts(steps[0])[0] if len(steps) > 1 else None
 
-    def hear(self, first: bool, second: bool) -> None:
+    def on_reply(self, first: bool, second: bool) -> None:
         """Handle the answer: whether one job was deleted and one started."""
         results = []
         if self.done is not None:
@@ -36,18 +36,18 @@ class DatabaseSentStart:
             self.done.sure_until = 0.0  # deleted, or now another worker's
         if not second:
             self.job.sure_until = 0.0
-        self._heard([*results, APPLIED if second else LOST])
+        self._on_result([*results, APPLIED if second else LOST])
 
-    def say_again(self) -> None:
+    def resend(self) -> None:
         """Send it again after a lost answer.
 
         If the finished job is gone, the first try deleted it.
         """
         results = self._again(*self._steps)
-        self.hear(first=True, second=results[-1].outcome is Outcome.APPLIED)
+        self.on_reply(first=True, second=results[-1].outcome is Outcome.APPLIED)
 
 
-def can_be_told(steps: Sequence[Step]) -> bool:
+def can_be_in_flight(steps: Sequence[Step]) -> bool:
     """Whether the steps are a start and at most a deletion, as for most jobs."""
     if not _is_one(steps[-1], Start):
         return False

@@ -43,7 +43,7 @@ def _held(backend: RedisBackend, count: int = 1) -> list[Reservation]:
 
 def _tell(backend: RedisBackend, *steps: Step) -> list[Result]:
     heard: list[Result] = []
-    backend.tell(steps, heard.extend)
+    backend.apply_async(steps, heard.extend)
     return heard
 
 
@@ -130,7 +130,7 @@ def test_one_that_was_not_done_is_taken_back(backend: RedisBackend) -> None:
     backend.apply(Step(job, Release()))
     job.sure_until = backend.clock() + 1
     heard: list[Result] = []
-    backend.tell([Step(job, Start(60))], heard.extend)
+    backend.apply_async([Step(job, Start(60))], heard.extend)
     backend.sizes(QUEUE)
     assert heard[0].lost
     assert not job.started

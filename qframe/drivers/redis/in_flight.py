@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from qframe.contracts.step import APPLIED, LOST, Delete, Operation, Result, Start, Step
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import RedisCommand, Word, call
-from qframe.drivers.redis.connection import RedisConnection, RedisSent, Reply
+from qframe.drivers.redis.connection import RedisConnection, RedisInFlight, Reply
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import Keys
 from qframe.drivers.redis.steps import RedisSteps, besides
 
-Heard = Callable[[list[Result]], None]
+OnResult = Callable[[list[Result]], None]
 
 
-class ToldSteps(RedisSent):
+class StepsInFlight(RedisInFlight):
     """Steps about jobs; each job refers to them until the answer is read."""
 
-    __slots__ = ("_asked_at", "_heard", "connection", "jobs")
+    __slots__ = ("_asked_at", "_on_result", "connection", "jobs")
 
     def __init__(
         self,
@@ -27,15 +27,15 @@ class ToldSteps(RedisSent):
         jobs: Sequence[RedisJob],
         connection: RedisConnection,
         asked_at: float,
-        heard: Heard,
+        on_result: OnResult,
     ) -> None:
         self.command, self.twice = command, False
         self.jobs = jobs
         self.connection = connection
         self._asked_at = asked_at
-        self._heard = heard
+        self._on_result = on_result
         for job in jobs:
-            job.told = self
+            job.in_flight = self
 
     @abstractmethod
     def begin(self) -> None:
@@ -47,8 +47,8 @@ class ToldSteps(RedisSent):
     def let_go(self) -> None:
         """Detach from the jobs: the answer was read, or the steps were not sent."""
         for job in self.jobs:
-            if job.told is self:
-                job.told = None
+            if job.in_flight is self:
+                job.in_flight = None
 
     def refused(self) -> None:
         """Note that the steps could not be sent."""
@@ -56,12 +56,12 @@ class ToldSteps(RedisSent):
         for job in self.jobs:
             job.in_doubt = job.in_doubt or self.connection.repeated
 
-    def hear(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         self.let_go()
-        self._heard(self.results(reply))
+        self._on_result(self.results(reply))
 
 
-class ToldApply(ToldSteps):
+class ApplyInFlight(StepsInFlight):
     """Any steps."""
 
     __slots__ = ("_exchange",)
@@ -72,10 +72,10 @@ class ToldApply(ToldSteps):
         connection: RedisConnection,
         skew: float,
         asked_at: float,
-        heard: Heard,
+        on_result: OnResult,
     ) -> None:
-        said = exchange.command_for(connection, skew)
-        super().__init__(said, exchange.jobs, connection, asked_at, heard)
+        sent = exchange.command_for(connection, skew)
+        super().__init__(sent, exchange.jobs, connection, asked_at, on_result)
         self._exchange = exchange
 
     def begin(self) -> None:
@@ -85,7 +85,7 @@ class ToldApply(ToldSteps):
         return self._exchange.results(reply, self._asked_at, twice=self.twice)
 
 
-class RedisSentStart(ToldSteps):
+class RedisStartInFlight(StepsInFlight):
     """The start of a held job, and the deletion of the job done before: what most jobs need.
 
     `more` has additional operations of their features. As an exchange of its own it would take 20
@@ -103,7 +103,7 @@ class RedisSentStart(ToldSteps):
         connection: RedisConnection,
         skew: float,
         asked_at: float,
-        heard: Heard,
+        on_result: OnResult,
     ) -> None:
         self._done, self._job, self._start = done, job, start
         stored, tag = job.begun()
@@ -115,11 +115,11 @@ class RedisSentStart(ToldSteps):
             jobs, place, gone, note = (job,), reserved, b"", b""
         else:
             jobs, place, gone, note = (done, job), done.keys.reserved, done.stored, done.note
-        said = call(
+        sent = call(
             "start", (reserved, place), skew, "start", job.stored, job.score, stored, start.lease,
             job.note, self._note, notes, gone, note, *more,
         )  # fmt: skip
-        super().__init__(said, jobs, connection, asked_at, heard)
+        super().__init__(sent, jobs, connection, asked_at, on_result)
 
     def begin(self) -> None:
         job, start = self._job, self._start
@@ -145,7 +145,7 @@ class RedisSentStart(ToldSteps):
 def start_of(
     steps: Sequence[Step], keys: Keys
 ) -> tuple[RedisJob | None, RedisJob, Start, Sequence[Word]] | None:
-    """Return the arguments of `RedisSentStart`; None if the steps are something else."""
+    """Return the arguments of `RedisStartInFlight`; None if the steps are something else."""
     job, operations = steps[-1].reservation, steps[-1].operations
     start = operations[-1] if operations else None
     if type(start) is not Start or not isinstance(job, RedisJob) or not job.score:
