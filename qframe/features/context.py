@@ -105,7 +105,8 @@ class Context:
     """Whether steps are atomic here."""
     in_parts: bool = field(init=False)
     """Whether a waiting job is pushed separately from its facts."""
-    _keys: frozenset[str] = field(init=False, repr=False)
+    keys: frozenset[str] = field(init=False, repr=False)
+    """The payload keys of all features: most payloads have none."""
 
     @property
     def at_once(self) -> bool:
@@ -117,11 +118,11 @@ class Context:
         self.overhead = 0 if self.signer is None else OVERHEAD
         self.joint = Capability.JOINT in able
         self.in_parts = not self.joint and Capability.FACTS in able and not self.at_once
-        self._keys = frozenset(each.key for each in self.features)
+        self.keys = frozenset(each.key for each in self.features)
 
     def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:
         """Return the features in a payload: most have none."""
-        if self._keys.isdisjoint(message):
+        if self.keys.isdisjoint(message):
             return ()
         return [each for each in self.features if each.key in message]
 
@@ -208,7 +209,7 @@ class Context:
 
     def push(self, job: Pushing) -> str:
         """Push a job. Returns the uuid of the job in the way; "" if it was pushed."""
-        if self._keys.isdisjoint(job.message):
+        if self.keys.isdisjoint(job.message):
             (result,) = self.backend.apply(Step(None, push_of(job)))
             if result.outcome is not Outcome.APPLIED:
                 check(result)

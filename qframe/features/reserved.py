@@ -113,7 +113,15 @@ class ReservedJob(Job):
         self.raw_body = reservation.raw_body
         # A renewal comes from another thread and must not overtake a settle.
         self._moving = threading.Lock()
-        self._read()
+        try:
+            if context.signer is not None:
+                context.signer.check(self.raw_body, self.queue)
+            self.message = envelope.parse(self.raw_body)
+        except (InvalidPayload, InvalidSignature) as error:
+            self.refusal = error
+        else:
+            if not context.keys.isdisjoint(self.message):
+                self.features = cast("Sequence[Feature]", context.features_of(self.message))
 
     def read_once(self, key: str, read: Callable[[], T]) -> T:
         """Return what `read` returned the first time for this feature."""
@@ -137,22 +145,11 @@ class ReservedJob(Job):
             raise InvalidPayload(str(self.refusal))
         return self.message
 
-    def _read(self) -> None:
-        try:
-            if self.context.signer is not None:
-                self.context.signer.check(self.raw_body, self.queue)
-            self.message = envelope.parse(self.raw_body)
-        except (InvalidPayload, InvalidSignature) as error:
-            self.refusal = error
-        else:
-            found = self.context.features_of(self.message)
-            if found:
-                self.features = cast("Sequence[Feature]", found)
-
     def data_for(self, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
-        data = self.payload.get("data")
+        message = self.payload if self.message is None else self.message  # which raises
+        data = message.get("data")
         if type(data) is dict and encryption.KEY in data and job_class.opens(data):
-            return self.context.keyring.opened(str(self.payload.get("job")), data)
+            return self.context.keyring.opened(str(message.get("job")), data)
         return data
 
     @cached_property
@@ -190,7 +187,14 @@ class ReservedJob(Job):
 
     def start_plan(self) -> Plan:
         """Return the plan of the step that starts an attempt."""
-        start = Start(self.context.retry_after, self._notes_of_start())
+        number, now = self.reservation.attempts + 1, time.time()
+        if self.reservation.notes:
+            self._history = self.history.started(number, process.NAME, process.own.pid, now)
+            self._notes = self._history.to_json().encode()
+        else:  # most jobs have none so far
+            self._notes = first_start(number, process.NAME, process.own.pid, now)
+            self._history = None
+        start = Start(self.context.retry_after, self._notes)
         if not self.features:
             return Plan(self.reservation, start)
         plan = Plan(self.reservation)
@@ -198,17 +202,6 @@ class ReservedJob(Job):
             feature.start(self, plan)
         plan.add(start)
         return plan
-
-    def _notes_of_start(self) -> bytes:
-        """Add the start to the history; most jobs have none so far."""
-        number, now = self.reservation.attempts + 1, time.time()
-        if self.reservation.notes:
-            self._history = self.history.started(number, process.NAME, process.own.pid, now)
-            self._notes = self._history.to_json().encode()
-        else:
-            self._notes = first_start(number, process.NAME, process.own.pid, now)
-            self._history = None
-        return self._notes
 
     def has_started(self) -> bool:
         """Whether this reservation was started and not lost."""

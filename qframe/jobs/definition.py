@@ -371,27 +371,27 @@ class JobDefinition(Options):
         if cls._incomplete:
             cls._complete()
             cls._check_complete(InvalidArguments)
-        fields = cls._fields
+        said, fields = None, cls._fields
         if not data.keys() <= fields:
             fields = fields | cls._aliases()
             for key in data.keys() - fields - {unset.KEY}:
                 _warn_once(cls, key)
             data, said = {key: data[key] for key in data if key in fields}, data.get(unset.KEY)
-            job = cls._restored(data)
+        try:
+            job = cls._validated(data)
+        except ValidationError as error:
+            job = cls._with_other_empties(data, error)
+        if said is not None:
             unset.put_back(job, said)
-            return job
-        return cls._restored(data)
+        return job
 
     @classmethod
-    def _restored(cls, data: dict[str, Any]) -> Self:
-        try:
-            return cls._validated(data)
-        except ValidationError as error:
-            other = with_other_empties(data, error)
-            if other is not None:
-                with contextlib.suppress(ValidationError):
-                    return cls._validated(other)
-            raise InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}") from None
+    def _with_other_empties(cls, data: dict[str, Any], error: ValidationError) -> Self:
+        other = with_other_empties(data, error)
+        if other is not None:
+            with contextlib.suppress(ValidationError):
+                return cls._validated(other)
+        raise InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}") from None
 
     @classmethod
     def _validated(cls, data: dict[str, Any]) -> Self:

@@ -47,19 +47,17 @@ def run_in_caller(*, really: bool = True) -> Iterator[None]:
         in_caller.reset(token)
 
 
-def perform(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
+def perform(
+    job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False, wrapped: bool = False
+) -> Any:  # noqa: ANN401 (what the job returns)
     """Call `set_up`, `handle` and always `tear_down`. Returns the result of `handle`.
 
     Raises their exceptions; one of `tear_down` is chained to an earlier one. Unless `bare`, the run
     goes through the middleware in `outer` and then the class's own, which may change the result;
-    `DontHandle` is raised if one skips the job.
+    `DontHandle` is raised if one skips the job. `wrapped`: `around` wraps it already.
     """
-    if around is not None:
-        return around(lambda: _performed(job, outer, bare=bare))
-    return _performed(job, outer, bare=bare)
-
-
-def _performed(job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False) -> Any:  # noqa: ANN401 (what the job returns)
+    if around is not None and not wrapped:
+        return around(lambda: perform(job, outer, bare=bare, wrapped=True))
     kind = type(job)
     if not bare and (outer or kind.middleware):
         return _Passage(job, (*outer, *_own(job))).go()
@@ -132,7 +130,7 @@ class _Passage:
         """Call the middleware at this index, or the job behind the last one."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
-            return _performed(self._job, bare=True)
+            return perform(self._job, bare=True, wrapped=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
             return _finish(self._step_on_loop(place))
@@ -142,7 +140,7 @@ class _Passage:
         """As `_step`, on the event loop of a middleware."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
-            return await _perform_on_loop(self._job)
+            return await perform_on_loop(self._job, bare=True, wrapped=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
             return await middleware(self._job, self._next(place, self._step_on_loop))
@@ -263,17 +261,22 @@ def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bo
     return all(map(_is_async, (*outer, *own, *around)))
 
 
-async def perform_on_loop(job: JobDefinition, outer: Sequence[Any] = ()) -> Any:  # noqa: ANN401 (what the job returns)
+async def perform_on_loop(
+    job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False, wrapped: bool = False
+) -> Any:  # noqa: ANN401 (what the job returns)
     """As `perform`, on the event loop of this thread, for an all-`async` job."""
-    if around_on_loop is not None:
-        return await around_on_loop(lambda: _performed_on_loop(job, outer))
-    return await _performed_on_loop(job, outer)
-
-
-async def _performed_on_loop(job: JobDefinition, outer: Sequence[Any]) -> Any:  # noqa: ANN401 (what the job returns)
-    if outer or type(job).middleware:
+    if around_on_loop is not None and not wrapped:
+        return await around_on_loop(lambda: perform_on_loop(job, outer, bare=bare, wrapped=True))
+    kind = type(job)
+    if not bare and (outer or kind.middleware):
         return await _Passage(job, (*outer, *_own(job))).go_on_loop()
-    return await _perform_on_loop(job)
+    try:
+        if kind.set_up is not JobDefinition.set_up:
+            await _awaited(job.set_up())
+        return await _awaited(job.handle())
+    finally:
+        if kind.tear_down is not JobDefinition.tear_down:
+            await _awaited(job.tear_down())
 
 
 async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
@@ -284,17 +287,6 @@ async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
                 await _awaited(getattr(job, hook)(*args))
             else:
                 await around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
-
-
-async def _perform_on_loop(job: JobDefinition) -> Any:  # noqa: ANN401 (the job's result)
-    kind = type(job)
-    try:
-        if kind.set_up is not JobDefinition.set_up:
-            await _awaited(job.set_up())
-        return await _awaited(job.handle())
-    finally:
-        if kind.tear_down is not JobDefinition.tear_down:
-            await _awaited(job.tear_down())
 
 
 def _finish(result: Any) -> Any:  # noqa: ANN401 (the job's result)

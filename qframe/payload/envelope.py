@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -187,7 +187,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     try:
         text = raw.decode()
         # 1 us less a job than `decode`, which looks for white space around it.
-        payload, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
+        payload, end = _SCAN(text, 0) if text.startswith("{") else (None, -1)
         if end != len(text):
             payload = _DECODER.decode(text)
         # Perhaps a lone surrogate, written as an escape.
@@ -201,6 +201,9 @@ def parse(raw: bytes) -> dict[str, Any]:
         raise InvalidPayload(
             f"the payload holds a lone surrogate ({error.object[error.start]!r}), which is no text"
         ) from None
+    except StopIteration as found:
+        at = f"Expecting value: char {found.value}"
+        raise InvalidPayload(f"the payload is not JSON: {at}") from None
     except RecursionError:
         raise InvalidPayload("the payload is nested too deeply to be read") from None
     except ValueError as error:
@@ -222,6 +225,7 @@ def _refused(constant: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refused)
+_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined] # typeshed has it not
 _DEEPEST = 512
 """The deepest nesting of payloads: as deep as PHP reads JSON."""
 
@@ -332,23 +336,17 @@ def due(payload: Mapping[str, Any]) -> float | None:
     """
     if "chain" in payload:
         return None
-    created, pushed = number(payload, "createdAt"), None
-    uuid = payload.get("uuid")
-    if type(uuid) is str:
-        pushed = dispatched_at(uuid)
-    if pushed is None:
-        pushed = _pushed_by_horizon(payload)
-    if pushed is None or created is None or not -_SAME < pushed - created < 1 + _SAME:
-        return None
-    return pushed + max(0.0, number(payload, "delay") or 0.0) if payload.get("delay") else pushed
-
-
-def _pushed_by_horizon(payload: Mapping[str, Any]) -> float | None:
-    horizon = payload.get("pushedAt")
+    created, delay = payload.get("createdAt"), payload.get("delay")
+    uuid, horizon = payload.get("uuid"), payload.get("pushedAt")
     try:
-        return float(horizon) if type(horizon) is str else None
-    except ValueError:
+        pushed = dispatched_at(uuid) if type(uuid) is str else None
+        if pushed is None and type(horizon) is str:
+            pushed = float(horizon)
+        if pushed is None or created is None or not -_SAME < pushed - created < 1 + _SAME:
+            return None
+    except (TypeError, ValueError, OverflowError):  # a payload may have anything there
         return None
+    return pushed if delay is None else pushed + max(0.0, number(payload, "delay") or 0.0)
 
 
 def dispatched_at(uuid: str) -> float | None:

@@ -90,7 +90,8 @@ class Attempt:
         """
         shared, job = self.shared, self.job
         verdict = self._unread()
-        if verdict is None and not self.is_forced:
+        may_be_refused = job.features or job.reservation.attempts or self.limits.end_at_a_moment
+        if verdict is None and may_be_refused and not self.is_forced:
             if job.reservation.worker_died and self.scoreboard is not None:
                 yield from self._learn_more()
                 if job.is_lost:
@@ -134,7 +135,7 @@ class Attempt:
         except InvalidPayload as error:
             return outcomes.failed(error)
         self.job_class = self.job_class or self.shared.registry.known(self.name)
-        self.limits = self.limits_of(self.job_class)
+        self.limits = Limits(self.job_class, self.payload, self.shared.options)
         return None
 
     def _refused(self) -> Verdict | None:
@@ -143,9 +144,7 @@ class Attempt:
         reason = job.skip_reason() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
-        if self.job_class is None or not (job.reservation.attempts or self.limits.end_at_a_moment):
-            return None
-        return outcomes.refuse(JobFacts.of(job), self.limits)
+        return None if self.job_class is None else outcomes.refuse(JobFacts.of(job), self.limits)
 
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:
         """Returns the limits of the job if this is its class."""
@@ -345,7 +344,8 @@ class Attempt:
             log.warning(again, end.remark, end.delay)
         elif self.error is not None and outcome in {JobOutcome.DONE, JobOutcome.RELEASED}:
             log.error("%s had settled itself and then raised", job.name, exc_info=self.error)
-        self.fire_outcome(verdict, self.ran or 0.0)
+        if outcome is not JobOutcome.DONE or events.JobProcessed.listeners:
+            self.fire_outcome(verdict, self.ran or 0.0)
         return outcome
 
     def _settled(self, end: End, error: Exception | None = None) -> Life[bool]:
@@ -385,8 +385,7 @@ class Attempt:
         error = end.error
         match outcome:
             case JobOutcome.DONE:
-                if events.JobProcessed.listeners:
-                    events.fire(events.JobProcessed, job, seconds)
+                events.fire(events.JobProcessed, job, seconds)
             case JobOutcome.SKIPPED:
                 events.fire(events.JobSkipped, job, end.remark)
             case JobOutcome.GIVEN_BACK:

@@ -60,7 +60,11 @@ def taken() -> AbstractSet[int]:
 
 def lost() -> list[int]:
     """Returns our signals that somebody else handles now."""
-    return [number for number, mine in _taken.items() if _handler_of(number) != mine[-1][0]]
+    found = []
+    for number, mine in _taken.items():  # a comprehension is one more call for each job
+        if _handler_of(number) != mine[-1][0]:
+            found.append(number)
+    return found
 
 
 def put_back(numbers: Iterable[int]) -> None:

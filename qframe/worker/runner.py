@@ -66,7 +66,7 @@ class Runner(Shared):
             attempt.outcome = context.run(lived, attempt, attempt.life(), self.answers)
         finally:
             self.leases.drop(job)
-            if self.concurrency is not None:
+            if job.features:  # slot leases are among these
                 self.let_go(job)
             self.signals.look_after(job)
         if attempt.outcome is not JobOutcome.LOST:
