@@ -165,9 +165,9 @@ def silence(
     queues = configured(config)
     board = Board(queues)
     if off:
-        if cause not in board.muted():
+        if cause not in board.failed.muted():
             raise ConfigurationError(f"the cause {cause!r} is not silenced")
-        board.mute(cause, silent=False)
+        board.failed.mute(cause, silent=False)
         say(f"the cause {cause} is told again")
         return
     next(
@@ -175,7 +175,7 @@ def silence(
             JobConnections(queues, None).failed_stores(answering=True)
         )
     )
-    board.mute(cause, silent=True)
+    board.failed.mute(cause, silent=True)
     say(f"silenced the cause {cause} for 30 days")
 
 
@@ -260,7 +260,7 @@ def _row(record: FailedJob) -> dict[str, Any]:
 
 
 def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> None:
-    now, muted, seen = time.time(), board.muted(), board.causes_seen()
+    now, muted, seen = time.time(), board.failed.muted(), board.failed.causes_seen()
     rows = [
         {
             "cause": each.cause.key,

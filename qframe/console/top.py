@@ -21,7 +21,7 @@ from qframe.console.options import Config
 from qframe.console.text import encodable, say, screen, table
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import RUNNING, Filter
-from qframe.operations import lists, running, schedules
+from qframe.operations import findings, lists, running, schedules
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
@@ -121,7 +121,7 @@ def _texts(board: Board) -> list[str]:
 
 
 def _summary(board: Board) -> str:
-    seen = board.overview()
+    seen = findings.overview(board)
     return (
         f"ready {seen.ready or 0:,}  delayed {seen.delayed or 0:,}  running {seen.running:,}  "
         f"failed {seen.failed:,}  workers {seen.workers:,}  slots {seen.slots:,}"
@@ -209,9 +209,9 @@ def _troubles(board: Board) -> list[tuple[str, str]]:
     """Returns the active alerts, then what else is wrong, each with its mark."""
     alerts = [
         (_MARKS["bad"], f"alert for {lasting(each.seconds)}: {each.text}")
-        for each in board.alerts()
+        for each in findings.alerts(board)
     ]
-    return alerts + [(_MARKS[each.level], each.text) for each in board.findings()]
+    return alerts + [(_MARKS[each.level], each.text) for each in findings.problems(board)]
 
 
 def _wrong(board: Board, _filter: str) -> Rows:
@@ -258,7 +258,7 @@ def _failed(board: Board, _filter: str) -> Rows:
             "last": each.last_at,
             "cause": each.cause,
         }
-        for each in board.failed().causes
+        for each in board.failed.summary().causes
         if not each.silenced
     ]
 

@@ -194,12 +194,12 @@ def _of_failed(
             chosen = chosen_by(wanted)
             steps = (
                 partial(act, board, store, record)
-                for store, record in failures.kept_in(board.stores(), chosen)
+                for store, record in failures.kept_in(board.failed.stores(), chosen)
             )
             return _in_background(board, wanted, who, verb, steps)
         changed, troubles = 0, []
         for uuid in _selected(wanted):
-            found = board.find_failed(uuid)
+            found = board.failed.find(uuid)
             if found is None:
                 troubles.append(f"{one_line(uuid, 60)} is no failed job (any more)")
                 continue
@@ -230,17 +230,17 @@ def _forget(board: Board, store: FailedStore, record: FailedJob) -> bool:
 
 
 def _forget_in_indexes(board: Board, uuid: str) -> None:
-    for index in board.indexes():
+    for index in board.failed.indexes():
         index.forget(uuid)
 
 
 def _mute(board: Board, wanted: Wanted, _who: str) -> Done:
-    board.mute(_key(wanted.cause), silent=True)
+    board.failed.mute(_key(wanted.cause), silent=True)
     return Done(changed=1, text=f"silenced the cause {wanted.cause} for 30 days")
 
 
 def _unmute(board: Board, wanted: Wanted, _who: str) -> Done:
-    board.mute(_key(wanted.cause), silent=False)
+    board.failed.mute(_key(wanted.cause), silent=False)
     return Done(changed=1, text=f"the cause {wanted.cause} is told again")
 
 
@@ -392,7 +392,7 @@ def _retry_batch(board: Board, wanted: Wanted, _who: str) -> Done:
     _, kept = _batch(board, wanted)
     uuids = kept.failures(wanted.id)
     kept.revive(wanted.id)
-    found = [board.find_failed(uuid) for uuid in uuids]
+    found = [board.failed.find(uuid) for uuid in uuids]
     count = sum(_retry(board, *each) for each in found if each is not None)
     return Done(changed=count, text=f"queued {count:,} failed jobs of the batch again")
 

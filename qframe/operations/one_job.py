@@ -174,9 +174,9 @@ def find(
 
 def failed_ids(board: Board) -> Iterator[str]:
     """Yields the ids of failed jobs, as far as they are known soon."""
-    for index in board.indexes():
+    for index in board.failed.indexes():
         with suppress(BackendUnavailable):
-            board.ask_failed(index, index.refresh)
+            board.failed.ask(index, index.refresh)
         yield from index.uuids()
 
 
@@ -203,7 +203,7 @@ def _status(board: Board, uuid: str) -> JobStatus | None:
 
 
 def _record(board: Board, uuid: str) -> FailedJob | None:
-    found = board.find_failed(uuid)
+    found = board.failed.find(uuid)
     return None if found is None else found[1]
 
 

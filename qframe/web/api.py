@@ -12,14 +12,16 @@ from pydantic.json_schema import models_json_schema
 
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
-from qframe.operations import failures, finished, ids, jobs, lists, one_job, waiting
+from qframe.operations import failures, findings, finished, ids, jobs, lists, one_job, waiting
 from qframe.operations.actions import ACTIONS, Done, Wanted
 from qframe.operations.activity import ClassState, Trend
 from qframe.operations.batches import BatchState
-from qframe.operations.board import AlertState, Board, Failed, Overview
+from qframe.operations.board import Board
 from qframe.operations.bulk import BulkState
 from qframe.operations.deploys import DeployState
+from qframe.operations.failed_board import Failed
 from qframe.operations.failures import FailedState
+from qframe.operations.findings import AlertState, Overview
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
@@ -239,22 +241,22 @@ def _finished(board: Board, asked: FinishedOf) -> finished.Finished:
 
 
 def _failed(board: Board, asked: FailedOf) -> FailedPage:
-    indexes = board.indexes()
+    indexes = board.failed.indexes()
     chosen = Filter(asked.filter)
     if asked.place >= len(indexes):
         return FailedPage(failed=[], after="", looked_at=0, places=len(indexes))
     index = indexes[asked.place]
     look = partial(failures.listing, index, chosen, asked.after, asked.limit)
-    page = board.ask_failed(index, look)
+    page = board.failed.ask(index, look)
     found = [FailedState.of(each) for each in page.found]
     return FailedPage(failed=found, after=page.after, looked_at=page.looked_at, places=len(indexes))
 
 
 def _one_failed(board: Board, asked: Named) -> FailedWhole:
-    found = board.find_failed(asked.id)
+    found = board.failed.find(asked.id)
     if found is None:
         whole = ids.whole(asked.id, one_job.failed_ids(board))
-        found = None if whole is None else board.find_failed(whole)
+        found = None if whole is None else board.failed.find(whole)
     if found is None:
         raise NotThere(f"no failed job {one_line(asked.id, 80)}")
     record = found[1]
@@ -304,10 +306,16 @@ def _scale(board: Board, asked: OneQueue) -> Scale:
 
 ENDPOINTS: dict[str, Endpoint[Any]] = {
     "/v1/overview": Endpoint(
-        Nothing, Overview, lambda board, _: board.overview(), "What is wrong, and how much there is"
+        Nothing,
+        Overview,
+        lambda board, _: findings.overview(board),
+        "What is wrong, and how much there is",
     ),
     "/v1/alerts": Endpoint(
-        Nothing, Alerts, lambda board, _: Alerts(alerts=board.alerts()), "Alerts that are on"
+        Nothing,
+        Alerts,
+        lambda board, _: Alerts(alerts=findings.alerts(board)),
+        "Alerts that are on",
     ),
     "/v1/queues": Endpoint(
         Chosen,
@@ -324,7 +332,9 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
     ),
     "/v1/failed": Endpoint(FailedOf, FailedPage, _failed, "Failed jobs, latest first"),
     "/v1/failed/{id}": Endpoint(Named, FailedWhole, _one_failed, "One failed job"),
-    "/v1/causes": Endpoint(Nothing, Failed, lambda board, _: board.failed(), "Why jobs fail"),
+    "/v1/causes": Endpoint(
+        Nothing, Failed, lambda board, _: board.failed.summary(), "Why jobs fail"
+    ),
     "/v1/workers": Endpoint(
         Chosen,
         Workers,

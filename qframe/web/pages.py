@@ -17,7 +17,7 @@ from qframe.contracts.backend import Place
 from qframe.contracts.failed import FailedJob
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import ENDED, FAILED, NAMES, RUNNING, WAITING, Filter, JobList, quoted
-from qframe.operations import failures, finished, jobs, lists, one_job, running, waiting
+from qframe.operations import failures, findings, finished, jobs, lists, one_job, running, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
@@ -162,7 +162,7 @@ class WebPage(NamedTuple):
 
 
 def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
-    seen = view.board.overview(_PATIENCE)
+    seen = findings.overview(view.board, _PATIENCE)
     whole = seen.trend.step_seconds * len(seen.trend.started) if seen.trend else 1
     return {
         "seen": seen,
@@ -318,7 +318,7 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     text = view.query.get("filter")
     chosen, trouble = _filter(text)
     found: dict[str, Any] = {
-        "failed": view.board.failed(),
+        "failed": view.board.failed.summary(),
         "filter": text,
         "trouble": trouble,
         "listing": None,
@@ -341,7 +341,7 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 def _listing(board: Board, chosen: Filter, after: str) -> Listing:
     """Lists failed jobs, store after store; `after` names the store as well."""
     number, _, uuid = after.partition(".")
-    indexes = board.indexes()
+    indexes = board.failed.indexes()
     at = int(number) if number.isdecimal() and len(number) < 4 else 0  # noqa: PLR2004 (so many places)
     found, looked_at = list[FailedJob](), 0
     ends = time.monotonic() + _LOOK
@@ -350,7 +350,7 @@ def _listing(board: Board, chosen: Filter, after: str) -> Listing:
         with suppress(BackendUnavailable):  # the page names the connection
             index, most = indexes[at], _LIMIT - len(found)
             look = partial(failures.listing, index, chosen, uuid, most, left)
-            page = board.ask_failed(index, look)
+            page = board.failed.ask(index, look)
             found += page.found
             looked_at += page.looked_at
             if page.after:
@@ -390,7 +390,7 @@ def _schedules(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     hours = view.query.number("hours", 1.0, 14 * 24.0)
     errors: dict[str, str] = {}
-    for cause in sorted(view.board.failed().causes, key=lambda each: each.last_at):
+    for cause in sorted(view.board.failed.summary().causes, key=lambda each: each.last_at):
         errors[cause.job] = cause.error
     known = view.board.classes(hours)
     return {
@@ -509,15 +509,15 @@ def _count_waiting(board: Board, wanted: Wanted) -> str:
 def _count_failed(board: Board, wanted: Wanted) -> str:
     chosen = chosen_by(wanted)
     if chosen.is_empty:
-        return f"{board.failed().total:,}"
+        return f"{board.failed.summary().total:,}"
     if wanted.cause and not wanted.filter:
-        kept = (each for each in board.failed().causes if each.cause == wanted.cause)
+        kept = (each for each in board.failed.summary().causes if each.cause == wanted.cause)
         return f"{sum(each.count for each in kept):,}"
     found: list[Listing] = []
-    for each in board.indexes():
+    for each in board.failed.indexes():
         with suppress(BackendUnavailable):
             look = partial(failures.listing, each, chosen, "", failures.LOOKED_AT)
-            found.append(board.ask_failed(each, look))
+            found.append(board.failed.ask(each, look))
     return _capped(
         sum(len(each.found) for each in found),
         sum(each.looked_at for each in found),

@@ -57,7 +57,7 @@ class _Collector(Collector):
         failed = GaugeMetricFamily(
             "qframe_failed_jobs", "Failed jobs that a connection keeps.", labels=["connection"]
         )
-        for name, count in self._board.failed().kept_by.items():
+        for name, count in self._board.failed.summary().kept_by.items():
             failed.add_metric([name], count)
         yield failed
         up = GaugeMetricFamily(

@@ -143,7 +143,7 @@ def test_a_cause_whose_jobs_were_all_retried_is_not_new_when_it_comes_again(
     assert store.count() == 0
     for number, kind in ((7, 0), (8, 1)):
         store.add(record(number, kind, now))
-    causes = {each.error: each for each in Board(queues).failed().causes}
+    causes = {each.error: each for each in Board(queues).failed.summary().causes}
     known, new = causes["Kind0: *"], causes["Kind1: *"]
     assert (known.count, known.first_at) == (1, iso(round(now - 9 * 86400, 3)))
     assert (known.is_new, new.is_new) == (False, True)

@@ -1,0 +1,231 @@
+"""Findings: what is wrong, the active alerts and the totals of a board."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from qframe.alerts.checker import alerts_on
+from qframe.alerts.life import Alert
+from qframe.exceptions import BackendUnavailable
+from qframe.operations.activity import Trend
+from qframe.operations.board import Board
+from qframe.operations.deploys import DeployState
+from qframe.operations.failures import CauseState
+from qframe.operations.queues import QueueState
+from qframe.operations.reading import NotYetError
+from qframe.operations.schedules import ScheduleState
+from qframe.operations.unsafe import Unsafe
+from qframe.operations.workers import WorkerState
+from qframe.payload.text import count_of
+from qframe.payload.timing import iso, lasting
+from qframe.worker.alerting import place
+
+LONG_WAIT = 60.0
+"""Seconds a job may be ready before that counts as a long wait."""
+_MOST_FINDINGS = 50
+
+T = TypeVar("T")
+
+
+class Finding(BaseModel):
+    """A problem. `level`: `bad` or `warn`; `page` shows more of it."""
+
+    level: str
+    text: str
+    page: str
+
+
+class AlertState(BaseModel):
+    """An active alert: a rule of the configuration that is broken."""
+
+    id: str
+    rule: str
+    connection: str
+    subject: str
+    """Its queue, class or worker; "" for a whole connection."""
+    value: float
+    text: str
+    since: str
+    seconds: float
+    is_ending: bool
+    """Whether the rule has held again of late."""
+
+    @classmethod
+    def of(cls, alert: Alert) -> AlertState:
+        return cls(
+            id=alert.id,
+            rule=alert.rule,
+            connection=alert.connection,
+            subject=alert.what,
+            value=alert.value,
+            text=alert.text,
+            since=iso(alert.since),
+            seconds=max(0.0, time.time() - alert.since),
+            is_ending=bool(alert.quiet),
+        )
+
+
+class Overview(BaseModel):
+    """The problems, and the totals."""
+
+    alerts: list[AlertState]
+    findings: list[Finding]
+    ready: int | None
+    """None if it is not counted yet; so is `delayed`."""
+    delayed: int | None
+    running: int
+    failed: int
+    workers: int
+    slots: int
+    trend: Trend | None
+    pending: list[str] = []
+    """The parts that were not known in time."""
+    deploys: list[DeployState]
+    """The deploys within the trend, latest first."""
+
+
+def alerts(board: Board) -> list[AlertState]:
+    """Returns the active alerts, the latest first; none if there are no rules."""
+
+    def read() -> list[AlertState]:
+        try:
+            return [AlertState.of(each) for each in alerts_on(place(board.manager))]
+        except BackendUnavailable:  # the findings name it
+            return []
+
+    if not board.manager.settings.alerts.rules:
+        return []
+    return board.cached("alerts", 1.0, read)
+
+
+def overview(board: Board, patience: float | None = None) -> Overview:
+    """Returns the problems and the totals.
+
+    Parts that were never read, and take longer than `patience` in all, are named as pending.
+    """
+    ends = None if patience is None else time.monotonic() + patience
+    if patience is not None:  # both go on in the background, while the rest is read here
+        for slow in (board.queues, board.unsafe):
+            _in_time(slow, time.monotonic(), "", [])
+    working, failed = board.workers(), board.failed.summary()
+    pending: list[str] = []
+    there = _in_time(board.queues, ends, "how many jobs wait", pending)
+    warned = _in_time(board.unsafe, ends, "what is unsafe", pending)
+    alive = [each for each in working if each.state != "gone"]
+    return Overview(
+        alerts=alerts(board),
+        findings=_problems(board, there or [], warned or []),
+        ready=None if there is None else sum(each.ready or 0 for each in there),
+        delayed=None if there is None else sum(each.delayed or 0 for each in there),
+        running=sum(each.used for each in alive),
+        failed=failed.total,
+        workers=len(alive),
+        slots=sum(each.concurrency for each in alive),
+        trend=board.trend(),
+        pending=pending,
+        deploys=board.deploys(),
+    )
+
+
+def problems(board: Board) -> list[Finding]:
+    """Returns the problems, the worst first."""
+    return _problems(board, board.queues(), board.unsafe())
+
+
+def _problems(board: Board, there: Iterable[QueueState], warned: Iterable[Unsafe]) -> list[Finding]:
+    working, failed = board.workers(), board.failed.summary()
+    found = [
+        Finding(level="bad", text=f"{name} does not answer: {why}", page="/queues")
+        for name, why in sorted(board.silent.items())
+    ]
+    found += _of_queues(there, working) + _of_workers(working) + _of_causes(failed.causes)
+    found += _of_schedules(board.schedules())
+    found += [Finding(level="warn", text=f"{each.about}: {each.text}", page="/") for each in warned]
+    return sorted(found, key=lambda each: each.level)[:_MOST_FINDINGS]
+
+
+def _in_time(
+    read: Callable[[float | None], T], ends: float | None, what: str, pending: list[str]
+) -> T | None:
+    """Reads until a moment; if it is not known then, returns None and adds it to `pending`."""
+    try:
+        return read(None if ends is None else ends - time.monotonic())
+    except NotYetError:
+        pending.append(what)
+        return None
+
+
+def _of_queues(there: Iterable[QueueState], working: Iterable[WorkerState]) -> list[Finding]:
+    found = []
+    listening = [
+        (each.connection, pattern)
+        for each in working
+        if each.state != "gone"
+        for pattern in each.queues
+    ]
+    for each in there:
+        name, page = f"{each.connection}:{each.queue}", "/queues"
+        waits = each.oldest_seconds or 0.0
+        if each.paused and each.ready:
+            text = f"{name} is paused, and {count_of(each.ready, 'job waits', 'jobs wait')}"
+            found.append(Finding(level="warn", text=text, page=page))
+        elif each.ready and not any(
+            connection == each.connection and fnmatchcase(each.queue, pattern)
+            for connection, pattern in listening
+        ):
+            jobs = count_of(each.ready, "job waits", "jobs wait")
+            text = f"no worker works on {name}, where {jobs}"
+            found.append(Finding(level="bad", text=text, page=page))
+        elif waits > LONG_WAIT:
+            text = f"the next job of {name} has waited {lasting(waits)}"
+            found.append(Finding(level="bad", text=text, page=page))
+        if each.buried:
+            text = f"{count_of(each.buried, 'job is', 'jobs are')} buried in {name}"
+            found.append(Finding(level="warn", text=text, page=page))
+    return found
+
+
+def _of_workers(working: Iterable[WorkerState]) -> list[Finding]:
+    gone = [each for each in working if each.state == "gone"]
+    return [
+        Finding(
+            level="bad",
+            text=f"the worker {each.host}:{each.pid} of {each.connection} has died",
+            page="/workers",
+        )
+        for each in gone
+    ]
+
+
+def _of_schedules(there: Iterable[ScheduleState]) -> list[Finding]:
+    return [
+        Finding(
+            level="bad",
+            text=f"nobody dispatches the schedule {each.name}: it was due "
+            f"{lasting(each.late_seconds)} ago",
+            page="/schedules",
+        )
+        for each in there
+        if each.late_seconds > LONG_WAIT
+    ][:5]
+
+
+def _of_causes(causes: Iterable[CauseState]) -> list[Finding]:
+    return [
+        Finding(
+            level="bad",
+            text=f"new since yesterday, {_times(each.count)}: {each.job}: {each.error}",
+            page=f"/failed?filter=cause:{each.cause}",
+        )
+        for each in causes
+        if not each.silenced and each.is_new
+    ]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
