@@ -48,11 +48,11 @@ class HasError(Protocol):
     """The part of a failed job that determines its cause."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102 (as `FailedJob` says)
+    def name(self) -> str: ...
     @property
-    def payload(self) -> bytes: ...  # noqa: D102
+    def payload(self) -> bytes: ...
     @property
-    def exception(self) -> str: ...  # noqa: D102
+    def exception(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,23 +19,23 @@ class Filtered(Protocol):
     """The part of a job that filters use: failed jobs have all of it, waiting ones no exception."""
 
     @property
-    def uuid(self) -> str: ...  # noqa: D102 (as `FailedJob` says)
+    def uuid(self) -> str: ...
     @property
-    def connection(self) -> str: ...  # noqa: D102
+    def connection(self) -> str: ...
     @property
-    def queue(self) -> str: ...  # noqa: D102
+    def queue(self) -> str: ...
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
     @property
-    def payload(self) -> bytes: ...  # noqa: D102
+    def payload(self) -> bytes: ...
     @property
-    def exception(self) -> str: ...  # noqa: D102
+    def exception(self) -> str: ...
     @property
-    def failed_at(self) -> float: ...  # noqa: D102
+    def failed_at(self) -> float: ...
     @property
-    def hosts(self) -> Sequence[str]: ...  # noqa: D102
+    def hosts(self) -> Sequence[str]: ...
     @property
-    def state(self) -> str: ...  # noqa: D102
+    def state(self) -> str: ...
 
 
 _Test = Callable[[Filtered], bool]

@@ -29,7 +29,8 @@ from qframe.operations.schedules import ScheduleState
 from qframe.operations.waiting import Scope
 from qframe.operations.workers import SupervisorState, WorkerState
 from qframe.payload.text import one_line, queue_name
-from qframe.web.pages import PLACES, NotThere, not_found
+from qframe.web.errors import NotThere
+from qframe.web.job_pages import PLACES, not_found
 
 _Name = Annotated[str, Field(max_length=500)]
 _After = Annotated[str, Field(max_length=500)]

@@ -29,15 +29,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qframe import manager as managers
-from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.operations.actions import ACTIONS, Wanted, perform
 from qframe.operations.board import Board
 from qframe.payload.text import one_line
-from qframe.web import api, pages, prometheus
-from qframe.web.access import Authorize
+from qframe.web import api, confirm, pages, prometheus, rendering
+from qframe.web.access import Authorize, Grant
+from qframe.web.errors import TITLES, NotAllowed, NotThere, described
 from qframe.web.guard import Guard, grant_of
-from qframe.web.pages import NotThere, PageView, Query, own_path, route_of
+from qframe.web.pages import route_of
+from qframe.web.rendering import PageView, Query, own_path
 
 _THREADS = 4
 """How many requests read from backends at once: each thread has its own connections."""
@@ -122,16 +124,33 @@ class _Web:
                 for path, page in pages.PAGES.items()
             ),
         ]
-        pages.prepare()
-        inner = Starlette(routes=routes, exception_handlers={404: _not_found})
-        return Guard(inner, authorize, challenge=challenge, local=local)
+        rendering.prepare()
+        return Guard(self._routed(routes), authorize, challenge=challenge, local=local)
 
     def measured(self, authorize: Authorize | None) -> ASGIApp:
         """Returns the page of metrics alone, behind the guard."""
         routes = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
-        inner = Starlette(routes=routes, exception_handlers={404: _not_found})
         local = authorize is None
-        return Guard(inner, authorize or (lambda _: "read"), challenge=not local, local=local)
+        return Guard(
+            self._routed(routes), authorize or (lambda _: "read"), challenge=not local, local=local
+        )
+
+    def _routed(self, routes: list[Route]) -> Starlette:
+        handlers: dict[Any, Any] = {
+            404: _not_found,
+            QframeError: self._answer_error,
+            ValidationError: self._answer_error,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _answer_error(self, request: Request, error: Exception) -> Response:
+        """Answers with an error: to programs as JSON, to people as a page."""
+        code, text = described(error)
+        path = _path(request)
+        if path.startswith("/api/"):
+            return JSONResponse({"error": text}, code)
+        view = self._view(request, Query(()), path)
+        return HTMLResponse(view.message(TITLES[code], text), code)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -169,26 +188,20 @@ class _Web:
     async def _page(self, page: pages.WebPage, request: Request) -> Response:
         query = Query(request.query_params.multi_items())
         # Quoted, as in a link: a name may contain a slash.
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        path = _path(request)
         name = next(iter(request.path_params.values()), "")
         path = quote(path.removesuffix(name)) + quote(name, safe="")
         view = self._view(request, query, path)
-        code, text = await self._run(lambda: page.rendered(view, request.path_params))
-        return HTMLResponse(text, code)
+        return HTMLResponse(await self._run(lambda: page.render(view, request.path_params)))
 
     async def _confirm(self, request: Request) -> Response:
         """Asks for confirmation, with how many things the action affects; changes nothing."""
         name = request.path_params["action"]
         query = Query(request.query_params.multi_items())
         view = self._view(request, query, f"/confirm/{name}")
-        if name not in ACTIONS or not view.grant.allows(name):
-            return HTMLResponse(view.message("You may not do that", ""), 403)
-        try:
-            wanted = _wanted(query.items)
-        except ValidationError as error:
-            return HTMLResponse(view.message("That cannot be", _fault(error)), 422)
-        text = await self._run(lambda: pages.question(view, name, wanted))
-        return HTMLResponse(text)
+        _check_allowed(view.grant, name)
+        wanted = _wanted(query.items)
+        return HTMLResponse(await self._run(lambda: confirm.question(view, name, wanted)))
 
     # -- acting -----------------------------------------------------------------------------------
 
@@ -196,42 +209,22 @@ class _Web:
         """Performs the action of a form, and redirects to where it came from."""
         body = await _body(request)
         items = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
-        form = Query(items)
-        view = self._view(request, form, "/")
-        name = request.path_params["action"]
-        if name not in ACTIONS or not view.grant.allows(name):
-            return HTMLResponse(view.message("You may not do that", ""), 403)
-        own = own_path(form.get("back"))
-        try:
-            wanted = _wanted(items)
-            done = await self._run(lambda: perform(self._see(), name, wanted, view.grant.who))
-        except ValidationError as error:
-            return HTMLResponse(view.message("That cannot be", _fault(error)), 422)
-        except BackendUnavailable as error:
-            return HTMLResponse(view.message("The backend does not answer", str(error)), 503)
-        except QframeError as error:
-            return HTMLResponse(view.message("That cannot be done", str(error)), 422)
+        name, grant = request.path_params["action"], grant_of(request)
+        _check_allowed(grant, name)
+        wanted = _wanted(items)
+        done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
+        own = own_path(Query(items).get("back"))
         parts = urlsplit(f"/bulk/{done.bulk}" if done.bulk else own)
-        told = [*parse_qsl(parts.query), ("said", one_line(done.text, 200))]
-        told = [(key, value) for key, value in told if key != "said" or value == told[-1][1]]
-        return RedirectResponse(f"{view.root}{parts.path}?{urlencode(told)}", 303)
+        query = [each for each in parse_qsl(parts.query) if each[0] != "said"]
+        query.append(("said", one_line(done.text, 200)))
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}{parts.path}?{urlencode(query)}", 303)
 
     async def _act_api(self, request: Request) -> Response:
-        name = request.path_params["action"]
-        grant = grant_of(request)
-        if name not in ACTIONS:
-            return _problem(404, f"there is no action {one_line(name, 60)!r}")
-        if not grant.allows(name):
-            return _problem(403, f"you may not {name}")
-        try:
-            wanted = Wanted.model_validate_json(await _body(request) or b"{}")
-            done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
-        except ValidationError as error:
-            return _problem(422, _fault(error))
-        except BackendUnavailable as error:
-            return _problem(503, str(error))
-        except QframeError as error:
-            return _problem(422, str(error))
+        name, grant = request.path_params["action"], grant_of(request)
+        _check_allowed(grant, name)
+        wanted = Wanted.model_validate_json(await _body(request) or b"{}")
+        done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
         return JSONResponse(done.model_dump())
 
     # -- for programs -----------------------------------------------------------------------------
@@ -239,18 +232,9 @@ class _Web:
     async def _answer(self, endpoint: api.Endpoint[Any], request: Request) -> Response:
         given = {**dict(request.query_params), **request.path_params}
         if any("\0" in value for value in given.values()):
-            return _problem(422, "NUL is in no text that a backend keeps")
-        try:
-            asked = endpoint.query.model_validate(given)
-            answer = await self._run(lambda: endpoint.answer(self._see(), asked))
-        except ValidationError as error:
-            return _problem(422, _fault(error))
-        except NotThere as error:
-            return _problem(404, str(error))
-        except BackendUnavailable as error:
-            return _problem(503, str(error))
-        except QframeError as error:
-            return _problem(422, str(error))
+            raise ConfigurationError("no backend stores text with NUL in it")
+        asked = endpoint.query.model_validate(given)
+        answer = await self._run(lambda: endpoint.answer(self._see(), asked))
         return JSONResponse(answer.model_dump(mode="json"))
 
     async def _openapi(self, _request: Request) -> Response:
@@ -311,12 +295,6 @@ def _wanted(items: list[tuple[str, str]]) -> Wanted:
     return Wanted.model_validate(given)
 
 
-def _fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    return one_line(f"{where}: {fault['msg']}" if where else fault["msg"], 300)
-
-
 async def _body(request: Request) -> bytes:
     """Reads a body of limited size within limited time."""
     body = b""
@@ -331,11 +309,19 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _problem(code: int, text: str) -> Response:
-    return JSONResponse({"error": text}, code)
+def _path(request: Request) -> str:
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", ""))
+
+
+def _check_allowed(grant: Grant, name: str) -> None:
+    if name not in ACTIONS:
+        raise NotThere(f"there is no action {one_line(name, 60)!r}")
+    if not grant.allows(name):
+        raise NotAllowed(f"you may not {name}")
 
 
 async def _not_found(request: Request, _error: object) -> Response:
-    if "/api/" in request.url.path:
-        return _problem(404, "there is no such thing")
-    return PlainTextResponse("there is no such page\n", 404)
+    if _path(request).startswith("/api/"):
+        return JSONResponse({"error": "not found"}, 404)
+    return PlainTextResponse("not found\n", 404)

@@ -13,7 +13,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from qframe.web import access, app, pages
 from qframe.web.access import Passwords
 from qframe.web.api import ENDPOINTS
-from qframe.web.pages import PAGES, PLACES
+from qframe.web.job_pages import PLACES
+from qframe.web.pages import PAGES
 from tests.web.conftest import FROM_HERE, Site
 
 ODD = ["", "0", "-1", "1e9", "nan", "\x00", "x" * 5000, "%", "a:b", "cause:", '"', "\u202e", "[]"]

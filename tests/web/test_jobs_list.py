@@ -15,7 +15,7 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Step
 from qframe.features.status import Tracked
 from qframe.operations import waiting
-from qframe.web import pages
+from qframe.web import job_pages
 from tests.support.process import wait_for
 from tests.web.conftest import FROM_HERE, Site
 
@@ -125,8 +125,8 @@ def test_pages_go_on_from_queue_to_queue(two: Site, monkeypatch: pytest.MonkeyPa
         if not after:
             break
     assert seen == every
-    monkeypatch.setattr(pages, "_LOOK", 0.0)
-    monkeypatch.setattr(pages, "_LEAST", 0.0)
+    monkeypatch.setattr(job_pages, "LOOK", 0.0)
+    monkeypatch.setattr(job_pages, "_LEAST", 0.0)
     # A queue without jobs is one more to look at: `default` of each connection is always there.
     assert paged(client, "/jobs?filter=class:app.*") == (every, 5)
 

@@ -10,7 +10,7 @@ import pytest
 from qframe.contracts.step import Push, Step
 from qframe.operations import board
 from qframe.operations.reading import NotYetError
-from qframe.web import pages
+from qframe.web import job_pages
 from qframe.web.app import EVERY, pause
 from tests.web.conftest import Site
 
@@ -50,8 +50,8 @@ def test_lists_name_the_queues_that_are_not_counted_yet(
 def test_a_filter_that_has_no_time_left_says_at_how_many_it_looked(
     small: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LOOK", "_LEAST"):
-        monkeypatch.setattr(pages, name, 0.0)
+    for name in ("LOOK", "_LEAST"):
+        monkeypatch.setattr(job_pages, name, 0.0)
     pushed = [
         b'{"uuid": "u-%d", "job": "app.A", "data": {"user": %d}}' % (n, n) for n in range(700)
     ]

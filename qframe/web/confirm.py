@@ -1,0 +1,83 @@
+"""Confirm: the page that asks before an action, with how many things it affects."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from qframe.contracts.backend import Place
+from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.operations import failures, jobs, waiting
+from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
+from qframe.operations.board import Board
+from qframe.operations.failures import Listing
+from qframe.web.job_pages import PLACES
+from qframe.web.rendering import PageView, own_path
+
+_COUNTS = 2.0
+"""Seconds for counting what an action affects."""
+_OF_JOBS = {"retry", "forget", "cancel", "run-now"}
+
+
+def question(view: PageView, name: str, wanted: Wanted) -> str:
+    """Returns the page that asks for confirmation of an action."""
+    fields = [
+        (key, value)
+        for key, value in wanted.model_dump(exclude={"uuids"}).items()
+        if value not in ("", None) or (key == "filter" and value is not None)
+    ]
+    fields += [("uuids", uuid) for uuid in wanted.uuids]
+    return view.render(
+        "confirm.html",
+        name=name,
+        action=ACTIONS[name],
+        count=_count(view.board, name, wanted),
+        fields=fields,
+        wanted=wanted,
+        back=own_path(view.query.get("back", "/")),
+    )
+
+
+def _count(board: Board, name: str, wanted: Wanted) -> str:
+    if name in {"clear", "kick"}:
+        sizes = board.connection(wanted.connection).sizes(wanted.queue or None)
+        return f"{sizes.buried if name == 'kick' else sizes.ready + sizes.delayed:,}"
+    if wanted.filter is None and not wanted.cause:
+        if name in _OF_JOBS and not wanted.uuids:
+            raise ConfigurationError("no job is selected")
+        return f"{len(wanted.uuids):,}" if wanted.uuids else ""
+    if name == "cancel":
+        return _count_waiting(board, wanted)
+    return _count_failed(board, wanted)
+
+
+def _count_waiting(board: Board, wanted: Wanted) -> str:
+    place = PLACES.get(wanted.place, Place.READY)
+    if place is Place.RUNNING:
+        return f"{len(running_of(board, wanted)):,}"
+    chosen, within = waiting_of(board, wanted)
+    listed = waiting.listed(board, within, place, chosen, "", jobs.LOOKED_AT, _COUNTS)
+    return _capped(len(listed.jobs), listed.looked_at, more=bool(listed.after))
+
+
+def _count_failed(board: Board, wanted: Wanted) -> str:
+    chosen = chosen_by(wanted)
+    if chosen.is_empty:
+        return f"{board.failed.summary().total:,}"
+    if wanted.cause and not wanted.filter:
+        kept = (each for each in board.failed.summary().causes if each.cause == wanted.cause)
+        return f"{sum(each.count for each in kept):,}"
+    found: list[Listing] = []
+    for each in board.failed.indexes():
+        with suppress(BackendUnavailable):
+            look = partial(failures.listing, each, chosen, "", failures.LOOKED_AT)
+            found.append(board.failed.ask(each, look))
+    return _capped(
+        sum(len(each.found) for each in found),
+        sum(each.looked_at for each in found),
+        more=any(each.after for each in found),
+    )
+
+
+def _capped(count: int, looked_at: int, *, more: bool) -> str:
+    return f"{count:,} of the first {looked_at:,}, and more" if more else f"{count:,}"
