@@ -7,8 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from qframe import config
 from qframe.console import (
@@ -48,24 +51,35 @@ _READER_GONE = 141
 _UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN}
 _WORKING = {"work", "supervise", "relay"}
 """The commands, and `schedule work`, whose exit code is about their work and not their output."""
-_COMMANDS = {
-    work: ("work",),
-    supervise: ("supervise",),
-    relay: ("relay",),
-    restart: ("restart",),
-    scale: ("scale",),
-    workers: ("workers", "counters"),
-    queues: ("pause", "resume", "size", "clear", "kick"),
-    monitor: ("monitor",),
-    status: ("status", "cancel"),
-    failed: ("failed", "retry", "forget", "silence", "flush", "prune"),
-    batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
-    jobs: ("dispatch",),
-    deploys: ("deploy_mark",),
-    top: ("top",),
-    web: ("web", "metrics"),
-    setup: ("init", "check", "key"),
-    migrate: ("migrate",),
+_SUMMARY = 80
+_LONGEST_NAME = 15
+_COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
+    "Workers": {
+        work: ("work",),
+        supervise: ("supervise",),
+        workers: ("workers",),
+        scale: ("scale",),
+        restart: ("restart",),
+        relay: ("relay",),
+    },
+    "Queues": {queues: ("pause", "resume", "size", "clear", "kick")},
+    "Jobs": {
+        jobs: ("dispatch",),
+        status: ("status", "cancel"),
+    },
+    "Failed jobs": {failed: ("failed", "retry", "forget", "silence", "flush", "prune")},
+    "Batches and schedules": {
+        batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
+        schedule: ("schedule",),
+    },
+    "Monitoring": {
+        top: ("top",),
+        web: ("web", "metrics"),
+        monitor: ("monitor",),
+        workers: ("counters",),
+        deploys: ("deploy_mark",),
+    },
+    "Setup": {setup: ("init", "check", "key"), migrate: ("migrate",)},
 }
 
 
@@ -75,20 +89,35 @@ def _shown(command: Callable[..., object]) -> str:
     return text.replace("\n\n  qframe", "\n\n\b\n  qframe")
 
 
+class GroupedCommands(TyperGroup):
+    """Lists the commands of the main help by subject."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 (of click, or of typer's copy)
+        for subject, modules in _COMMANDS.items():
+            names = [name.replace("_", "-") for each in modules.values() for name in each]
+            with formatter.section(subject):
+                formatter.write_dl(
+                    [(each, self.commands[each].get_short_help_str(_SUMMARY)) for each in names],
+                    col_max=_LONGEST_NAME,
+                )
+
+
 app = typer.Typer(
     name="qframe",
-    help="Laravel's queue for Python: dispatch jobs, work them, look after them.",
+    cls=GroupedCommands,
+    help="Laravel's queue for Python: dispatch jobs, run workers, watch queues.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for group, commands in _COMMANDS.items():
-    for command in commands:
-        app.command(help=_shown(getattr(group, command)))(getattr(group, command))
+for group in _COMMANDS.values():
+    for module, commands in group.items():
+        for command in commands if module is not schedule else ():
+            app.command(help=_shown(getattr(module, command)))(getattr(module, command))
 
 _schedule = typer.Typer(
-    help="Jobs at planned times: what is planned, and doing something about it.",
+    help="List, run, pause and add schedules.",
     rich_markup_mode=None,
 )
 for name, act in schedule.COMMANDS.items():

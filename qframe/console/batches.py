@@ -28,20 +28,20 @@ _NAMED = 10
 _INTERRUPTED = 130
 _COLUMNS = ("id", "name", "state", "progress", "done", "failed", "pending", "total", "created_at")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch, as `Batch.id` gives it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch: `Batch.id`.")]
 
 
 def batch(
     identity: Id,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "--watch", help="Show it until it has finished.")
+        bool, typer.Option("--follow", "--watch", help="Refresh until the batch has finished.")
     ] = False,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Show how a batch stands: what is done, has failed or is to come, and which jobs failed.
+    """Show the progress of a batch and its failed jobs.
 
     With --follow the exit code is 0 when every member is done, 1 when some have failed or it was
     cancelled.
@@ -93,10 +93,11 @@ def batches(
 def cancel_batch(
     identity: Id, *, connection: ConnectionOption = None, config: Config = None
 ) -> int:
-    """Cancel a batch: `then` does not follow it, and it takes no more jobs.
+    """Cancel a batch; its `then` is not run.
 
-    Members that wait still run, unless they go through the middleware SkipIfBatchCancelled or ask
-    `self.batch()`. Exit code 1 when it was cancelled or had finished before.
+    A cancelled batch takes no more jobs. Waiting members still run, unless they have the middleware
+    SkipIfBatchCancelled or check `self.batch()`. Exits 1 if the batch was already cancelled or
+    finished.
 
       qframe cancel-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
     """
@@ -114,10 +115,10 @@ def retry_batch(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Queue the failed jobs of batches again; a batch that was cancelled no longer is.
+    """Queue the failed jobs of batches again.
 
-    When then all members are done, `then` follows. What was skipped because the batch was cancelled
-    stays so.
+    A cancelled batch is resumed. When all members are done, `then` runs. Jobs that were skipped
+    because the batch was cancelled stay skipped.
 
       qframe retry-batch 8a4f0e2c-6b1d-4c3e-9f57-20d1c5b7a9e3
     """
@@ -129,12 +130,12 @@ def retry_batch(
 
 def prune_batches(
     *,
-    hours: Annotated[float, seconds(most=MOST_HOURS, help="How long finished ones are kept.")] = 24,
+    hours: Annotated[float, seconds(most=MOST_HOURS, help="Hours to keep finished batches.")] = 24,
     unfinished: Annotated[
         float | None,
         seconds(
             most=MOST_HOURS,
-            help="Also unfinished or untold ones made longer ago.",
+            help="Also unfinished batches older than this.",
             show_default=False,
         ),
     ] = None,
@@ -142,14 +143,14 @@ def prune_batches(
         float | None,
         seconds(
             most=MOST_HOURS,
-            help="Also cancelled ones, cancelled longer ago.",
+            help="Also batches cancelled longer ago than this.",
             show_default=False,
         ),
     ] = None,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Remove batches that finished more than --hours (24) ago; for a cron job.
+    """Delete batches that finished over --hours (24) ago; for cron.
 
     qframe prune-batches --hours 48
     qframe prune-batches --hours 48 --unfinished 168 --cancelled 168

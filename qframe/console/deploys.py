@@ -16,15 +16,17 @@ from qframe.metrics.deploys import Deploys
 
 
 def deploy_mark(
-    text: Annotated[str, typer.Argument(help="What is deployed, in a few words.")] = "",
+    text: Annotated[str, typer.Argument(help="A few words about the deploy.")] = "",
     *,
     version: Annotated[
-        str, typer.Option("--version", help="Its version; default: the project's.")
+        str, typer.Option("--version", help="The version; default: that of the project.")
     ] = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Mark a deploy in the metrics; the web view shows it. Workers mark a new version themselves.
+    """Mark a deploy in the metrics and on the dashboard.
+
+    Workers mark a new version by themselves.
 
     qframe deploy-mark "new price list"
     qframe deploy-mark --version 2.4.1

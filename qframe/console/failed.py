@@ -38,25 +38,23 @@ _COLUMNS = ("uuid", "connection", "queue", "job", "failed_at", "error")
 _CAUSES = ("cause", "count", "job", "error", "place", "last_at", "last_24_h")
 _BARS = "·▁▂▃▄▅▆▇█"
 CauseOption = Annotated[
-    str, typer.Option("--cause", help="Only those of this cause.", show_default=False)
+    str, typer.Option("--cause", help="Only failures with this cause.", show_default=False)
 ]
 
 
 def failed(  # noqa: PLR0913 (one for each option of the command)
-    uuid: Annotated[str, typer.Argument(help="Show this one whole.")] = "",
+    uuid: Annotated[str, typer.Argument(help="Show this job in full.")] = "",
     *,
     queue: QueueOption = None,
     where: Where = "",
     cause: CauseOption = "",
-    by: Annotated[
-        str, typer.Option(help="cause: one row for each cause.", show_default=False)
-    ] = "",
+    by: Annotated[str, typer.Option(help="`cause` groups them by cause.", show_default=False)] = "",
     limit: Limit = 100,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """List the failed jobs, latest first, or show one with its error and attempts.
+    """List the failed jobs, latest first, or show one in full.
 
     qframe failed
     qframe failed 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
@@ -86,7 +84,7 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
 def retry(
     uuids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[IDS]...", help="uuids, or what begins or ends one; or all."),
+        typer.Argument(metavar="[IDS]...", help="uuids, the start or end of one, or `all`."),
     ] = None,
     *,
     queue: QueueOption = None,
@@ -95,7 +93,7 @@ def retry(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Queue failed jobs again, each once however often this is called.
+    """Queue failed jobs again; calling this twice queues each once.
 
     qframe retry all
     qframe retry all --queue emails
@@ -124,7 +122,7 @@ def retry(
 def forget(
     uuids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[IDS]...", help="uuids, or what begins or ends one."),
+        typer.Argument(metavar="[IDS]...", help="uuids, or the start or end of one."),
     ] = None,
     *,
     where: Where = "",
@@ -132,7 +130,7 @@ def forget(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Remove failed jobs for good.
+    """Delete failed jobs.
 
     qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     qframe forget --cause 4f1d0c88ab
@@ -152,12 +150,12 @@ def forget(
 
 
 def silence(
-    cause: Annotated[str, typer.Argument(help="Key of a cause.")],
+    cause: Annotated[str, typer.Argument(help="The key of the cause.")],
     *,
-    off: Annotated[bool, typer.Option("--off", help="Tell of it again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Unmute it.")] = False,
     config: Config = None,
 ) -> None:
-    """Tell no more of a cause as wrong, for 30 days; its jobs stay failed.
+    """Mute a cause of failures for 30 days; its jobs stay failed.
 
     qframe silence 4f1d0c88ab
     qframe silence 4f1d0c88ab --off
@@ -182,12 +180,13 @@ def silence(
 def flush(
     *,
     hours: Annotated[
-        float, seconds(most=MOST_HOURS, help="Only those that failed longer ago.")
+        float,
+        seconds(most=MOST_HOURS, help="Only jobs that failed this many hours ago or earlier."),
     ] = 0,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Remove all failed jobs for good, or only the older ones.
+    """Delete all failed jobs, or only the older ones.
 
     qframe flush
     qframe flush --hours 48
@@ -199,11 +198,11 @@ def flush(
 
 def prune(
     *,
-    hours: Annotated[float, seconds(most=MOST_HOURS, help="How long they are kept.")] = 24,
+    hours: Annotated[float, seconds(most=MOST_HOURS, help="Hours to keep failed jobs.")] = 24,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Remove failed jobs older than --hours (24); for a cron job.
+    """Delete failed jobs older than --hours (24); for cron.
 
     qframe prune --hours 168
     """

@@ -22,12 +22,12 @@ def dispatch(
     data: Annotated[str, typer.Argument(help="Its fields as a JSON object.")] = "{}",
     *,
     queue: QueueOption = None,
-    delay: Annotated[float, seconds(most=CENTURY, help="Seconds before it is ready.")] = 0,
-    track: Annotated[bool, typer.Option("--track", help="Keep its status.")] = False,
+    delay: Annotated[float, seconds(most=CENTURY, help="Seconds until it is ready.")] = 0,
+    track: Annotated[bool, typer.Option("--track", help="Track the status of the job.")] = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Queue a job by its name and print its id.
+    """Dispatch a job by its class name and print its id.
 
     qframe dispatch app.jobs.SendWelcome '{"user_id": 7}' --queue high --delay 10
     qframe status $(qframe dispatch app.jobs.Import '{}' --track) --follow

@@ -20,17 +20,17 @@ def migrate(
     ] = None,
     *,
     sql: Annotated[
-        bool, typer.Option("--sql", help="Print the statements instead, and change nothing.")
+        bool, typer.Option("--sql", help="Print the statements; change nothing.")
     ] = False,
     config: Config = None,
 ) -> int:
-    """Make what is missing of the tables in SQL databases; any number may do so at once.
+    """Create missing tables, columns and indexes in SQL databases.
 
-    Tables of Laravel's own migrations get the columns and indexes that are missing. Nothing else is
-    changed, and no row is. All connections in use are migrated: also those that [store] and
-    [failed] name. With --sql and no server that answers, all statements are printed.
+    Tables that Laravel's migrations made get the missing columns and indexes; no row is changed. It
+    migrates all connections in use, also those that [store] and [failed] name, and may run several
+    times at once. With --sql and no server that answers, it prints all statements.
 
-    Exit 69 when a database does not answer, 2 when it refuses; the others are migrated.
+    Exits 69 if a database does not answer, 2 if it refuses; the others are migrated.
 
       qframe migrate
       qframe migrate reports

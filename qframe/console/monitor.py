@@ -38,33 +38,34 @@ _LAG = 60.0
 def monitor(
     rules: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RULE]...", help="Rules; without, those of [alerts]."),
+        typer.Argument(metavar="[RULE]...", help="Rules; default: those of [alerts]."),
     ] = None,
     *,
     watch: Annotated[
         bool,
-        typer.Option("--watch/--once", help="Stay, look and tell as a worker does; or look once."),
+        typer.Option("--watch/--once", help="Keep checking and notify, or check once."),
     ] = False,
     queue: QueueOption = None,
     limit: Annotated[
-        int | None, whole(MANY, "--max", help=f"Jobs a queue may hold. [default: {_LIMIT}]")
+        int | None, whole(MANY, "--max", help=f"Most jobs in a queue. [default: {_LIMIT}]")
     ] = None,
     max_lag: Annotated[
         float | None,
         seconds(
             "--max-lag",
             most=CENTURY,
-            help=f"Seconds the outbox may be behind. [default: {_LAG:g}]",
+            help=f"Longest delay of the outbox, in seconds. [default: {_LAG:g}]",
         ),
     ] = None,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Exit 1 when a rule is broken, 69 when that cannot be known; for a cron job or a probe.
+    """Check alert rules: exit 1 if one is broken.
 
-    Without any rule: when a queue holds more than --max jobs (listeners hear `QueueBusy`), or
-    the outbox is behind by more than --max-lag, or some of it was set aside.
+    Exits 69 if a backend does not answer. Without any rule it checks that no queue holds more than
+    --max jobs (it fires `QueueBusy`), that the outbox is delivered within --max-lag, and that
+    nothing in it was set aside.
 
       qframe monitor || page-me
       qframe monitor "wait > 60s on mail" "no worker on mail" --json

@@ -32,11 +32,11 @@ Where = Annotated[
     str,
     typer.Option(
         "--where",
-        help="Only those a filter chooses, such as 'queue:mail* older:5m' (docs/filters.md).",
+        help="Filter, such as 'queue:mail* older:5m' (docs/filters.md).",
         show_default=False,
     ),
 ]
-Limit = Annotated[int, whole(MANY, "--limit", help="Rows at most; 0: all.")]
+Limit = Annotated[int, whole(MANY, "--limit", help="Most rows to show; 0: all.")]
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from qframe.payload.text import count_of, queue_name
 from qframe.worker import slot_leases, view
 from qframe.worker.concurrency import over_all
 
-Queue = Annotated[str, typer.Argument(help="Queue; without it, everything.")]
+Queue = Annotated[str, typer.Argument(help="Queue; default: all queues.")]
 ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
 
 
@@ -43,7 +43,7 @@ def pause(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Let workers take no more jobs from a queue, or from any; running jobs finish.
+    """Pause a queue, or without a name all; running jobs finish.
 
     qframe pause emails
     qframe pause --for 600
@@ -59,7 +59,7 @@ def pause(
 def resume(
     queue: Queue = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Undo `pause`: of one queue, or, without a name, every pause there is.
+    """Resume a queue, or without a name everything that is paused.
 
     qframe resume emails
     qframe resume
@@ -79,9 +79,9 @@ def size(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Count the jobs of each queue by state, and what waits in the outbox.
+    """Count the jobs of each queue and of the outbox.
 
-    Where queues have a bound over all workers: how many of its permits are taken.
+    For a queue with a concurrency limit it also shows how many permits are taken.
 
       qframe size
       qframe size --queue emails --json
@@ -103,7 +103,7 @@ def size(
 
 
 def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
-    """Delete the ready and delayed jobs of a queue; running ones finish.
+    """Delete the ready and delayed jobs of a queue.
 
     qframe clear database --queue emails
     """
@@ -121,7 +121,7 @@ def kick(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Make the buried jobs of a queue ready.
+    """Move the buried jobs of a queue back to ready.
 
     qframe kick database --queue emails
     qframe kick database --queue emails --json

@@ -30,25 +30,23 @@ _NONE = 'no outbox is configured: name a database\'s connection, as [outbox] con
 def relay(
     *,
     stop_when_empty: Annotated[
-        bool, typer.Option("--stop-when-empty", help="Stop when nothing waits.")
+        bool, typer.Option("--stop-when-empty", help="Stop when the outbox is empty.")
     ] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Take up again what was set aside.")
-    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry what was set aside.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     config: Config = None,
 ) -> int:
-    """Hand on what was dispatched within transactions, in order, to where the jobs are.
+    """Deliver the jobs in the outbox to their connections, in order.
 
-    Workers do so as well. Any number may run; one at a time hands on
-    what is for one connection. What a connection cannot take is set aside, in the end: see `size`.
+    Workers do so, too. Any number of relays may run; one at a time serves a connection. Jobs that a
+    connection keeps refusing are set aside: see `qframe size`.
 
       qframe relay
       qframe relay --stop-when-empty --retry
 
     \b
     Signals: TERM, INT stop after the exchange.
-    Exit codes: 0 stopped, 2 usage, 69 something did not answer with --stop-when-empty.
+    Exit codes: 0 stopped, 2 usage, 69 a backend did not answer with --stop-when-empty.
     """  # noqa: D301 (\b keeps typer from folding the lines)
     queues = configured(config)
     outbox = queues.outbox()

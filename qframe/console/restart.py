@@ -31,20 +31,22 @@ def restart(
         typer.Argument(
             parser=Number(CENTURY, is_whole=False),
             metavar="seconds",
-            help="With --wait: how long at most.",
+            help="Longest wait with --wait.",
             show_default=False,
         ),
     ] = None,
     *,
     wait: Annotated[
-        bool, typer.Option("--wait", help=f"Wait until they did, {_PATIENCE:g} s at most.")
+        bool, typer.Option("--wait", help=f"Wait until they have exited, {_PATIENCE:g} s at most.")
     ] = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Ask every worker to exit after its current job; what supervises them starts new ones.
+    """Ask every worker to exit after its current job.
 
-    With --wait, names each worker that has exited; exits 1 where some have not.
+    Whatever supervises the workers starts new ones.
+
+    With --wait, names each worker that has exited; exits 1 if some have not.
 
       qframe restart
       qframe restart --connection database

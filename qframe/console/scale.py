@@ -39,21 +39,21 @@ def scale(
         typer.Argument(
             parser=Number(MOST_AT_ONCE),
             metavar="concurrency",
-            help="Jobs at once in each worker.",
+            help="Jobs each worker runs at once.",
             show_default=False,
         ),
     ] = None,
     *,
     workers: Annotated[
-        int | None, whole(MANY, help="Workers that a pool keeps.", show_default=False)
+        int | None, whole(MANY, help="Workers in the pool.", show_default=False)
     ] = None,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Change how many jobs workers run at once, or how many workers a pool keeps, until they end.
+    """Change the concurrency of workers, or the size of a pool.
 
-    What runs goes on. Of a pool each worker is meant, and those that replace them. Exits 1 where
-    one cannot be scaled, or has not taken it up in 15 s.
+    The change lasts until they exit; running jobs finish. For a pool it applies to every worker
+    and its replacements. Exits 1 if a worker cannot be scaled, or has not followed within 15 s.
 
       qframe scale mail 20
       qframe scale 'mail-*' 20 --connection redis

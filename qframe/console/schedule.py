@@ -34,12 +34,12 @@ from qframe.schedules.terms import DAY
 
 _MOST = 10_000
 """At most so many planned times are shown."""
-Name = Annotated[str, typer.Argument(help="The schedule's name, or how it begins; or its job.")]
-Optional = Annotated[str, typer.Argument(help="The schedule's name; without it, all.")]
+Name = Annotated[str, typer.Argument(help="The schedule's name or the start of it, or its job.")]
+Optional = Annotated[str, typer.Argument(help="The schedule's name; default: all.")]
 
 
 def list_(*, where: Where = "", as_json: Json = False, config: Config = None) -> int:
-    """List the schedules: of the code, and those added at run time, the next one first.
+    """List the schedules in the code and those added at run time, next first.
 
     qframe schedule list
     qframe schedule list --json
@@ -72,7 +72,7 @@ def _row(state: ScheduleState) -> dict[str, Any]:
 
 
 def run(name: Name, *, as_json: Json = False, config: Config = None) -> None:
-    """Queue a schedule's job now, whatever its conditions say, and print its id.
+    """Dispatch a schedule's job now, ignoring its conditions, and print its id.
 
     qframe schedule run nightly
     """
@@ -84,7 +84,7 @@ def run(name: Name, *, as_json: Json = False, config: Config = None) -> None:
 
 
 def try_(name: Name, *, config: Config = None) -> int:
-    """Run a schedule's job here and now, in this process, as `dispatch_sync` does.
+    """Run a schedule's job now, in this process, as `dispatch_sync` does.
 
     qframe schedule test nightly
     """
@@ -108,14 +108,15 @@ def try_(name: Name, *, config: Config = None) -> int:
 
 def next_(
     count: Annotated[
-        int, typer.Argument(parser=Number(_MOST), metavar="count", help="So many planned times.")
+        int,
+        typer.Argument(parser=Number(_MOST), metavar="count", help="How many run times to show."),
     ] = 10,
     name: Optional = "",
     *,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Show the next planned times, of all schedules or one, in their zones.
+    """Show the next run times of one schedule, or of all.
 
     qframe schedule next
     qframe schedule next 5 nightly
@@ -137,7 +138,7 @@ def next_(
 def pause(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Dispatch no more of a schedule, or of any, until resumed; planned times pass by.
+    """Pause a schedule, or without a name all; runs due meanwhile are skipped.
 
     qframe schedule pause nightly
     qframe schedule pause
@@ -148,7 +149,7 @@ def pause(
 def resume(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Undo `pause`: of one schedule, or, without a name, every pause there is.
+    """Resume a schedule, or without a name everything that is paused.
 
     qframe schedule resume nightly
     qframe schedule resume
@@ -172,31 +173,34 @@ def _each(
 def add(  # noqa: PLR0913 (one for each option of the command)
     name: Annotated[str, typer.Argument(help="A new name.")],
     job: Annotated[str, typer.Argument(help="Module and class: app.jobs.SendReport")],
-    when: Annotated[str, typer.Argument(help="Cron, or Laravel's words.")],
+    when: Annotated[str, typer.Argument(help="A cron expression, or Laravel's methods.")],
     *,
     data: Annotated[str, typer.Option(help="The job's fields as a JSON object.")] = "{}",
-    timezone: Annotated[str, typer.Option(help="Like Europe/Vienna.")] = "",
+    timezone: Annotated[str, typer.Option(help="Such as Europe/Vienna.")] = "",
     queue: QueueOption = None,
-    missed: Annotated[str, typer.Option(help="Missed runs: none, last, all.")] = "last",
-    grace: Annotated[int, whole(YEAR, help="Make up for none older, in seconds.")] = 3600,
+    missed: Annotated[
+        str, typer.Option(help="Missed runs to make up for: none, last, all.")
+    ] = "last",
+    grace: Annotated[int, whole(YEAR, help="Oldest missed run to make up for, in seconds.")] = 3600,
     overlap: Annotated[
-        bool, typer.Option("--without-overlapping", help="Skip while the one before runs.")
+        bool, typer.Option("--without-overlapping", help="Skip a run while the previous one runs.")
     ] = False,
     overlap_expires: Annotated[
-        int | None, whole(YEAR, help="For at most so many seconds (a day).")
+        int | None, whole(YEAR, help="Longest overlap lock, in seconds [default: a day].")
     ] = None,
-    spread: Annotated[int, whole(YEAR, help="Delay each run by up to so many seconds.")] = 0,
+    spread: Annotated[int, whole(YEAR, help="Delay each run by up to this many seconds.")] = 0,
     maintenance: Annotated[
-        bool, typer.Option("--even-in-maintenance-mode", help="Also while all is paused.")
+        bool,
+        typer.Option("--even-in-maintenance-mode", help="Run even while the connection is paused."),
     ] = False,
     foreign: Annotated[bool, typer.Option("--foreign", help="Laravel runs the job.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Instead of the one of this name.")
+        bool, typer.Option("--replace", help="Replace the schedule of this name.")
     ] = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Add a schedule that workers take up within some seconds; code needs no change.
+    """Add a schedule at run time; workers use it within seconds.
 
     qframe schedule add nightly app.jobs.SendReport 'daily_at 13:00; weekdays'
     qframe schedule add sync app.jobs.Sync '*/5 * * * *' --data '{"shop": 7}' --spread 60
@@ -247,7 +251,7 @@ def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
 
 
 def remove(name: Name, *, config: Config = None) -> None:
-    """Remove a schedule that was added at run time; it stops at once, everywhere.
+    """Remove a schedule that was added at run time.
 
     qframe schedule remove nightly
     """
@@ -265,14 +269,14 @@ def remove(name: Name, *, config: Config = None) -> None:
 
 
 def sign(
-    name: Annotated[str, typer.Argument(help="The name of one that was added at run time.")],
+    name: Annotated[str, typer.Argument(help="The name of a schedule that was added at run time.")],
     *,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Sign a schedule that was added without the signing key, or with one that is going.
+    """Sign a schedule that was added without the signing key, or with an old one.
 
-    Look at it first, with `list`: what stands there is signed as it is, whoever wrote it.
+    Check it first with `list`: it is signed as it is, whoever wrote it.
 
     qframe schedule sign nightly
     """

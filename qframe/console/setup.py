@@ -64,8 +64,8 @@ if __name__ == "__main__":
 '''
 
 
-def init(folder: Annotated[Path, typer.Argument(help="Where to.")] = Path()) -> None:
-    """Write a commented qframe.toml and a first job, jobs.py; nothing is overwritten.
+def init(folder: Annotated[Path, typer.Argument(help="The folder to write to.")] = Path()) -> None:
+    """Create a commented qframe.toml and a first job; overwrites nothing.
 
     qframe init
     qframe init backend
@@ -88,7 +88,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where to.")] = Path()) -> 
 
 
 def key() -> None:
-    """Print a new random key, for encryption_keys, signing_key or signing_keys.
+    """Print a random key for encryption or signing.
 
     qframe key
     """
@@ -96,10 +96,10 @@ def key() -> None:
 
 
 def check(*, as_json: Json = False, config: Config = None) -> int:
-    """Say what is configured, whether each backend answers, and what is unsafe about it.
+    """Check the configuration, its safety, and the backends.
 
-    Exit 1 when a connection does not answer, a module of `jobs` or a middleware cannot be
-    imported, or a schedule is wrong; a connection that is not configured may be silent.
+    Exits 1 if a connection does not answer, a module of `jobs` or a middleware cannot be imported,
+    or a schedule is wrong. A default connection that nobody configured may be down.
 
       qframe check
       qframe check --config /etc/app/qframe.toml --json

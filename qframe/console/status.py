@@ -48,12 +48,14 @@ Id = Annotated[
 def status(
     uuid: Id,
     *,
-    follow: Annotated[bool, typer.Option("--follow", help="Show it until it has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Refresh until the job has ended.")
+    ] = False,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Show where a tracked job is: its state, times, worker, progress, result or error.
+    """Show the state, progress and result of a tracked job.
 
     With --follow the exit code is 0 when the job is done, 1 when it failed or was cancelled.
 
@@ -81,15 +83,15 @@ def cancel(
     *,
     where: Where = "",
     running: Annotated[
-        bool, typer.Option("--running", help="Interrupt it if it runs, as USR1 does.")
+        bool, typer.Option("--running", help="Interrupt the job if it runs.")
     ] = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Remove a job that waits, is delayed or buried; with --running end one that runs.
+    """Cancel jobs that wait; with --running also those that run.
 
-    Exit code 1 when it runs, or its worker has not ended it in ten seconds. With --where, workers
-    are told to end those that run, and are not waited for.
+    Exits 1 if the job runs, or its worker has not ended it within ten seconds. With --where,
+    workers are asked to end the running jobs, and the command does not wait for them.
 
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --running

@@ -37,14 +37,16 @@ _COMMAND = "supervise"
 
 def supervise(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which supervisors; all unless said.")
+        list[str] | None, typer.Argument(help="Names of supervisors; default: all.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
     config: Config = None,
 ) -> int:
-    """Keep as many workers running as the queues need, by [supervisors.NAME] of the configuration.
+    """Run pools of workers that grow and shrink with their queues.
+
+    [supervisors.NAME] in the configuration says which queues, and how many workers at most.
 
       qframe supervise
       qframe supervise mail --json

@@ -50,10 +50,10 @@ Rows = Sequence[dict[str, Any]]
 
 def top(
     *,
-    every: Annotated[float, seconds("--every", help="Seconds between two looks.")] = _EVERY,
+    every: Annotated[float, seconds("--every", help="Seconds between refreshes.")] = _EVERY,
     config: Config = None,
 ) -> None:
-    """Show what is wrong, queues, failures and workers, live; as `qframe web`, in a terminal.
+    """Show problems, queues, failures and workers, live.
 
     Keys, as on the page: o overview, q queues, j jobs that run, f failed, w workers, b batches,
     c classes, s schedules, and / for a filter; besides, p supervisors; x or Ctrl-C ends it.

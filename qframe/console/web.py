@@ -29,13 +29,13 @@ _PATIENCE = 2
 def web(
     *,
     host: Host = "127.0.0.1",
-    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free one.")] = 8470,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody act.")] = False,
+    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free port.")] = 8470,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Disable all actions.")] = False,
     config: Config = None,
 ) -> None:
-    """Serve the page that shows queues, jobs, failures and workers, and acts on them.
+    """Serve the dashboard, with which people see and manage jobs.
 
-    On another address than loopback it needs a password or token: [web] in the configuration, or
+    Any address but loopback needs a password or a token: [web] in the configuration, or
     QFRAME_WEB__PASSWORD.
 
       qframe web
@@ -59,12 +59,12 @@ def web(
 def metrics(
     *,
     host: Host = "127.0.0.1",
-    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free one.")] = 9470,
+    port: Annotated[int, whole(65535, "--port", help="Port; 0: any free port.")] = 9470,
     config: Config = None,
 ) -> None:
-    """Serve the page that Prometheus reads, /metrics, and nothing else.
+    """Serve /metrics for Prometheus, and nothing else.
 
-    What it needs on another address than loopback is as of `qframe web`.
+    Any address but loopback needs a password or a token, as with `qframe web`.
 
       qframe metrics --port 9470
     """

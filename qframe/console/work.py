@@ -44,25 +44,25 @@ _TOLD = tuple(
 def work(  # noqa: PLR0913 (one for each option of the command)
     connection: Annotated[str | None, typer.Argument(hidden=True)] = None,
     *,
-    queue: Annotated[str, typer.Option(help="Queues or patterns in order, by commas.")] = "",
-    timeout: Annotated[float, seconds(help="Seconds a job may take; 0: no limit.")] = 60,
-    tries: Annotated[int, whole(MOST_TRIES, help="Starts of a job; 0: no limit.")] = 1,
-    backoff: Annotated[str, typer.Option(help="Seconds before retries: 1,5,10.")] = "0",
-    sleep: Annotated[float, seconds(help="Seconds an idle worker waits.")] = 3,
-    rest: Annotated[float, seconds(help="Seconds between two jobs.")] = 0,
+    queue: Annotated[
+        str, typer.Option(help="Queues or patterns by priority, comma-separated.")
+    ] = "",
+    timeout: Annotated[float, seconds(help="Seconds a job may run; 0: no limit.")] = 60,
+    tries: Annotated[int, whole(MOST_TRIES, help="Attempts a job has; 0: no limit.")] = 1,
+    backoff: Annotated[str, typer.Option(help="Seconds before each retry: 1,5,10.")] = "0",
+    sleep: Annotated[float, seconds(help="Seconds to wait when no job is ready.")] = 3,
+    rest: Annotated[float, seconds(help="Seconds to rest between jobs.")] = 0,
     memory: Annotated[
-        float, seconds(most=MOST_MEMORY, help="MB after which it stops; 0: none.")
+        float, seconds(most=MOST_MEMORY, help="Stop above this many MB; 0: no limit.")
     ] = 256,
-    max_jobs: Annotated[int, whole(MANY, help="Jobs after which it stops.")] = 0,
-    max_time: Annotated[float, seconds(help="Seconds after which it stops.")] = 0,
+    max_jobs: Annotated[int, whole(MANY, help="Stop after this many jobs.")] = 0,
+    max_time: Annotated[float, seconds(help="Stop after this many seconds.")] = 0,
     once: Annotated[bool, typer.Option("--once", help="Run one job, then stop.")] = False,
     stop_when_empty: Annotated[
-        bool, typer.Option("--stop-when-empty", help="Stop when nothing is ready.")
+        bool, typer.Option("--stop-when-empty", help="Stop when no job is ready.")
     ] = False,
-    grace: Annotated[float, seconds(help="Seconds a timed-out job has to end.")] = 5,
-    concurrency: Annotated[
-        int, whole(MOST_AT_ONCE, help="Jobs that run at once in one worker.")
-    ] = 1,
+    grace: Annotated[float, seconds(help="Seconds a timed-out job has left to end.")] = 5,
+    concurrency: Annotated[int, whole(MOST_AT_ONCE, help="Jobs one worker runs at once.")] = 1,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run each job in a process of its own.")
     ] = False,
@@ -72,37 +72,43 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     name: Annotated[str, typer.Option(help="The worker's name.")] = "default",
     schedule: Annotated[bool, typer.Option("--schedule", hidden=True)] = True,
     no_schedule: Annotated[
-        bool, typer.Option("--no-schedule", help="Dispatch nothing that is scheduled.")
+        bool, typer.Option("--no-schedule", help="Do not dispatch scheduled jobs.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Work although all is paused.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Work even while everything is paused.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     workers: Annotated[
         int | None,
         numbers.workers(
-            help="So many; each takes two connections of SQL servers.",
+            help="Worker processes; each uses two SQL connections.",
             show_default=False,
         ),
     ] = None,
     least: Annotated[
-        int | None, numbers.workers("--min", help="Fewest workers `qframe scale` may set.")
+        int | None, numbers.workers("--min", help="Lower limit for `qframe scale`.")
     ] = None,
-    most: Annotated[int | None, numbers.workers("--max", help="Most of them.")] = None,
-    stop_timeout: Annotated[float, seconds(help="Seconds jobs have when --workers ends.")] = 0,
+    most: Annotated[
+        int | None, numbers.workers("--max", help="Upper limit for `qframe scale`.")
+    ] = None,
+    stop_timeout: Annotated[
+        float, seconds(help="Seconds jobs may finish in when a pool stops.")
+    ] = 0,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Replace workers when source files change.")
+        bool, typer.Option("--watch", help="Restart workers when source files change.")
     ] = False,
     config: Config = None,
 ) -> int:
-    """Work the queues of a connection until told to stop.
+    """Run a worker: process the jobs of one or more queues.
 
       qframe work                                     the default connection and queue
       qframe work --queue 'high,mail-*:5,!mail-slow'  high first; each mail 5 at once; ! skips
       qframe work redis --tries 5 --backoff 1,5,10 --workers 4 --concurrency 50
 
     \b
-    Signals: TERM, INT stop after the job, twice: at once; USR1 ends it; USR2, CONT pause.
+    Signals: TERM, INT stop after the job (twice: at once); USR1 ends it; USR2 pauses, CONT resumes.
     Exit codes: 0 stopped, 1 timed out, 2 usage, 12 memory, 69 backend gone.
     """  # noqa: D301 (\b keeps typer from folding the lines)
     if sys.platform == "win32":

@@ -42,13 +42,13 @@ _MINUTE = 60
 
 def workers(
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every 2 s.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every 2 s.")] = False,
     where: Where = "",
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """List the workers: what each is doing, since when, its slots, and what it has done.
+    """List the workers, their current jobs and their counts.
 
     qframe workers
     qframe workers --watch
@@ -172,12 +172,12 @@ def called(entry: Listed) -> str:
 
 def counters(
     *,
-    reset: Annotated[bool, typer.Option("--reset", help="Let them begin anew.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Reset them to zero.")] = False,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Count what became of jobs: in all, by queue and by class.
+    """Show how many jobs ran, succeeded and failed.
 
     qframe counters
     qframe counters --connection redis --json

@@ -33,12 +33,15 @@ COMMANDS = [
 ]
 
 
-def test_help_names_every_command_on_one_screen(shop: Shop) -> None:
+def test_help_names_every_command_by_subject_with_a_line_for_each(shop: Shop) -> None:
     said = shop.run("--help")
     assert said.code == 0
-    assert len(said.lines) <= 44
+    assert len(said.lines) <= 58
     for command in (*COMMANDS, "schedule"):
         assert f"\n  {command} " in said.out
+    subjects = [each for each in said.lines if each.endswith(":") and not each.startswith(" ")]
+    assert subjects[:3] == ["Options:", "Workers:", "Queues:"]
+    assert "..." not in said.out.replace("[ARGS]...", ""), "no summary is cut off"
     assert shop.run().out == said.out, "and so it is without any argument"
     assert shop.run("-h").out == said.out
 
