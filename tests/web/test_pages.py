@@ -236,7 +236,7 @@ def test_where_nothing_is_selected_nothing_is_asked_or_done(small: Site, action:
     client = small.client()
     small.keep("a")
     push(small, "Waits")
-    said = text_of(client, f"/confirm/{action}?back=/failed")
+    said = text_of(client, f"/confirm/{action}?back=/failed", 422)
     assert "no job is selected" in said
     assert post(client, action).status_code == 422
     assert client.post(f"/api/v1/actions/{action}", json={}, headers=FROM_HERE).status_code == 422
