@@ -53,7 +53,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     sleep: Annotated[float, seconds(help="Seconds to wait when no job is ready.")] = 3,
     rest: Annotated[float, seconds(help="Seconds to rest between jobs.")] = 0,
     memory: Annotated[
-        float, seconds(most=MOST_MEMORY, help="Stop above this many MB; 0: no limit.")
+        float, seconds(most=MOST_MEMORY, help="Stop above this many MB; 0: never.")
     ] = 256,
     max_jobs: Annotated[int, whole(MANY, help="Stop after this many jobs.")] = 0,
     max_time: Annotated[float, seconds(help="Stop after this many seconds.")] = 0,
@@ -61,7 +61,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     stop_when_empty: Annotated[
         bool, typer.Option("--stop-when-empty", help="Stop when no job is ready.")
     ] = False,
-    grace: Annotated[float, seconds(help="Seconds a timed-out job has left to end.")] = 5,
+    grace: Annotated[float, seconds(help="Seconds a timed-out job has to end.")] = 5,
     concurrency: Annotated[int, whole(MOST_AT_ONCE, help="Jobs one worker runs at once.")] = 1,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run each job in a process of its own.")
@@ -93,9 +93,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     most: Annotated[
         int | None, numbers.workers("--max", help="Upper limit for `qframe scale`.")
     ] = None,
-    stop_timeout: Annotated[
-        float, seconds(help="Seconds jobs may finish in when a pool stops.")
-    ] = 0,
+    stop_timeout: Annotated[float, seconds(help="Seconds jobs have when a pool stops.")] = 0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Restart workers when source files change.")
     ] = False,
