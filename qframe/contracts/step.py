@@ -351,6 +351,28 @@ class Step:
         return f"Step({self.reservation!r}, {', '.join(map(repr, self.operations))})"
 
 
+Own = TypeVar("Own", bound=Reservation)
+
+
+def plain_start(steps: Sequence[Step], kind: type[Own]) -> tuple[Own | None, Own, Start] | None:
+    """Return the job to delete (None: no job), the job to start, and its start.
+
+    So most jobs move: "delete this, start the next". Returns None for all other steps, and if the
+    reservations are not of this kind.
+    """
+    job, operations = steps[-1].reservation, steps[-1].operations
+    start = operations[0] if len(operations) == 1 else None
+    if type(start) is not Start or not isinstance(job, kind):
+        return None
+    if len(steps) == 1:
+        return None, job, start
+    done, operations = steps[0].reservation, steps[0].operations
+    is_pair = len(steps) == 2 and len(operations) == 1  # noqa: PLR2004 (a pair)
+    if is_pair and type(operations[0]) is Delete and isinstance(done, kind):
+        return done, job, start
+    return None
+
+
 # -- results --------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,14 +29,14 @@ from qframe.contracts.backend import (
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import Reservation, Result, Step
+from qframe.contracts.step import Reservation, Result, Step, plain_start
 from qframe.drivers.database import direct
 from qframe.drivers.database.apply import Tables
 from qframe.drivers.database.checks import health
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.errors import ConnectionLost
-from qframe.drivers.database.in_flight import DatabaseStartInFlight, can_be_in_flight
+from qframe.drivers.database.in_flight import DatabaseStartInFlight
 from qframe.drivers.database.listen import Notifier
 from qframe.drivers.database.messages import DatabaseJob
 from qframe.drivers.database.outbox import DatabaseOutbox
@@ -108,30 +109,29 @@ class DatabaseBackend(Backend):
             return direct.push(self._tables.messages, session, push)
 
     def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
-        if self._is_direct and can_be_in_flight(steps):
-            return on_result(self._started(steps))
-        if not (self._lazy and self.database.session().is_whole and can_be_in_flight(steps)):
+        plain = plain_start(steps, DatabaseJob)
+        if plain is None or not (self._is_direct or self._lazy):
             return on_result(self.apply(*steps))
         now = self.clock()
-        sent = DatabaseStartInFlight(steps, self.apply, on_result)
-        if now >= sent.job.sure_until:
+        if self._is_direct:
+            with self.database.session() as session:
+                results = direct.start(self._tables.messages, session, *plain, now)
+            return on_result(results)
+        done, job, start = plain
+        if now >= job.sure_until or not self.database.session().is_whole:
             return on_result(self.apply(*steps))
+        sent = DatabaseStartInFlight(done, job, partial(self.apply, *steps), on_result)
         try:
             with self.database.session() as session:
                 if not session.is_whole:
                     raise ConnectionLost("the connection is another one")
                 session.lazy = True
                 starting = self._tables.messages.starting
-                session.send(sent, *starting(session, sent.job, sent.start, sent.done))
+                session.send(sent, *starting(session, job, start, done))
         except ConnectionLost:
             return sent.resend()
-        sent.job.begin(sent.start, now)
+        job.begin(start, now)
         return None
-
-    def _started(self, steps: Sequence[Step]) -> list[Result]:
-        sent = self.clock()
-        with self.database.session() as session:
-            return direct.start(self._tables.messages, session, steps, sent)
 
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
+from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Start, Step
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Session
-from qframe.drivers.database.in_flight import parts
-from qframe.drivers.database.messages import Messages
+from qframe.drivers.database.messages import DatabaseJob, Messages
 
 
 def exchange(
@@ -57,18 +56,23 @@ def push(messages: Messages, session: Session, operation: Push) -> list[Result]:
     return [APPLIED]
 
 
-def start(messages: Messages, session: Session, steps: Sequence[Step], sent: float) -> list[Result]:
+def start(
+    messages: Messages,
+    session: Session,
+    done: DatabaseJob | None,
+    job: DatabaseJob,
+    operation: Start,
+    sent: float,
+) -> list[Result]:
     """Start a job, and delete the job done before if there is one, in one transaction."""
     results: list[Result] = []
-    job, operation = parts(steps[-1])
-    if len(steps) > 1:
+    if done is not None:
         session.begin()
-        done, delete = parts(steps[0])
-        results.append(APPLIED if messages.delete(session, done, delete) else LOST)
+        results.append(APPLIED if messages.delete(session, done) else LOST)
         done.sure_until = 0.0
     started = messages.start(session, job, operation)
     results.append(APPLIED if started else LOST)
-    if len(steps) > 1:
+    if done is not None:
         session.commit()
     if started:
         job.begin(operation, sent)

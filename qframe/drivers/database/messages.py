@@ -38,7 +38,8 @@ class DatabaseJob(Reservation):
     def __init__(
         self, queue: str, token: str, row: int, raw: Text, attempts: int, notes: Text
     ) -> None:
-        super().__init__(queue, str(row), as_bytes(raw), attempts, as_bytes(notes))
+        kept = as_bytes(notes) if notes else b""
+        super().__init__(queue, str(row), as_bytes(raw), attempts, kept)
         self.row = row
         self.token = token
 
@@ -187,10 +188,10 @@ class Messages:
                 break
             claim = self._claim if self.claims_at_once else self._look_and_hold
             found = claim(session, queue, token, left, room)
-            size += sum(len(job.raw_body) for job in found)
+            for job in found:
+                size += len(job.raw_body)
+                job.sure_until = sent + self._hold(job) / 3
             jobs += found
-        for job in jobs:
-            job.sure_until = sent + self._hold(job) / 3
         return jobs
 
     def _claim(
@@ -222,7 +223,8 @@ class Messages:
             values = self._holding(token) | {"ids": [job.row for job in jobs]}
             session.run(self._sql.hold_all, **values, **session.at)
         elif jobs:
-            session.run_many(self._sql.hold, [self._held(session, job) for job in jobs])
+            at = session.at
+            session.run_many(self._sql.hold, [self._held(job, at) for job in jobs])
         return jobs
 
     def _any_is_late(self, session: Session, queue: str) -> bool:
@@ -240,9 +242,9 @@ class Messages:
         lasts = int(timing.hold * 1_000_000)
         return {"lease": token, "lasts": lasts, "bytes_a_second": timing.bytes_a_second}
 
-    def _held(self, session: Session, job: DatabaseJob) -> dict[str, Any]:
+    def _held(self, job: DatabaseJob, at: dict[str, Any]) -> dict[str, Any]:
         lasts = int(self._hold(job) * 1_000_000)
-        return {"id": job.row, "lease": job.token, "lasts": lasts, **session.at}
+        return {"id": job.row, "lease": job.token, "lasts": lasts, **at}
 
     def _hold(self, job: DatabaseJob) -> float:
         """Return the seconds to hold a message, longer for a large one on a slow line."""
@@ -254,7 +256,7 @@ class Messages:
         if found is None:
             return None
         job = DatabaseJob(queue, _token(), *found)
-        session.run(self._sql.hold, **self._held(session, job))
+        session.run(self._sql.hold, **self._held(job, session.at))
         job.sure_until = sent + self._hold(job) / 3
         return job
 
@@ -301,7 +303,7 @@ class Messages:
     def renew(self, session: Session, job: DatabaseJob, operation: Renew) -> bool:
         return self._settle(session, self._sql.renew, job, **_lasts(operation.lease))
 
-    def delete(self, session: Session, job: DatabaseJob, _: Delete) -> bool:
+    def delete(self, session: Session, job: DatabaseJob, _: Delete | None = None) -> bool:
         return self._settle(session, self._sql.delete, job)
 
     def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:

@@ -44,20 +44,17 @@ class StepsInFlight(RedisInFlight):
     @abstractmethod
     def results(self, reply: Reply) -> list[Result]: ...
 
-    def let_go(self) -> None:
-        """Detach from the jobs: the answer was read, or the steps were not sent."""
+    def refused(self) -> None:
+        """Note that the steps could not be sent."""
         for job in self.jobs:
             if job.in_flight is self:
                 job.in_flight = None
-
-    def refused(self) -> None:
-        """Note that the steps could not be sent."""
-        self.let_go()
-        for job in self.jobs:
             job.in_doubt = job.in_doubt or self.connection.repeated
 
     def on_reply(self, reply: Reply) -> None:
-        self.let_go()
+        for job in self.jobs:
+            if job.in_flight is self:
+                job.in_flight = None
         self._on_result(self.results(reply))
 
 

@@ -67,7 +67,7 @@ def read(stored: bytes, notes: bytes) -> Message:
     if at < 0:
         return raw, _named(raw), attempts + beside, tag, at, beside, notes
     if tag.startswith(_COUNTED):
-        raw = _with_count(raw, at, attempts, beside)
+        raw = b"%b%d%b" % (raw[:at], beside, raw[at + len(b"%d" % attempts) :])
     else:
         beside = attempts
     return raw, id.decode() if id else _named(raw), attempts, tag, at, beside, notes
@@ -89,16 +89,12 @@ def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tupl
     if at < 0:
         return raw + tag, tag
     tag = _COUNTED + tag[len(_COUNTED) :]
-    return _with_count(raw, at, before, attempts, tag), tag
+    return b"%b%d%b%b" % (raw[:at], attempts, raw[at + len(b"%d" % before) :], tag), tag
 
 
 def noted(beside: int, notes: bytes) -> bytes:
     """Encode what is kept beside a message; b"" if there is nothing to keep."""
     return b"%d %s" % (beside, notes) if beside or notes else b""
-
-
-def _with_count(raw: bytes, at: int, before: int, count: int, tag: bytes = b"") -> bytes:
-    return b"%b%d%b%b" % (raw[:at], count, raw[at + len(b"%d" % before) :], tag)
 
 
 def tag_of(stored: bytes) -> bytes:
