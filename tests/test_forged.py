@@ -268,6 +268,7 @@ def test_what_was_signed_for_a_queue_is_no_link(
     key, text = link_of(queue)
     dispatch(Note(name="seen")).on_queue("other").send()
     (message,) = queue.reserve(["other"])
+    message.delete()
     forge(queue, key, json.dumps({**inside(text), "raw": message.raw_body.decode()}))
     run()
     assert RAN == ["a", "sorry"]

@@ -124,6 +124,10 @@ class Control:
         self._obey(*values[upto:])
         self._read(values[:upto])
 
+    def backend_is_lost(self) -> None:
+        """Says no more that the store cannot be read: the loop has told that."""
+        self._silent = True
+
     def watch(self, key: str) -> None:
         self._watched.setdefault(key, None)
 

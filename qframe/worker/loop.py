@@ -405,6 +405,7 @@ class Loop:
         if not self._lost_since:
             self._lost_since = time.monotonic()
             self._lost_pause = _FIRST_PAUSE
+            self.control.backend_is_lost()
             log.debug("backend lost: %s", tracebacks.brief(error))
             events.fire(events.BackendLost, self.connection.name, self._given, error)
         self._pause(self._lost_pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)

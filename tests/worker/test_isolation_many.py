@@ -57,7 +57,7 @@ def empty(project: Project) -> None:
 
 def test_so_many_run_at_once_each_in_its_process(project: Project) -> None:
     for number in range(11):
-        sleep(project, 0.5, str(number))
+        sleep(project, 1.5, str(number))
     worker = work(project, slots=4)
     wait_for(lambda: len(ended(project)) == 11, "all jobs")
     empty(project)
@@ -193,7 +193,7 @@ def _has_no_facts(project: Project) -> bool:
 
 
 def test_what_a_job_leaves_falls_to_it_and_ends_with_it(project: Project) -> None:
-    project.push("iso.Keeps", {"seconds": 3})
+    project.push("iso.Keeps", {"seconds": 6})
     worker = work(project)
     helper = project.wait_for_note("helper")[1]
     for number in range(4):

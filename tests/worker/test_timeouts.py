@@ -24,7 +24,7 @@ def test_the_soft_stage_runs_finally_and_the_worker_exits_with_1(
     project.wait_for_note("start")
     began = time.monotonic()
     assert worker.wait() == 1
-    assert timeout - 0.2 < time.monotonic() - began < timeout + 10
+    assert timeout - 1 < time.monotonic() - began < timeout + 10, "the note was read a bit later"
     assert project.notes("finally") == [["finally", "sleep"]]
     assert project.notes("end") == []
     assert f"FAIL  JobTimedOut: ran longer than its timeout of {timeout:g} s" in worker.out

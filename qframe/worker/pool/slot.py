@@ -14,7 +14,9 @@ from qframe.worker.pool.child import VARIABLE
 from qframe.worker.pool.scoreboard import JobPhase, LastJob, WorkerScore
 
 _AT_ONCE = 5.0
-"""Seconds a worker must have lived, unless it has done a job, to be replaced without delay."""
+"""Seconds that a worker which was ready must have lived, unless it has done a job, to be replaced
+without delay.
+"""
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 30.0
 _STARTING = 10.0
@@ -159,7 +161,8 @@ class WorkerSlot:
         done = started - sum(job.state is not JobPhase.DEFERRED for job in left)
         # Ended by the pool, or by its own watchdog.
         late = (worker.was_late or code == 1) and any(map(is_late, left))
-        expected = worker.leaves or late or done or lived >= _AT_ONCE
+        got_going = worker.score.is_ready and lived >= _AT_ONCE
+        expected = worker.leaves or late or done or got_going
         self._at_once = 0 if expected else self._at_once + 1
         return WorkerExit(
             number=self.number,
