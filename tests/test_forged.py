@@ -501,7 +501,7 @@ def test_a_track_of_which_nothing_can_be_read_holds_no_schedule_up(
     rows.add(queue, "nightly", ROW)
     rows.add(queue, "other", ROW)
     scheduler(queue)
-    forge(queue, keys_of(manager.default(), queue).track("nightly"), text)
+    forge(queue, keys_of(manager.default(), queue).progress("nightly"), text)
     assert dispatched(queue) > 3
     states = PlannedSchedules(manager.default()).states()
     assert {each.name for each in states} == {"nightly", "other"}
@@ -592,11 +592,11 @@ def test_a_run_that_is_wanted_is_signed(
     queues = manager.default()
     ScheduleRows(queues).add(queue, "yearly", ROW.model_copy(update={"when": "yearly"}))
     keys = keys_of(queues, queue)
-    forge(queue, keys.asked("yearly"), text)
+    forge(queue, keys.requested("yearly"), text)
     forge(queue, keys.changed(), "now")
     scheduler(queue)
     assert queue.size() == 0
-    assert [each.key for each in refused] == [keys.asked("yearly")]
+    assert [each.key for each in refused] == [keys.requested("yearly")]
     operations.ask(queues, queue, "yearly")
     scheduler(queue)
     assert queue.size() == 1
@@ -607,7 +607,7 @@ def test_a_wish_is_of_no_use_later(
 ) -> None:
     queues = manager.default()
     ScheduleRows(queues).add(queue, "yearly", ROW.model_copy(update={"when": "yearly"}))
-    key = keys_of(queues, queue).asked("yearly")
+    key = keys_of(queues, queue).requested("yearly")
     forge(queue, key, queue.context.sealed(key, "1000.0"))
     forge(queue, keys_of(queues, queue).changed(), "now")
     scheduler(queue)
@@ -656,10 +656,10 @@ def test_a_run_that_a_track_keeps_is_pushed_only_as_it_was_signed(
     shift = [0.0]
     one = Schedulers(queues, [queue], clock=lambda: time.time() + shift[0]).scheduler(queue)
     one.turn()
-    key = keys_of(queues, queue).track("yearly")
+    key = keys_of(queues, queue).progress("yearly")
     opened: Any = [raw, "other", 0, 0]
     if way != "unsigned":
-        other = keys_of(queues, queue).track("other")
+        other = keys_of(queues, queue).progress("other")
         opened = queue.context.sealed(f"{other}:open", json.dumps(opened))
     forge(queue, key, json.dumps({**json.loads(facts(queue, key)[key]), "open": opened}))
     one = Schedulers(queues, [queue], clock=lambda: time.time() + shift[0]).scheduler(queue)
@@ -686,7 +686,7 @@ def test_a_run_whose_push_was_not_made_is_pushed_again(queue: Connection) -> Non
 
     one = host()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RunMaker, "push_kept", lambda _self, made: made.after)
+        patched.setattr(RunMaker, "push_pending", lambda _self, made: made.after)
         shift[0] += 1.5
         one.turn()
     assert queue.size() == 0

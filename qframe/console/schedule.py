@@ -28,9 +28,9 @@ from qframe.operations.schedules import ScheduleState
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 from qframe.schedules.calendar import shown
+from qframe.schedules.options import DAY
 from qframe.schedules.rows import ScheduleRow, row_of
 from qframe.schedules.schedulers import able
-from qframe.schedules.terms import DAY
 
 _MOST = 10_000
 """At most so many planned times are shown."""
@@ -125,7 +125,7 @@ def next_(
     planned = PlannedSchedules(configured(config))
     rows = [
         {
-            "at": iso(moment) if as_json else shown(moment, schedule.terms.calendar.zone),
+            "at": iso(moment) if as_json else shown(moment, schedule.options.calendar.zone),
             "name": schedule.title,
             "job": schedule.job_name,
             "connection": connection.name,
@@ -231,8 +231,8 @@ def add(  # noqa: PLR0913 (one for each option of the command)
     )
     to = queues.connection(connection) if connection else _connection_of(planned, row)
     made = planned.rows.add(to, name, row, replace=replace)
-    coming = made.terms.calendar.next(time.time())
-    say(f"added {name} to {to.name}: next at {shown(coming, made.terms.calendar.zone)}")
+    coming = made.options.calendar.next(time.time())
+    say(f"added {name} to {to.name}: next at {shown(coming, made.options.calendar.zone)}")
 
 
 def _overlap_of(expires: int | None, *, wanted: bool) -> float:
@@ -287,7 +287,7 @@ def sign(
     if not signed:
         raise ConfigurationError(f"no schedule {one_line(name, 150)!r} was added at run time")
     for each, made in signed:
-        calendar = made.terms.calendar
+        calendar = made.options.calendar
         job = one_line(repr(made.job), 500)
         say(f"signed {made.title} of {each.name}: {job}, {calendar.text()} {calendar.zone}")
 

@@ -30,8 +30,8 @@ from qframe.operations.running import RunsOn
 from qframe.operations.waiting import Scope
 from qframe.operations.workers import WorkerState
 from qframe.payload.text import count_of, one_line, queue_name
+from qframe.schedules.options import Missed
 from qframe.schedules.rows import Grace, Overlap, Spread, row_of
-from qframe.schedules.terms import Missed
 from qframe.worker.control import QUIET, STOP, order_key, slots_key
 from qframe.worker.options import MOST_AT_ONCE
 

@@ -13,12 +13,11 @@ from qframe.manager import QueueManager
 from qframe.operations.schedules import ScheduleState, states
 from qframe.payload.scheduled import SCHEDULE, NamedRun
 from qframe.payload.text import nearest, one_line
-from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.definition import Schedule, in_zone
 from qframe.schedules.rows import ScheduleRows, keys_of
 from qframe.schedules.runs import RunMaker
 from qframe.schedules.schedulers import able, connection_of, load
-from qframe.schedules.track import ScheduleTrack
+from qframe.schedules.state import ScheduleProgress, ScheduleSummary
 
 _TRIES = 20
 
@@ -34,7 +33,7 @@ class PlannedSchedules:
         self.queues = queues
         self.rows = ScheduleRows(queues)
         self.silent: list[BackendUnavailable] = []
-        self.refused: dict[Connection, list[ScheduleAbout]] = {}
+        self.refused: dict[Connection, list[ScheduleSummary]] = {}
         """The rows that are not run, since no key of ours has signed them."""
         self.all: list[tuple[Connection, Schedule]] = [
             (connection_of(queues, each), each) for each in load(queues)
@@ -78,7 +77,7 @@ class PlannedSchedules:
         found: list[ScheduleState] = []
         for connection in dict.fromkeys([*(each for each, _ in self.all), *self.refused]):
             abouts = [
-                ScheduleAbout.of(each, connection.default_queue)
+                ScheduleSummary.of(each, connection.default_queue)
                 for of, each in self.all
                 if of is connection
             ]
@@ -96,7 +95,7 @@ class PlannedSchedules:
         def times(
             place: int, connection: Connection, schedule: Schedule
         ) -> Iterator[tuple[float, int, Connection, Schedule]]:
-            for moment in schedule.terms.calendar.upto(time.time(), float("inf")):
+            for moment in schedule.options.calendar.upto(time.time(), float("inf")):
                 yield moment, place, connection, schedule
 
         ordered = merge(
@@ -110,23 +109,23 @@ class PlannedSchedules:
         connection, schedule = self.find(name)
         keys = keys_of(self.queues, connection)
         make = RunMaker(connection, keys)
-        key = keys.track(schedule.title)
+        key = keys.progress(schedule.title)
         for _ in range(_TRIES):
             (text,) = connection.store.get(key)
             now = round(time.time(), 3)
             if text is None:
-                connection.backend.apply(make.beginning(schedule, ScheduleTrack(now)))
+                connection.backend.apply(make.create_step(schedule, ScheduleProgress(now)))
                 continue
-            track = ScheduleTrack.read(text)
-            if track.open is not None:
+            progress = ScheduleProgress.read(text)
+            if progress.pending is not None:
                 time.sleep(0.1)
                 continue
-            run = make.run(schedule, track, now, (), manual=True)
+            run = make.run(schedule, progress, now, (), manual=True)
             (result,) = connection.backend.apply(run.plan)
             if result.applied:
                 run.plan.applied()
                 if not make.joint:
-                    make.push_kept(run)
+                    make.push_pending(run)
                 connection.tell(schedule.job, run.pushing, "")
                 moment = in_zone(now, schedule)
                 events.fire(
@@ -146,5 +145,5 @@ class PlannedSchedules:
 
 def payload_of(schedule: Schedule) -> dict[str, object]:
     """Returns the extra fields in the payload of a manual run."""
-    named = NamedRun(schedule.title, round(time.time(), 3), 0, zone=schedule.terms.calendar.zone)
+    named = NamedRun(schedule.title, round(time.time(), 3), 0, zone=schedule.options.calendar.zone)
     return {SCHEDULE: named.wire()}

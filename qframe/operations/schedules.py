@@ -19,13 +19,12 @@ from qframe.manager import QueueManager
 from qframe.payload.scheduled import NamedRun
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
-from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.calendar import Calendar
 from qframe.schedules.definition import checked_name
+from qframe.schedules.parser import read
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
-from qframe.schedules.texts import read
+from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSummary
 from qframe.schedules.timetable import ASKED
-from qframe.schedules.track import ScheduleKeys, ScheduleTrack
 
 MOST = 500
 """So many schedules of a connection are shown."""
@@ -85,15 +84,15 @@ def coming(state: ScheduleState) -> str:
     return "paused" if state.paused else state.next_at or "over"
 
 
-def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
+def told(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
     """Returns the schedules of a connection in the store: its workers', and the rows."""
     if Capability.FACTS not in connection.capabilities:
         return []
     keys, store = keys_of(queues, connection), connection.store
     found = [
         about
-        for _, text in islice(store.items(keys.about()), MOST * 4)
-        if (about := ScheduleAbout.read(text)) is not None
+        for _, text in islice(store.items(keys.summary()), MOST * 4)
+        if (about := ScheduleSummary.read(text)) is not None
     ]
     modules = sorted({each.module for each in found})
     releases = dict(zip(modules, store.get(*(keys.release(each) for each in modules)), strict=True))
@@ -104,24 +103,24 @@ def told(queues: QueueManager, connection: Connection) -> list[ScheduleAbout]:
 
 
 def states(
-    queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleAbout] | None = None
+    queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleSummary] | None = None
 ) -> list[ScheduleState]:
     chosen = list(told(queues, connection) if abouts is None else abouts)[:MOST]
     keys, store, now = keys_of(queues, connection), connection.store, time.time()
     names = [each.name for each in chosen]
-    paused, *texts = store.get(keys.paused(), *(keys.track(name) for name in names))
-    tracks = [None if text is None else ScheduleTrack.read(text) for text in texts]
+    paused, *texts = store.get(keys.paused(), *(keys.progress(name) for name in names))
+    tracks = [None if text is None else ScheduleProgress.read(text) for text in texts]
     ends = _ends(connection, keys, names, tracks)
     return [
         _state(
             connection,
             about,
-            track,
+            progress,
             ends,
             now,
-            paused=paused is not None or (track is not None and track.paused),
+            paused=paused is not None or (progress is not None and progress.paused),
         )
-        for about, track in zip(chosen, tracks, strict=True)
+        for about, progress in zip(chosen, tracks, strict=True)
     ]
 
 
@@ -129,14 +128,14 @@ def _ends(
     connection: Connection,
     keys: ScheduleKeys,
     names: Sequence[str],
-    tracks: Sequence[ScheduleTrack | None],
+    tracks: Sequence[ScheduleProgress | None],
 ) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns how runs ended, by schedule and number."""
     wanted = {
         NamedRun(name, run.at, run.number, keys.scope).end_key: (name, run.number)
-        for name, track in zip(names, tracks, strict=True)
-        if track is not None
-        for run in track.runs
+        for name, progress in zip(names, tracks, strict=True)
+        if progress is not None
+        for run in progress.runs
     }
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for text, (name, number) in zip(connection.store.get(*wanted), wanted.values(), strict=True):
@@ -151,16 +150,16 @@ def _ends(
 
 def _state(
     connection: Connection,
-    about: ScheduleAbout,
-    track: ScheduleTrack | None,
+    about: ScheduleSummary,
+    progress: ScheduleProgress | None,
     ends: dict[tuple[str, int], dict[str, Any]],
     now: float,
     *,
     paused: bool,
 ) -> ScheduleState:
-    since = now if track is None else track.at
+    since = now if progress is None else progress.at
     next_at = None if paused or about.refused else _next(about, since)
-    runs = () if track is None else track.runs
+    runs = () if progress is None else progress.runs
     return ScheduleState(
         connection=connection.name,
         name=about.name,
@@ -182,7 +181,7 @@ def _state(
         conditions=about.conditions,
         environments=list(about.environments),
         refused=about.refused,
-        count=0 if track is None else track.number,
+        count=0 if progress is None else progress.number,
         runs=[
             PastRunState(
                 planned_at=iso(run.at),
@@ -196,19 +195,19 @@ def _state(
             )
             for run in runs
         ],
-        skipped_at=iso(track.skipped_at) if track is not None and track.skipped else None,
-        skipped="" if track is None else track.skipped,
+        skipped_at=iso(progress.skipped_at) if progress is not None and progress.skipped else None,
+        skipped="" if progress is None else progress.skipped,
     )
 
 
-def _next(about: ScheduleAbout, since: float) -> float | None:
+def _next(about: ScheduleSummary, since: float) -> float | None:
     try:
         return calendar_of(about).next(since)
     except ConfigurationError:
         return None
 
 
-def calendar_of(about: ScheduleAbout) -> Calendar:
+def calendar_of(about: ScheduleSummary) -> Calendar:
     """Returns the calendar of a schedule. Raises `ConfigurationError`."""
     return replace(read(about.when), zone=about.zone)
 
@@ -229,12 +228,12 @@ def resume(queues: QueueManager, connection: Connection, name: str | None = None
 def ask(queues: QueueManager, connection: Connection, name: str) -> None:
     """Makes a worker run a schedule now, within some seconds."""
     keys = keys_of(queues, connection)
-    key = keys.asked(name)
+    key = keys.requested(name)
     wanted = Set(key, connection.context.sealed(key, f"{time.time():.6f}"), ASKED)
     connection.backend.apply(Step(None, wanted, keys.mark()))
 
 
-def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbout:
+def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleSummary:
     """Returns a schedule of a connection by name. Raises `ConfigurationError`."""
     for each in told(queues, connection):
         if each.name == name:
@@ -266,7 +265,7 @@ def change(queues: QueueManager, connection: Connection, name: str, **fields: An
     ScheduleRows(queues).change(connection, name, **fields)
 
 
-def _named(queues: QueueManager, connection: Connection, name: str) -> ScheduleAbout | None:
+def _named(queues: QueueManager, connection: Connection, name: str) -> ScheduleSummary | None:
     checked_name(name)
     return next((each for each in told(queues, connection) if each.name == name), None)
 

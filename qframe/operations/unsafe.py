@@ -55,8 +55,8 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
 
 def of_schedule(schedule: Schedule) -> list[Unsafe]:
     """Returns likely mistakes in a schedule of the code."""
-    terms = schedule.terms
-    found = warnings_of(terms.calendar, spread=terms.spread, overlap=terms.overlap)
+    options = schedule.options
+    found = warnings_of(options.calendar, spread=options.spread, overlap=options.overlap)
     return [Unsafe(schedule.title, text) for text in found]
 
 

@@ -16,7 +16,7 @@ from qframe.schedules.calendar import (
     day_of_week,
     second_of_day,
 )
-from qframe.schedules.terms import Terms
+from qframe.schedules.options import ScheduleOptions
 
 _FIELDS = {"minute": 0, "hour": 1, "day": 2, "month": 3}
 
@@ -24,7 +24,7 @@ _FIELDS = {"minute": 0, "hour": 1, "day": 2, "month": 3}
 class Cadences:
     """When a job is planned; each method returns the object."""
 
-    terms: Terms
+    options: ScheduleOptions
 
     # -- cron, interval, moment -------------------------------------------------------------------
 
@@ -265,11 +265,11 @@ class Cadences:
     # -- internal ---------------------------------------------------------------------------------
 
     def _calendar(self, **changes: Any) -> Self:  # noqa: ANN401 (the fields of Calendar)
-        self.terms = replace(self.terms, calendar=replace(self.terms.calendar, **changes))
+        self.options = replace(self.options, calendar=replace(self.options.calendar, **changes))
         return self
 
     def _fields(self, **fields: int | str) -> Self:
-        written = (self.terms.calendar.cron or "* * * * *").split()
+        written = (self.options.calendar.cron or "* * * * *").split()
         at = len(written) - 5
         for name, value in fields.items():
             written[at + _FIELDS[name]] = str(value)
@@ -278,7 +278,7 @@ class Cadences:
 
     def _window(self, begin: str, end: str, *, inside: bool) -> Self:
         window = DayWindow(second_of_day(begin), second_of_day(end), inside)
-        return self._calendar(windows=(*self.terms.calendar.windows, window))
+        return self._calendar(windows=(*self.options.calendar.windows, window))
 
 
 def _hour_and_minute(time: str) -> tuple[int, int]:

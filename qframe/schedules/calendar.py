@@ -109,7 +109,7 @@ class Calendar:
         return datetime.fromtimestamp(moment, zone_of(self.zone))
 
     def text(self) -> str:
-        """Return the text that `qframe.schedules.texts.read` parses, without the zone."""
+        """Return the text that `qframe.schedules.parser.read` parses, without the zone."""
         if self.at is not None:
             first = f"at {datetime.fromtimestamp(self.at, UTC).isoformat()}"
         elif self.every:

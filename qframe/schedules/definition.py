@@ -18,19 +18,21 @@ from qframe.exceptions import ConfigurationError, InvalidJob
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.payload.scheduled import SCHEDULE, named_run
 from qframe.payload.text import one_line
-from qframe.schedules.terms import Terms, called
-from qframe.schedules.words import Words
+from qframe.schedules.cadences import Cadences
+from qframe.schedules.options import OptionMethods, ScheduleOptions, called
 
 LONGEST_NAME = 150
 _OWN = "qframe.schedules."
 
 
-class Schedule(Words):
+class Schedule(Cadences, OptionMethods):
     """A job and its planned times: `schedule(SendReport()).daily_at("13:00").weekdays()`."""
 
-    def __init__(self, job: Dispatchable, terms: Terms, place: str, module: str) -> None:
+    def __init__(
+        self, job: Dispatchable, options: ScheduleOptions, place: str, module: str
+    ) -> None:
         self.job = job
-        self.terms = terms
+        self.options = options
         self.place = place
         """The file and line of its definition, or the origin of its row."""
         self.module = module
@@ -39,43 +41,43 @@ class Schedule(Words):
 
     def name(self, name: str) -> Self:
         """Give it a unique name; default: one made of the job and its times."""
-        return self._told(name=checked_name(name))
+        return self._set(name=checked_name(name))
 
     # -- internal ---------------------------------------------------------------------------------
 
     def finished(self, zone: str) -> Self:
         """Fill in the configured defaults. Raises `ConfigurationError`."""
-        terms = self.terms
-        calendar = replace(terms.calendar, zone=terms.zone or zone)
+        options = self.options
+        calendar = replace(options.calendar, zone=options.zone or zone)
         if not calendar.is_set:
             raise ConfigurationError(
                 f"{self.place}: the schedule of {self._shown()} does not say when; "
                 'add .daily_at("13:00"), .every_minute() or the like'
             )
-        if terms.overlap and isinstance(self.job, Foreign):
+        if options.overlap and isinstance(self.job, Foreign):
             raise ConfigurationError(
                 f"{self.place}: {self._shown()} is run by another program, which would not free "
                 "the lock of without_overlapping"
             )
-        named = terms.name or f"{self._shown()}: {calendar.shown()}"
+        named = options.name or f"{self._shown()}: {calendar.shown()}"
         if len(named) > LONGEST_NAME:
             raise ConfigurationError(
                 f"{self.place}: the schedule of {self._shown()} needs a name: its own has more "
                 f"than {LONGEST_NAME} characters; add .name(...)"
             )
-        self.terms = replace(terms, calendar=calendar, zone=calendar.zone, name=named)
+        self.options = replace(options, calendar=calendar, zone=calendar.zone, name=named)
         return self
 
     @property
     def title(self) -> str:
         """Its name, after `finished`."""
-        return self.terms.name
+        return self.options.name
 
     def facts(self) -> dict[str, Any]:
         """Return what distinguishes it from others, as JSON values."""
         data = "" if isinstance(self.job, Foreign) else self.job.to_data()
         data = self.job.data if isinstance(self.job, Foreign) else data
-        return {"job": self._shown(), "data": data, **self.terms.facts()}
+        return {"job": self._shown(), "data": data, **self.options.facts()}
 
     @property
     def job_name(self) -> str:
@@ -89,14 +91,14 @@ class Schedule(Words):
             raise ConfigurationError(f"{self.place}: {error}") from None
 
     def __repr__(self) -> str:
-        return f"<schedule {self.terms.name or self.terms.calendar.text()}>"
+        return f"<schedule {self.options.name or self.options.calendar.text()}>"
 
 
-class ScheduleGroup(Words):
+class ScheduleGroup(Cadences, OptionMethods):
     """What all schedules in its `with` block share."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, options: ScheduleOptions) -> None:
+        self.options = options
 
     def __enter__(self) -> Self:
         _groups.append(self)
@@ -123,13 +125,13 @@ class ScheduleCall:
             job = job.job()
         check_job(job)
         place, module = _caller()
-        made = Schedule(job, _groups[-1].terms if _groups else Terms(), place, module)
+        made = Schedule(job, _groups[-1].options if _groups else ScheduleOptions(), place, module)
         book.add(made)
         return made
 
     def group(self) -> ScheduleGroup:
         """Begin a group: `with schedule.group().daily().timezone("Europe/Vienna"):`."""
-        return ScheduleGroup(_groups[-1].terms if _groups else Terms())
+        return ScheduleGroup(_groups[-1].options if _groups else ScheduleOptions())
 
 
 schedule = ScheduleCall()
@@ -151,7 +153,7 @@ class ScheduleBook:
 
     def find(self, name: str) -> Schedule | None:
         """Return the schedule with a name, without checking the others."""
-        return next((each for each in self._all if each.terms.name == name), None)
+        return next((each for each in self._all if each.options.name == name), None)
 
     def finished(self, zone: str) -> list[Schedule]:
         """Return all, by name. Raises `ConfigurationError` for a duplicate name."""
@@ -165,7 +167,7 @@ class ScheduleBook:
                     f"{each.place}; give each a name with .name(...)"
                 )
             found[each.title] = each  # the same place again: its module was reloaded
-        if any(each.terms.hooks for each in found.values()):
+        if any(each.options.hooks for each in found.values()):
             for kind in (events.JobProcessing, events.JobProcessed, events.JobFailed):
                 if self._hear not in kind.listeners:
                     events.listen(kind)(self._hear)
@@ -184,7 +186,7 @@ class ScheduleBook:
             events.JobProcessed: ("on_success", "after"),
             events.JobFailed: ("on_failure", "after"),
         }.get(type(event), ())
-        for kind, hook in found.terms.hooks:
+        for kind, hook in found.options.hooks:
             if kind in kinds:
                 _call_hook(hook, event.job)
 
@@ -222,4 +224,4 @@ def _caller() -> tuple[str, str]:
 
 def in_zone(moment: float, schedule_: Schedule) -> datetime:
     """Convert a planned time to the zone of its schedule."""
-    return schedule_.terms.calendar.local(moment)
+    return schedule_.options.calendar.local(moment)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from qframe.contracts.step import Expect, Set, Step
 from qframe.drivers.store import Store
-from qframe.schedules.track import ScheduleKeys
+from qframe.schedules.state import ScheduleKeys
 
 ALIVE = 60.0
 """Seconds without a process after which a version is given up."""

@@ -32,12 +32,11 @@ from qframe.manager import QueueManager
 from qframe.payload import encryption, envelope
 from qframe.payload.signature import unsealed
 from qframe.payload.text import one_line, queue_name
-from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.calendar import zone_of
 from qframe.schedules.definition import Schedule, checked_name
-from qframe.schedules.terms import Missed, Terms
-from qframe.schedules.texts import read
-from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+from qframe.schedules.options import Missed, ScheduleOptions
+from qframe.schedules.parser import read
+from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSummary
 
 log = logging.getLogger("qframe")
 
@@ -91,7 +90,7 @@ class ScheduleRows:
         """Make the schedule of a row. Raises `QframeError` if its job cannot be made."""
         zone = row.timezone or self._queues.settings.schedule.timezone
         zone_of(zone)
-        terms = Terms(
+        options = ScheduleOptions(
             calendar=read(row.when),
             zone=zone,
             name=checked_name(name),
@@ -103,7 +102,7 @@ class ScheduleRows:
             in_maintenance=row.maintenance,
         )
         if row.foreign:
-            made = Schedule(foreign(row.job, row.data or ()), terms, f"the row {name!r}", "")
+            made = Schedule(foreign(row.job, row.data or ()), options, f"the row {name!r}", "")
         else:
             project.put_on_path()
             try:
@@ -111,7 +110,7 @@ class ScheduleRows:
                 job = job_class.from_data(self._data(row, job_class))
             except (UnknownJob, InvalidArguments, CannotDecrypt) as error:
                 raise InvalidJob(str(error)) from None
-            made = Schedule(job, terms, f"the row {name!r}", "")
+            made = Schedule(job, options, f"the row {name!r}", "")
         return made.finished(zone)
 
     def _data(self, row: ScheduleRow, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
@@ -184,7 +183,7 @@ class ScheduleRows:
     def _checked(self, connection: Connection, name: str, row: ScheduleRow) -> Schedule:
         """Make the schedule of a row to store. Raises if it could never run."""
         made = self.schedule(name, row)
-        if made.terms.calendar.next(time.time()) is None:
+        if made.options.calendar.next(time.time()) is None:
             raise ConfigurationError(f"{one_line(row.when, 80)!r} is never due")
         connection.envelope(made.job)  # would otherwise raise at each planned time
         return made
@@ -196,7 +195,7 @@ class ScheduleRows:
         (text,) = connection.store.get(key)
         if text is None:
             return False
-        step = Step(None, Unset(key), Unset(keys.track(name)), keys.mark())
+        step = Step(None, Unset(key), Unset(keys.progress(name)), keys.mark())
         connection.backend.apply(step)
         return True
 
@@ -219,26 +218,26 @@ class ScheduleRows:
         names = [name] if name else []
         if not name:
             store.delete(keys.paused())
-            prefix = keys.track("x").removesuffix("x")
+            prefix = keys.progress("x").removesuffix("x")
             names = [
                 key.removeprefix(prefix)
                 for key, text in store.items(prefix)
-                if ScheduleTrack.read(text).paused
+                if ScheduleProgress.read(text).paused
             ]
         for each in names:
             self._hold(connection, each, paused=False)
         events.fire(events.ScheduleResumed, connection.name, name or "")
 
     def _hold(self, connection: Connection, name: str, *, paused: bool) -> None:
-        """Set the pause in a schedule's track, which every run expects unchanged."""
-        key = keys_of(self._queues, connection).track(name)
+        """Set the pause in a schedule's progress, which every run expects unchanged."""
+        key = keys_of(self._queues, connection).progress(name)
         (text,) = connection.store.get(key)
         for _ in range(_TRIES):
             now = round(time.time(), 3)
-            track = ScheduleTrack(now) if text is None else ScheduleTrack.read(text)
-            if track.paused is paused:
+            progress = ScheduleProgress(now) if text is None else ScheduleProgress.read(text)
+            if progress.paused is paused:
                 return
-            wanted = Set(key, track.held(paused=paused).text(), _HELD)
+            wanted = Set(key, progress.with_paused(paused).text(), _HELD)
             (result,) = connection.backend.apply(Step(None, Expect(key, text), wanted))
             if result.applied:
                 return
@@ -269,7 +268,7 @@ class ScheduleRows:
             raise BackendUnavailable(f"the schedule {one_line(name)!r} was changed just now")
         return made
 
-    def told(self, connection: Connection) -> list[ScheduleAbout]:
+    def told(self, connection: Connection) -> list[ScheduleSummary]:
         """Describe the rows of a connection, without their jobs' code; also refused ones."""
         found = []
         prefix = keys_of(self._queues, connection).row()
@@ -280,7 +279,7 @@ class ScheduleRows:
                 found.append(about)
         return found
 
-    def _told(self, connection: Connection, name: str, text: str) -> ScheduleAbout | None:
+    def _told(self, connection: Connection, name: str, text: str) -> ScheduleSummary | None:
         zone, queue = self._queues.settings.schedule.timezone, connection.default_queue
         key, refused = keys_of(self._queues, connection).row(name), ""
         try:
@@ -343,9 +342,9 @@ def brief(error: QframeError | ValidationError) -> str:
     return one_line(str(error), 300)
 
 
-def _about(name: str, row: ScheduleRow, zone: str, queue: str, text: str) -> ScheduleAbout:
+def _about(name: str, row: ScheduleRow, zone: str, queue: str, text: str) -> ScheduleSummary:
     added = f"by {row.added_by}" if row.added_by else "at run time"
-    return ScheduleAbout(
+    return ScheduleSummary(
         name=name,
         job=row.job,
         when=read(row.when).text(),

@@ -1,9 +1,9 @@
 """Runs: the step that makes one run of a schedule, with all its expectations and the push.
 
-The step that pushes the job compares and sets the schedule's track, so each planned time has one
+The step that pushes the job compares and sets the schedule's progress, so each planned time has one
 job however many processes try. Where facts and messages are in different places, the message is
-first stored in the track, and then pushed. A process that finds it there later pushes it again, and
-the job's first start claims the run for one of the two (`qframe/features/scheduled.py`).
+first stored in the progress, and then pushed. A process that finds it there later pushes it again,
+and the job's first start claims the run for one of the two (`qframe/features/scheduled.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qframe.payload import envelope, timing
 from qframe.payload.scheduled import SCHEDULE, NamedRun
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
-from qframe.schedules.track import OpenPush, PastRun, ScheduleKeys, ScheduleTrack
+from qframe.schedules.state import PastRun, PendingPush, ScheduleKeys, ScheduleProgress
 
 _YEAR = 366 * 86400.0
 _OVER = 7 * 86400.0
@@ -36,8 +36,8 @@ class RunPlan:
     schedule: Schedule
     at: float
     before: str
-    """The track that it expects."""
-    after: ScheduleTrack
+    """The progress that it expects."""
+    after: ScheduleProgress
     named: NamedRun
     pushing: Pushing
     plan: Plan
@@ -56,144 +56,155 @@ class RunMaker:
     def run(
         self,
         schedule: Schedule,
-        track: ScheduleTrack,
+        progress: ScheduleProgress,
         at: float,
         guards: Sequence[Operation],
         *,
         manual: bool = False,
     ) -> RunPlan:
         """Plan a run. Raises `InvalidJob` or `PayloadTooLarge` if its job cannot be pushed."""
-        terms, before = schedule.terms, track.text()
+        options, before = schedule.options, progress.text()
         named = NamedRun(
-            schedule.title, at, track.number + 1, self.keys.scope, terms.calendar.zone,
-            terms.overlap, claims=not self.joint,
+            schedule.title, at, progress.number + 1, self.keys.scope, options.calendar.zone,
+            options.overlap, claims=not self.joint,
         )  # fmt: skip
         made = self.connection.envelope(schedule.job, {SCHEDULE: named.wire()})
         delay = timing.seconds_until(schedule.job.delay) + _jitter(schedule, at)
-        pushing = self.connection.pushing(schedule.job, made, terms.queue, delay)
+        pushing = self.connection.pushing(schedule.job, made, options.queue, delay)
         past = PastRun(at, round(time.time(), 3), made.uuid, named.number, manual)
-        after = track.ran(past, track.at if manual else at)
+        after = progress.after_run(past, progress.at if manual else at)
         plan = Plan()
         self.connection.context.plan_push(pushing, plan)
         made_run = RunPlan(schedule, at, before, after, named, pushing, plan)
         if not self.joint:
-            self._keep_push(made_run)
-        key = self.keys.track(schedule.title)
+            self._store_push(made_run)
+        key = self.keys.progress(schedule.title)
         own: list[Operation] = [*guards, Expect(key, before)]
-        if terms.overlap:
+        if options.overlap:
             own += [
                 Expect(named.lock_key, None),
-                Set(named.lock_key, made.uuid, terms.overlap + delay),
+                Set(named.lock_key, made.uuid, options.overlap + delay),
             ]
-        if schedule.row is not None and terms.calendar.at is not None and not manual:
+        if schedule.row is not None and options.calendar.at is not None and not manual:
             own += [Unset(self.keys.row(schedule.title)), self.keys.mark()]  # it has no more runs
-        plan.operations[:0] = [*own, Set(key, made_run.after.text(), self.kept(schedule, at))]
+        plan.operations[:0] = [*own, Set(key, made_run.after.text(), self.ttl(schedule, at))]
         return made_run
 
-    def _keep_push(self, run: RunPlan) -> None:
-        """Store the message in the track until it is pushed."""
+    def _store_push(self, run: RunPlan) -> None:
+        """Store the message in the progress until it is pushed."""
         plan = run.plan
         run.pushes = tuple(each for each in plan.operations if type(each) is Push)
         plan.operations[:] = [each for each in plan.operations if type(each) is not Push]
         raw = run.pushing.raw.decode()
-        opened = OpenPush(raw, run.pushing.queue, run.pushing.delay)
-        run.after = run.after.opened(self._signed(run.schedule, opened))
+        pending = PendingPush(raw, run.pushing.queue, run.pushing.delay)
+        run.after = run.after.with_pending(self._signed(run.schedule, pending))
 
-    def _signed(self, schedule: Schedule, opened: OpenPush) -> OpenPush:
+    def _signed(self, schedule: Schedule, pending: PendingPush) -> PendingPush:
         context = self.connection.context
         if context.signer is None:
-            return replace(opened, kept="")
-        return replace(opened, kept=context.sealed(self._place(schedule), opened.text()))
+            return replace(pending, signed="")
+        return replace(pending, signed=context.sealed(self._place(schedule), pending.text()))
 
     def _place(self, schedule: Schedule) -> str:
-        """Return the place that a message in a track is signed for."""
-        return f"{self.keys.track(schedule.title)}:open"
+        """Return the place that a message in a progress is signed for."""
+        return f"{self.keys.progress(schedule.title)}:open"
 
-    def passing(
+    def skip_step(
         self,
         schedule: Schedule,
         before: str,
-        after: ScheduleTrack,
+        after: ScheduleProgress,
         guards: Sequence[Operation],
     ) -> Step:
-        """Return the step that passes planned times without a run."""
-        key = self.keys.track(schedule.title)
-        kept = Set(key, after.text(), self.kept(schedule, after.at))
-        return Step(None, *guards, Expect(key, before), kept)
+        """Return the step that skips planned times."""
+        key = self.keys.progress(schedule.title)
+        write = Set(key, after.text(), self.ttl(schedule, after.at))
+        return Step(None, *guards, Expect(key, before), write)
 
-    def beginning(self, schedule: Schedule, track: ScheduleTrack) -> Step:
-        """Return the step that creates the track of a schedule, unless it exists."""
-        key = self.keys.track(schedule.title)
-        return Step(None, Expect(key, None), Set(key, track.text(), self.kept(schedule, track.at)))
+    def create_step(self, schedule: Schedule, progress: ScheduleProgress) -> Step:
+        """Return the step that creates the progress of a schedule, unless it exists."""
+        key = self.keys.progress(schedule.title)
+        return Step(
+            None, Expect(key, None), Set(key, progress.text(), self.ttl(schedule, progress.at))
+        )
 
-    def kept(self, schedule: Schedule, at: float) -> float:
-        """Return how long a track is kept: longer than until the next run."""
-        coming = schedule.terms.calendar.next(at)
+    def ttl(self, schedule: Schedule, at: float) -> float:
+        """Return how long the progress is stored: until well after the next run."""
+        coming = schedule.options.calendar.next(at)
         return _OVER if coming is None else max(0.0, coming - at) + 1.2 * _YEAR
 
     # -- messages pushed after the step -----------------------------------------------------------
 
-    def push_kept(self, run: RunPlan) -> ScheduleTrack:
-        """Push what the step could not. Returns the track after that."""
+    def push_pending(self, run: RunPlan) -> ScheduleProgress:
+        """Push what the step could not. Returns the progress after that."""
         self.connection.backend.apply(Step(None, *run.pushes))
-        return self._closed(run.schedule, run.after)
+        return self._finish_push(run.schedule, run.after)
 
-    def push_again(self, schedule: Schedule, track: ScheduleTrack) -> ScheduleTrack | None:
+    def repush(self, schedule: Schedule, progress: ScheduleProgress) -> ScheduleProgress | None:
         """Push a stored message that may not have been pushed; None if another process does."""
-        opened = track.open
-        if opened is None:
-            return track
+        pending = progress.pending
+        if pending is None:
+            return progress
         context = self.connection.context
         try:
-            kept = context.opened(self._place(schedule), opened.kept or opened.text())
+            kept = context.opened(self._place(schedule), pending.signed or pending.text())
             prepared = Prepared(
-                "", opened.raw.encode(), opened.queue, opened.delay, vouched=kept.vouched
+                "", pending.raw.encode(), pending.queue, pending.delay, vouched=kept.vouched
             )
-            said = envelope.parse(prepared.raw).get(SCHEDULE)
+            payload = envelope.parse(prepared.raw).get(SCHEDULE)
         except (InvalidSignature, InvalidPayload) as error:
-            return self._refused(schedule, track, opened, error)
-        number = opened.push + 1
-        if isinstance(said, dict):
-            changed = {SCHEDULE: {**said, "push": number}}
+            return self._refused(schedule, progress, pending, error)
+        number = pending.push + 1
+        if isinstance(payload, dict):
+            changed = {SCHEDULE: {**payload, "push": number}}
             prepared = context.changed(prepared, changed)
         pushing = context.pushing(prepared)
-        changed_push = replace(opened, raw=pushing.raw.decode(), push=number)
+        changed_push = replace(pending, raw=pushing.raw.decode(), push=number)
         if kept.vouched:
             changed_push = self._signed(schedule, changed_push)
-        again = track.opened(changed_push)
-        (result,) = self.connection.backend.apply(self.passing(schedule, track.text(), again, ()))
+        again = progress.with_pending(changed_push)
+        (result,) = self.connection.backend.apply(
+            self.skip_step(schedule, progress.text(), again, ())
+        )
         if not result.applied:
             return None
         self.connection.backend.apply(Step(None, push_of(pushing)))
-        return self._closed(schedule, again)
+        return self._finish_push(schedule, again)
 
     def _refused(
-        self, schedule: Schedule, track: ScheduleTrack, opened: OpenPush, error: QframeError
-    ) -> ScheduleTrack | None:
+        self,
+        schedule: Schedule,
+        progress: ScheduleProgress,
+        pending: PendingPush,
+        error: QframeError,
+    ) -> ScheduleProgress | None:
         """Continue without a message whose signature is invalid, and record it as failed."""
-        text = opened.kept or opened.text()
+        text = pending.signed or pending.text()
         what = f"a run of the schedule {one_line(schedule.title, 150)}"
-        refused = RefusedText(self.keys.track(schedule.title), text, what, error)
-        closed = track.passed(track.at, "refused: its message is not signed").opened(None)
-        step, plan = self.passing(schedule, track.text(), closed, ()), Plan()
+        refused = RefusedText(self.keys.progress(schedule.title), text, what, error)
+        skipped = progress.after_skip(progress.at, "refused: its message is not signed")
+        closed = skipped.with_pending(None)
+        step, plan = self.skip_step(schedule, progress.text(), closed, ()), Plan()
         plan.operations += step.operations
-        refuse(self.connection.context, plan, refused, one_line(opened.queue, 128))
+        refuse(self.connection.context, plan, refused, one_line(pending.queue, 128))
         result = self.connection.context.apply(plan)
         return closed if result.applied else None
 
-    def _closed(self, schedule: Schedule, track: ScheduleTrack) -> ScheduleTrack:
-        closed = track.opened(None)
-        (result,) = self.connection.backend.apply(self.passing(schedule, track.text(), closed, ()))
-        return closed if result.applied else _read(result, closed)
+    def _finish_push(self, schedule: Schedule, progress: ScheduleProgress) -> ScheduleProgress:
+        done = progress.with_pending(None)
+        (result,) = self.connection.backend.apply(
+            self.skip_step(schedule, progress.text(), done, ())
+        )
+        return done if result.applied else _read(result, done)
 
 
-def _read(result: Result, otherwise: ScheduleTrack) -> ScheduleTrack:
-    return otherwise if result.holds is None else ScheduleTrack.read(result.holds)
+def _read(result: Result, otherwise: ScheduleProgress) -> ScheduleProgress:
+    return otherwise if result.holds is None else ScheduleProgress.read(result.holds)
 
 
 def _jitter(schedule: Schedule, at: float) -> float:
     """Return the delay of a run, always the same for a name and planned time."""
-    if not schedule.terms.spread:
+    if not schedule.options.spread:
         return 0.0
     drawn = hashlib.sha256(f"{schedule.title} {at:.0f}".encode()).digest()[:6]
-    return round(int.from_bytes(drawn) / 2**48 * schedule.terms.spread, 3)
+    return round(int.from_bytes(drawn) / 2**48 * schedule.options.spread, 3)

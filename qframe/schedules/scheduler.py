@@ -13,13 +13,12 @@ from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
-from qframe.schedules.catching_up import catch_up
 from qframe.schedules.definition import Schedule, in_zone
+from qframe.schedules.options import called
 from qframe.schedules.releases import Releases
 from qframe.schedules.runs import RunPlan
-from qframe.schedules.terms import called
-from qframe.schedules.timetable import Timetable
-from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+from qframe.schedules.state import ScheduleKeys, ScheduleProgress
+from qframe.schedules.timetable import Timetable, catch_up
 
 log = logging.getLogger("qframe")
 
@@ -98,13 +97,13 @@ class Scheduler:
         for schedule in due:
             if self._is_open(schedule, now):
                 continue
-            if in_maintenance and not schedule.terms.in_maintenance:
+            if in_maintenance and not schedule.options.in_maintenance:
                 self._held_up.add(schedule.title)
                 continue
-            if paused or self.table.tracks[schedule.title].paused:
+            if paused or self.table.progress[schedule.title].paused:
                 self._go_past(schedule, now)
                 continue
-            chosen = catch_up(schedule, self.table.tracks[schedule.title], now)
+            chosen = catch_up(schedule, self.table.progress[schedule.title], now)
             if chosen.missed is not None and not self._miss(schedule, *chosen.missed):
                 continue
             runs = chosen.runs if self._make.joint else chosen.runs[:1]
@@ -125,7 +124,7 @@ class Scheduler:
 
     def _go_past(self, schedule: Schedule, now: float) -> None:
         """Pass the planned times of a paused schedule."""
-        last = schedule.terms.calendar.last(self.table.tracks[schedule.title].at, now)
+        last = schedule.options.calendar.last(self.table.progress[schedule.title].at, now)
         if last is not None:
             self._pass(schedule, last, PAUSED)
 
@@ -133,14 +132,14 @@ class Scheduler:
         """Make the runs that somebody requested, each once."""
         while self.table.asked:
             name, text = next(iter(self.table.asked.items()))
-            schedule, track = self.table.known.get(name), self.table.tracks.get(name)
-            if schedule is not None and track is not None and not self._is_open(schedule, now):
-                key = self._keys.asked(name)
+            schedule, progress = self.table.known.get(name), self.table.progress.get(name)
+            if schedule is not None and progress is not None and not self._is_open(schedule, now):
+                key = self._keys.requested(name)
                 guards: list[Operation] = [Expect(key, text), Unset(key)]
                 at = round(now, 3)
-                run = self._make.run(schedule, self.table.tracks[name], at, guards, manual=True)
+                run = self._make.run(schedule, self.table.progress[name], at, guards, manual=True)
                 (result,) = self.connection.backend.apply(run.plan)
-                if result.key == self._keys.track(name) and result.holds is not None:
+                if result.key == self._keys.progress(name) and result.holds is not None:
                     self._take_track(schedule, result)
                     continue
                 if result.applied:
@@ -151,10 +150,10 @@ class Scheduler:
     def _is_open(self, schedule: Schedule, now: float) -> bool:
         """Whether the previous run must still be pushed, if that is a separate step."""
         name = schedule.title
-        if self.table.tracks[name].open is None:
+        if self.table.progress[name].pending is None:
             return False
         self.table.begin([schedule], now)
-        if self.table.tracks[name].open is None:
+        if self.table.progress[name].pending is None:
             return False
         self._held_up.add(name)
         return True
@@ -162,7 +161,7 @@ class Scheduler:
     def _planned(self, schedule: Schedule, times: Sequence[float]) -> list[RunPlan]:
         """Plan the runs of a schedule, one after the other."""
         plans: list[RunPlan] = []
-        track = self.table.tracks[schedule.title]
+        progress = self.table.progress[schedule.title]
         for at in times:
             why = self._unwanted(schedule, at)
             if why:
@@ -170,25 +169,25 @@ class Scheduler:
                     return plans
                 if not self._pass(schedule, at, why):
                     return plans
-                track = self.table.tracks[schedule.title]
+                progress = self.table.progress[schedule.title]
                 continue
             try:
-                plan = self._make.run(schedule, track, at, self.table.guards(schedule))
+                plan = self._make.run(schedule, progress, at, self.table.guards(schedule))
             except BackendUnavailable:
                 raise
             except QframeError as error:
                 self._fail(schedule, at, error)
                 return plans
             plans.append(plan)
-            track = plan.after
+            progress = plan.after
         return plans
 
     def _unwanted(self, schedule: Schedule, at: float) -> str:
         """Return why a planned time has no run; "" if it has one."""
-        wanted = schedule.terms.environments
+        wanted = schedule.options.environments
         if wanted and self._environment not in wanted:
             return f"not for the environment {one_line(self._environment or '(none)', 40)}"
-        for condition, expected in schedule.terms.conditions:
+        for condition, expected in schedule.options.conditions:
             try:
                 given = called(condition, in_zone(at, schedule))
             except Exception as error:  # the program's own code
@@ -205,13 +204,13 @@ class Scheduler:
         schedule, name = run.schedule, run.schedule.title
         if result.applied:
             run.plan.applied()
-            track = run.after if self._make.joint else self._make.push_kept(run)
-            self.table.tracks[name] = track
+            progress = run.after if self._make.joint else self._make.push_pending(run)
+            self.table.progress[name] = progress
             self.dispatched += 1
             self.connection.tell(schedule.job, run.pushing, "")
             self._tell(events.ScheduledJobDispatched, schedule, run.at, run.pushing.uuid)
             return self._make.joint
-        if result.key == self._keys.track(name):
+        if result.key == self._keys.progress(name):
             self._take_track(schedule, result)
         elif result.key == run.named.lock_key:
             self._pass(schedule, run.at, OVERLAPS)
@@ -226,23 +225,23 @@ class Scheduler:
         return False
 
     def _take_track(self, schedule: Schedule, result: Result) -> None:
-        """Use the track that another process wrote; start again if it was removed."""
+        """Use the progress that another process wrote; start again if it was removed."""
         if result.holds is None:
             self.table.begin([schedule], self._clock())
         else:
-            self.table.tracks[schedule.title] = ScheduleTrack.read(result.holds)
+            self.table.progress[schedule.title] = ScheduleProgress.read(result.holds)
 
     def _pass(self, schedule: Schedule, at: float, why: str) -> bool:
         """Pass a planned time without a run. Returns whether this process did."""
-        before = self.table.tracks[schedule.title]
-        after = before.passed(at, why)
+        before = self.table.progress[schedule.title]
+        after = before.after_skip(at, why)
         guards = self.table.guards(schedule)
-        step = self._make.passing(schedule, before.text(), after, guards)
+        step = self._make.skip_step(schedule, before.text(), after, guards)
         (result,) = self.connection.backend.apply(step)
         if result.applied:
-            self.table.tracks[schedule.title] = after
+            self.table.progress[schedule.title] = after
             self._tell(events.ScheduleSkipped, schedule, at, why)
-        elif result.key == self._keys.track(schedule.title):
+        elif result.key == self._keys.progress(schedule.title):
             self._take_track(schedule, result)
         else:
             self._held_up.add(schedule.title)
@@ -252,17 +251,17 @@ class Scheduler:
 
     def _miss(self, schedule: Schedule, first: float, until: float) -> bool:
         """Pass the planned times without a worker. Returns whether to continue."""
-        name, before = schedule.title, self.table.tracks[schedule.title]
-        after = before.passed(until, "missed")
+        name, before = schedule.title, self.table.progress[schedule.title]
+        after = before.after_skip(until, "missed")
         guards = self.table.guards(schedule)
-        step = self._make.passing(schedule, before.text(), after, guards)
+        step = self._make.skip_step(schedule, before.text(), after, guards)
         (result,) = self.connection.backend.apply(step)
         if result.applied:
-            self.table.tracks[name] = after
+            self.table.progress[name] = after
             log.warning("the schedule %s missed runs from %s", name, in_zone(first, schedule))
             self._tell(events.ScheduleMissed, schedule, first, in_zone(until, schedule))
             return True
-        if result.key == self._keys.track(name):
+        if result.key == self._keys.progress(name):
             self._take_track(schedule, result)
         else:
             self._held_up.add(name)
@@ -287,17 +286,17 @@ class Scheduler:
         """Push messages that another process stored and did not push, probably because it died."""
         if self._make.joint:
             return
-        for name, track in list(self.table.tracks.items()):
-            if track.open is None:
+        for name, progress in list(self.table.progress.items()):
+            if progress.pending is None:
                 self._undone.pop(name, None)
                 continue
             text, since = self._undone.get(name, ("", now))
-            if text != track.text() or now < since:
-                self._undone[name] = (track.text(), now)
+            if text != progress.text() or now < since:
+                self._undone[name] = (progress.text(), now)
             elif now - since >= _UNDONE:
                 del self._undone[name]
-                done = self._make.push_again(self.table.known[name], track)
+                done = self._make.repush(self.table.known[name], progress)
                 if done is None:
                     self.table.begin([self.table.known[name]], now)
                 else:
-                    self.table.tracks[name] = done
+                    self.table.progress[name] = done

@@ -45,7 +45,7 @@ def load(queues: QueueManager) -> list[Schedule]:
 def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
     """Return the connection of a schedule. Raises `ConfigurationError`."""
     try:
-        connection = queues.connection(schedule.terms.connection or schedule.job.connection)
+        connection = queues.connection(schedule.options.connection or schedule.job.connection)
     except ConfigurationError as error:
         raise ConfigurationError(f"{schedule.place}: {error}") from None
     if _ABLE not in connection.capabilities:
@@ -57,7 +57,7 @@ def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
 
 
 def warnings_of(calendar: Calendar, *, spread: int, overlap: float) -> list[str]:
-    """Return warnings about terms that are probably not intended, a sentence each."""
+    """Return warnings about options that are probably not intended, a sentence each."""
     found: list[str] = []
     now = time.time()
     first = calendar.next(now)

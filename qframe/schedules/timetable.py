@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from qframe.connection import Connection
@@ -12,17 +14,20 @@ from qframe.contracts.step import Expect, Set, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature
 from qframe.features.refused import RefusedText, tell_refused
 from qframe.payload.text import one_line
-from qframe.schedules.about import ScheduleAbout
 from qframe.schedules.definition import Schedule
 from qframe.schedules.releases import Releases
 from qframe.schedules.runs import RunMaker
-from qframe.schedules.track import ScheduleKeys, ScheduleTrack
+from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSummary
 
 TOGETHER = 500
 """The most facts or steps in one exchange."""
 _TOLD = 400 * 86400.0
 ASKED = 60.0
 """Seconds that a requested run waits for a worker to make it."""
+PROMPT = 10.0
+"""Seconds by which a run may be late without being missed."""
+_MOST_RUNS = 500
+"""The most runs of a schedule in one turn."""
 _CLOCKS = 600.0
 """Seconds by which the clock of whoever requests a run may differ from this one."""
 
@@ -47,7 +52,7 @@ class Timetable:
         rows: Callable[[Connection], list[Schedule]],
     ) -> None:
         self.make = RunMaker(connection, keys)
-        self.tracks: dict[str, ScheduleTrack] = {}
+        self.progress: dict[str, ScheduleProgress] = {}
         self.known: dict[str, Schedule] = {}
         """The current schedules, by name."""
         self.asked: dict[str, str] = {}
@@ -75,7 +80,7 @@ class Timetable:
         if self._is_read and changed == self._changed and releases.current.keys() == before.keys():
             return
         self._take(self._read_rows(self._connection), now)
-        prefix = self._keys.asked()
+        prefix = self._keys.requested()
         asked = store.items(prefix) if changed != self._changed else ()
         self.asked |= {
             key.removeprefix(prefix): text for key, text in asked if self._is_asked(key, text, now)
@@ -91,7 +96,8 @@ class Timetable:
                 raise InvalidSignature("it was signed at another time")
         except (InvalidSignature, ValueError) as error:
             refusal = error if isinstance(error, InvalidSignature) else InvalidPayload(str(error))
-            what = f"a wish to run the schedule {one_line(key.removeprefix(self._keys.asked()))}"
+            name = one_line(key.removeprefix(self._keys.requested()))
+            what = f"a request to run the schedule {name}"
             tell_refused(self._connection.name, RefusedText(key, text, what, refusal))
             return False
         return True
@@ -108,10 +114,10 @@ class Timetable:
         new = [
             each
             for name, each in found.items()
-            if name not in before or before[name].row != each.row or name not in self.tracks
+            if name not in before or before[name].row != each.row or name not in self.progress
         ]
-        for name in self.tracks.keys() - found.keys():
-            del self.tracks[name]
+        for name in self.progress.keys() - found.keys():
+            del self.progress[name]
             self._watched.pop(name, None)
         for begin in range(0, len(new), TOGETHER):
             self.begin(new[begin : begin + TOGETHER], now)
@@ -120,7 +126,7 @@ class Timetable:
     def _tell(self, schedules: Sequence[Schedule]) -> None:
         """Write changed descriptions of schedules in code, for programs without the code."""
         told = {
-            self._keys.about(each.title): ScheduleAbout.of(
+            self._keys.summary(each.title): ScheduleSummary.of(
                 each, self._connection.default_queue, self._releases.current[each.module]
             ).text()
             for each in schedules
@@ -146,17 +152,17 @@ class Timetable:
 
     def begin(self, schedules: Sequence[Schedule], now: float) -> None:
         """Read the tracks of schedules; a new one begins now."""
-        texts = self._connection.store.get(*(self._keys.track(each.title) for each in schedules))
+        texts = self._connection.store.get(*(self._keys.progress(each.title) for each in schedules))
         fresh = [each for each, text in zip(schedules, texts, strict=True) if text is None]
         for each, text in zip(schedules, texts, strict=True):
             if text is not None:
-                self.tracks[each.title] = ScheduleTrack.read(text)
+                self.progress[each.title] = ScheduleProgress.read(text)
         if fresh:
-            begun = ScheduleTrack(round(now, 3))
-            steps = [self.make.beginning(each, begun) for each in fresh]
+            begun = ScheduleProgress(round(now, 3))
+            steps = [self.make.create_step(each, begun) for each in fresh]
             for each, result in zip(fresh, self._connection.backend.apply(*steps), strict=True):
                 held = None if result.applied else result.holds
-                self.tracks[each.title] = begun if held is None else ScheduleTrack.read(held)
+                self.progress[each.title] = begun if held is None else ScheduleProgress.read(held)
         for each in schedules:
             self.plan_next(each)
 
@@ -177,10 +183,10 @@ class Timetable:
     def plan_next(self, schedule: Schedule, not_before: float = 0.0) -> None:
         """Plan it for its next time, not before a moment."""
         name = schedule.title
-        track = self.tracks.get(name)
-        if track is None:
+        progress = self.progress.get(name)
+        if progress is None:
             return
-        coming = schedule.terms.calendar.next(track.at)
+        coming = schedule.options.calendar.next(progress.at)
         if coming is None:
             self._watched.pop(name, None)
             return
@@ -190,3 +196,46 @@ class Timetable:
     def next_due(self) -> float | None:
         """Return when the next one is due."""
         return self._heap[0].due if self._heap else None
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What to do for a schedule now."""
+
+    runs: tuple[float, ...] = ()
+    """The planned times to run, in order."""
+    missed: tuple[float, float] | None = None
+    """The first missed time, and the last moment of those before `runs`."""
+
+
+def catch_up(schedule: Schedule, progress: ScheduleProgress, now: float) -> CatchUp:
+    """Choose from the planned times since the last one.
+
+    All times of the last ten seconds run. For earlier ones the schedule decides: none, the last, or
+    all within its grace.
+    """
+    calendar, options = schedule.options.calendar, schedule.options
+    first = calendar.next(progress.at)
+    if first is None or first > now:
+        return CatchUp()
+    late = now - PROMPT
+    recent = tuple(islice(calendar.upto(max(progress.at, late), now), _MOST_RUNS))
+    if first > late:
+        return CatchUp(recent)
+    earlier: tuple[float, ...] = ()
+    reach = max(progress.at, now - options.grace)
+    if options.missed == "all":
+        earlier = tuple(islice(calendar.upto(reach, late), _MOST_RUNS))
+        if len(earlier) == _MOST_RUNS:  # the others follow in the next turn
+            recent = ()
+    elif options.missed == "last" and not recent:
+        last = calendar.last(reach, late)
+        earlier = () if last is None else (last,)
+    runs = earlier + recent
+    if runs and runs[0] == first:
+        return CatchUp(runs)
+    return CatchUp(runs, (first, _before(runs, late)))
+
+
+def _before(runs: tuple[float, ...], late: float) -> float:
+    return min(late, runs[0] - 0.001) if runs else late

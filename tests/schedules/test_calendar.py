@@ -14,8 +14,8 @@ from cronsim import CronSim
 from qframe import schedule
 from qframe.exceptions import ConfigurationError
 from qframe.schedules.calendar import Calendar
+from qframe.schedules.parser import read
 from qframe.schedules.scheduler import Scheduler
-from qframe.schedules.texts import read
 from tests.schedules.conftest import Bench, Send
 
 ZONES = [
@@ -174,9 +174,9 @@ def test_what_is_never_due_is_found_out() -> None:
 
 
 def test_days_of_the_month_are_given_singly_or_together() -> None:
-    assert schedule(Send()).days_of_month(1, 15).terms.calendar.cron == "0 0 1,15 * *"
+    assert schedule(Send()).days_of_month(1, 15).options.calendar.cron == "0 0 1,15 * *"
     assert (
-        schedule(Send()).days_of_month([1, 15]).at("13:00").terms.calendar.cron == "0 13 1,15 * *"
+        schedule(Send()).days_of_month([1, 15]).at("13:00").options.calendar.cron == "0 13 1,15 * *"
     )
 
 
@@ -186,6 +186,6 @@ def test_groups_share_what_they_are_told() -> None:
         with schedule.group().on_queue("other"):
             second = schedule(Send()).hourly_at(5)
     third = schedule(Send()).daily()
-    assert (first.terms.calendar.cron, first.terms.queue) == ("0 4 * * *", "night")
-    assert (second.terms.zone, second.terms.queue) == ("Asia/Kathmandu", "other")
-    assert (third.terms.zone, third.terms.queue) == ("", None)
+    assert (first.options.calendar.cron, first.options.queue) == ("0 4 * * *", "night")
+    assert (second.options.zone, second.options.queue) == ("Asia/Kathmandu", "other")
+    assert (third.options.zone, third.options.queue) == ("", None)

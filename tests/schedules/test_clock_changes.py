@@ -12,8 +12,8 @@ import pytest
 
 from qframe import manager, schedule
 from qframe.schedules.calendar import Calendar
+from qframe.schedules.parser import read
 from qframe.schedules.rows import ScheduleRow, ScheduleRows
-from qframe.schedules.texts import read
 from tests.schedules.conftest import Bench, Send
 
 Wall = datetime

@@ -311,7 +311,7 @@ def test_who_dies_before_the_push_leaves_it_to_another(
     def die(*_: object) -> None:
         raise BackendUnavailable("killed")
 
-    monkeypatch.setattr(make, "push_kept", die)
+    monkeypatch.setattr(make, "push_pending", die)
     apart.clock.now += 10
     with pytest.raises(BackendUnavailable):
         first.turn()

@@ -1,4 +1,4 @@
-"""Texts: planned times as written on the command line and on the page."""
+"""Parser: reads when a schedule is due from a text, as on the command line and the page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
 from qframe.schedules.cadences import Cadences
 from qframe.schedules.calendar import Calendar
-from qframe.schedules.terms import Terms
+from qframe.schedules.options import ScheduleOptions
 
 
 class Written(Cadences):
     """The result of parsing a text; `read` makes it."""
 
     def __init__(self) -> None:
-        self.terms = Terms()
+        self.options = ScheduleOptions()
 
 
-_WORDS = {name for name in vars(Cadences) if not name.startswith("_") and name != "terms"}
+_WORDS = {name for name in vars(Cadences) if not name.startswith("_") and name != "options"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -33,9 +33,9 @@ def read(text: str) -> Calendar:
         if not words:
             continue
         _say(said, words)
-    if not said.terms.calendar.is_set:
+    if not said.options.calendar.is_set:
         raise ConfigurationError(f"{one_line(text, 80)!r} does not say when")
-    return said.terms.calendar
+    return said.options.calendar
 
 
 def _say(said: Cadences, words: list[str]) -> None:
