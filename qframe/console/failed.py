@@ -152,10 +152,10 @@ def forget(
 def silence(
     cause: Annotated[str, typer.Argument(help="The key of the cause.")],
     *,
-    off: Annotated[bool, typer.Option("--off", help="Unmute it.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
     config: Config = None,
 ) -> None:
-    """Mute a cause of failures for 30 days; its jobs stay failed.
+    """Silence a cause of failures for 30 days; its jobs stay failed.
 
     qframe silence 4f1d0c88ab
     qframe silence 4f1d0c88ab --off
@@ -166,7 +166,7 @@ def silence(
         if cause not in board.failed.muted():
             raise ConfigurationError(f"the cause {cause!r} is not silenced")
         board.failed.mute(cause, silent=False)
-        say(f"the cause {cause} is told again")
+        say(f"the cause {cause} is no longer silenced")
         return
     next(
         _ChosenFailed(None, "", cause).of(

@@ -189,5 +189,5 @@ def _await(asked: list[_Target]) -> int:
             break
         time.sleep(_LOOK)
     for each in asked:
-        say_error(f"{each} has not taken it up in {_PATIENCE:g} s; it does when it looks", 1)
+        say_error(f"{each} has not followed within {_PATIENCE:g} s; it does when it next checks", 1)
     return int(bool(asked))

@@ -79,7 +79,7 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder to write to.")]
         except FileExistsError:
             if not folder.is_dir():
                 raise ConfigurationError(f"{folder} is not a folder") from None
-            say(f"{path} is there already: left as it is")
+            say(f"{path} already exists and was not changed")
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
         else:

@@ -123,7 +123,7 @@ def cancel(
     if _was_ended(queue, uuid):
         say(f"cancelled {uuid}, which was running")
         return 0
-    return say_error(f"{uuid} has not been ended in {_PATIENCE:g} s by the worker that runs it", 1)
+    return say_error(f"{uuid} was not ended within {_PATIENCE:g} s by its worker", 1)
 
 
 def _cancelled(
@@ -168,7 +168,7 @@ def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
     there = [each for each in found.jobs if each.connection in names]
     for each in there:
         statuses.interrupt(board.connection(each.connection), each.uuid)
-    say(f"told the workers of {count_of(len(there), 'job that runs', 'jobs that run')} to end them")
+    say(f"asked the workers to end {count_of(len(there), 'running job', 'running jobs')}")
     if found.note:
         say_error(found.note, 0)
 

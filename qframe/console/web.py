@@ -137,5 +137,5 @@ def _bound(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except OSError as error:
-        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return made

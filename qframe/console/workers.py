@@ -192,7 +192,7 @@ def counters(
 
     done = JobConnections(configured(config), connection).each(act)
     if reset:
-        say(f"the counters of {names(done)} begin anew")
+        say(f"reset the counters of {names(done)}")
         return
     found = [each for _, several in done for each in several]
     queues = (each for each in found if each.what == "queue")

@@ -241,7 +241,7 @@ def _mute(board: Board, wanted: Wanted, _who: str) -> Done:
 
 def _unmute(board: Board, wanted: Wanted, _who: str) -> Done:
     board.failed.mute(_key(wanted.cause), silent=False)
-    return Done(changed=1, text=f"the cause {wanted.cause} is told again")
+    return Done(changed=1, text=f"the cause {wanted.cause} is no longer silenced")
 
 
 # -- jobs that wait or run ------------------------------------------------------------------------
@@ -494,9 +494,9 @@ def _in_background(
 def _stop_bulk(board: Board, wanted: Wanted, _who: str) -> Done:
     bulk = board.bulks.find(wanted.id)
     if bulk is None:
-        raise ConfigurationError("there is nothing of that id under way")
+        raise ConfigurationError("no action with this id is running")
     bulk.cancel()
-    return Done(changed=1, text="it ends after what it is just doing", bulk=bulk.id)
+    return Done(changed=1, text="it stops after the current job", bulk=bulk.id)
 
 
 ACTIONS = {

@@ -179,7 +179,7 @@ def _of_queues(there: Iterable[QueueState], working: Iterable[WorkerState]) -> l
             for connection, pattern in listening
         ):
             jobs = count_of(each.ready, "job waits", "jobs wait")
-            text = f"no worker works on {name}, where {jobs}"
+            text = f"no worker processes {name}, but {jobs}"
             found.append(Finding(level="bad", text=text, page=page))
         elif waits > LONG_WAIT:
             text = f"the next job of {name} has waited {lasting(waits)}"
@@ -206,8 +206,7 @@ def _of_schedules(there: Iterable[ScheduleState]) -> list[Finding]:
     return [
         Finding(
             level="bad",
-            text=f"nobody dispatches the schedule {each.name}: it was due "
-            f"{lasting(each.late_seconds)} ago",
+            text=f"the schedule {each.name} is late: it was due {lasting(each.late_seconds)} ago",
             page="/schedules",
         )
         for each in there

@@ -81,11 +81,11 @@ def _of_outbox(queues: QueueManager) -> list[str]:
         if lag.set_aside:
             found.append(
                 f"{lag.set_aside} dispatches for the connection {lag.connection!r} were set aside "
-                f"(qframe relay --retry takes them up again): {lag.error}"
+                f"(qframe relay --retry retries them): {lag.error}"
             )
         if lag.oldest > _LATE:
             found.append(
                 f"{lag.waiting} dispatches wait for the connection {lag.connection!r}, the oldest "
-                f"for {lag.oldest:.0f} s: does a worker or qframe relay run that reaches both?"
+                f"for {lag.oldest:.0f} s: does a worker or `qframe relay` run that reaches both?"
             )
     return found

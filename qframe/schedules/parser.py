@@ -53,12 +53,12 @@ def _say(said: Cadences, words: list[str]) -> None:
             taken = " ".join(given) or "nothing"
             raise ConfigurationError(f"{name} does not take {one_line(taken, 60)}") from None
     elif name == "timezone":
-        raise ConfigurationError("the time zone is told apart: --timezone Europe/Vienna")
+        raise ConfigurationError("the time zone is an option of its own: --timezone Europe/Vienna")
     elif name != "cron" and name.replace("_", "").isalpha():  # no field of a cron expression
         known = sorted(_WORDS)
         raise ConfigurationError(
-            f"{one_line(words[0], 40)!r} is no word that says when{nearest(name, known)}: one of "
-            "Laravel's, such as daily_at 13:00, or a cron expression"
+            f"{one_line(words[0], 40)!r} is not a method for times{nearest(name, known)}: write "
+            "one of Laravel's, such as daily_at 13:00, or a cron expression"
         )
     else:
         said.cron(" ".join(words))

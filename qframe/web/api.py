@@ -285,7 +285,7 @@ def _batch(board: Board, asked: Named) -> BatchState:
 def _bulk(board: Board, asked: Named) -> BulkState:
     bulk = board.bulks.find(asked.id)
     if bulk is None:
-        raise NotThere("nothing of that id is under way")
+        raise NotThere("no action with this id is running")
     return bulk.state()
 
 

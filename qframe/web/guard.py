@@ -75,7 +75,11 @@ class Guard:
             log.error("%s", error)  # noqa: TRY400 (the message names the mistake)
             grant = NOBODY
         if not grant.reads:
-            return _said("who is there?", 401, _ASK) if self._challenge else _said("forbidden", 403)
+            return (
+                _said("a password or token is required", 401, _ASK)
+                if self._challenge
+                else _said("forbidden", 403)
+            )
         if "\0" in scope["path"]:
             return _said("there is no such page", 404)
         return self._admitted(request, scope, grant, nonce)
@@ -85,7 +89,7 @@ class Guard:
     ) -> Response | None:
         """Refuses what another site makes a browser send; else notes the visitor in the scope."""
         if request.method not in _SAFE and not _is_from_here(request):
-            return _said("this did not come from the page itself", 403)
+            return _said("this request did not come from the dashboard", 403)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "nonce": nonce}
         return None
 

@@ -176,7 +176,7 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 def _bulk(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     bulk = view.board.bulks.find(params["id"])
     if bulk is None:
-        raise NotThere("nothing of that id is under way, or it was too long ago")
+        raise NotThere("no action with this id is running, or it ended too long ago")
     return {"bulk": bulk.state()}
 
 

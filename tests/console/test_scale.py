@@ -97,7 +97,7 @@ def test_a_pool_is_told_in_place_of_its_workers(shop: Shop) -> None:
     said = shop.run("scale", "mail", "7", "--workers", "6")
     assert told(shop, of_pool, member) == [("7", "6"), (None, None)]
     assert (said.code, said.lines) == (1, [])
-    assert f"pool {ME} mail has not taken it up in 0 s" in said.only()
+    assert f"pool {ME} mail has not followed within 0 s" in said.only()
 
 
 def test_a_pool_that_is_not_listed_is_named_by_its_worker(shop: Shop) -> None:

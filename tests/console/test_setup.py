@@ -39,10 +39,10 @@ def test_the_written_configuration_is_the_defaults(shop: Shop) -> None:
 def test_init_overwrites_nothing(shop: Shop) -> None:
     shop.write("jobs.py", "mine = True\n")
     said = shop.run("init")
-    assert "jobs.py is there already: left as it is" in said.out
+    assert "jobs.py already exists and was not changed" in said.out
     assert (shop.root / "jobs.py").read_text() == "mine = True\n"
     (shop.root / "qframe.toml").write_text("default = 'sync'")
-    assert "qframe.toml is there already" in shop.run("init").out
+    assert "qframe.toml already exists" in shop.run("init").out
     assert (shop.root / "qframe.toml").read_text() == "default = 'sync'"
 
 

@@ -79,5 +79,5 @@ def test_a_wish_that_is_not_granted_is_taken_back(
     monkeypatch.setattr(command, "_PATIENCE", 0.01)
     said = shop.run("cancel", job.uuid, "--running")
     assert said.code == 1
-    assert "has not been ended in 0.01 s by the worker that runs it" in said.only()
+    assert "was not ended within 0.01 s by its worker" in said.only()
     assert wishes(shop) == []

@@ -122,7 +122,7 @@ def test_it_shows_everything_by_keys_and_ends(busy: Shop) -> None:
     schedules.add(busy.manager, busy.queue, "nightly", planned)
     with terminal("top", "--every", "0.3") as shown:
         shown.waits_for("ready 4  delayed 0  running 0  failed 1  workers 0")
-        shown.waits_for("no worker works on database:mail, where 3 jobs wait")
+        shown.waits_for("no worker processes database:mail, but 3 jobs wait")
         for key, words in (
             ("f", "cause"),
             ("w", "nothing"),
@@ -175,7 +175,7 @@ def test_where_there_is_no_terminal_it_says_it_once(busy: Shop) -> None:
     said = busy.run("top")
     assert said.code == 0
     assert said.lines[0].startswith("ready 3  delayed 0")
-    assert "!!  no worker works on database:mail, where 3 jobs wait" in said.lines[1:]
+    assert "!!  no worker processes database:mail, but 3 jobs wait" in said.lines[1:]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_qframe_by_itself_says_how_everything_stands_in_ten_lines(
         assert lines[0].startswith("database (")
         assert lines[1].startswith("config  ")
         assert lines[2].startswith("ready 3")
-        assert any("no worker works on database:mail" in line for line in lines)
+        assert any("no worker processes database:mail" in line for line in lines)
 
 
 def test_where_there_is_no_project_it_is_the_help_and_makes_no_file(fresh: Path) -> None:

@@ -161,7 +161,7 @@ def test_counters_in_all_by_queue_and_by_class(shop: Shop) -> None:
     total, *_ = shop.run("counters", "--connection", "other", "--json").rows
     assert (total["what"], total["processed"], total["given_back"]) == ("total", 5, 2)
     said = shop.run("counters", "--connection", "other", "--reset")
-    assert said.out == "the counters of other begin anew\n"
+    assert said.out == "reset the counters of other\n"
     total, *_ = shop.run("counters", "--json").rows
     assert total["processed"] == 5
 

@@ -199,7 +199,7 @@ def test_misuse_is_one_line(plain: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = plain.qframe("web", "--port", port)
-        assert (said.code, "cannot be listened on" in said.one_line()) == (2, True)
+        assert (said.code, "cannot listen on" in said.one_line()) == (2, True)
     for wrong in ("70000", "-1"):
         assert plain.qframe("web", f"--port={wrong}").code == 2
     said = plain.qframe("web", "--host", "no.such.host.localhost.")

@@ -106,10 +106,10 @@ def test_without_a_filter_it_is_one_queue(two: Site) -> None:
 def test_the_tabs_are_the_queues_that_the_filter_allows(two: Site) -> None:
     client = two.client()
     page = client.get("/jobs?filter=queue:mail").text
-    assert tabs_of(page) == ["All of these", "one:mail", "two:mail"]
+    assert tabs_of(page) == ["All queues", "one:mail", "two:mail"]
     assert ">one:mail</td>" in page, "each row says where it is"
     page = client.get("/jobs?filter=queue:mail&connection=two&queue=mail").text
-    assert tabs_of(page) == ["All of these", "one:mail", "two:mail"]
+    assert tabs_of(page) == ["All queues", "one:mail", "two:mail"]
     assert re.search(r'aria-current="true">two:mail<', page)
     assert ">two:mail</td>" not in page
 

@@ -29,7 +29,7 @@ def test_an_overview_says_what_it_does_not_know_yet(
     monkeypatch.setattr(board.Board, "queues", never)
     monkeypatch.setattr(board.Board, "unsafe", never)
     text = small.client().get("/").text
-    assert "Still being read: how many jobs wait, what is unsafe." in text
+    assert "Still loading: how many jobs wait, what is unsafe." in text
     assert not re.search(r"<dt>Ready</dt><dd>\d", text)
 
 
@@ -41,8 +41,8 @@ def test_lists_name_the_queues_that_are_not_counted_yet(
 
     monkeypatch.setattr(board.Board, "queues", never)
     queues, jobs = (small.client().get(path).text for path in ("/queues", "/jobs"))
-    assert "Still being read: how many jobs there are." in queues
-    assert "Still being read: how many jobs each queue has." in jobs
+    assert "Still loading: how many jobs there are." in queues
+    assert "Still loading: how many jobs each queue has." in jobs
     for text in (queues, jobs):
         assert "database:default</a>" in text
 
@@ -60,7 +60,7 @@ def test_a_filter_that_has_no_time_left_says_at_how_many_it_looked(
     told = []
     while path is not None:
         text = small.client().get(path).text
-        told.append((re.search(r"Looked at (\d+)", text)[1], "u-650" in text))  # type: ignore[index]
+        told.append((re.search(r"Examined (\d+)", text)[1], "u-650" in text))  # type: ignore[index]
         following = re.search(r'rel="next" href="([^"]+)"', text)
         path = html.unescape(following[1]) if following else None
     assert told == [("250", False), ("250", False), ("200", True)]

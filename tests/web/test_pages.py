@@ -35,7 +35,7 @@ def text_of(client: TestClient, path: str, code: int = 200) -> str:
 
     def looked() -> list[httpx2.Response]:
         found = client.get(path)
-        return [] if "Still being read" in found.text else [found]
+        return [] if "Still loading" in found.text else [found]
 
     (said,) = wait_for(looked, f"{path} with all that is counted")
     assert said.status_code == code, said.text
@@ -71,7 +71,7 @@ def test_queues_are_counted_paused_and_cleared(site: Site) -> None:
     name = f"{site.queue.name}:mail"
     said = text_of(client, "/queues")
     assert re.search(rf"{name} 3 1 0 0", said), said
-    assert re.search(rf"no worker works on {name}, where 3 jobs wait", text_of(client, "/"))
+    assert re.search(rf"no worker processes {name}, but 3 jobs wait", text_of(client, "/"))
     at = {"connection": site.queue.name, "queue": "mail"}
     assert post(client, "pause", **at).status_code == 303
     assert f"{name} paused" in text_of(client, "/queues")
@@ -226,7 +226,7 @@ def test_a_connection_that_is_away_keeps_no_other_from_being_shown(
         text_of(client, path)
     said = text_of(client, "/")
     assert "away does not answer" in said
-    assert "no worker works on database:default" in said
+    assert "no worker processes database:default" in said
     assert post(client, "pause", connection="away", queue="x").status_code == 503
     assert client.get("/api/v1/jobs?connection=away").status_code == 503
 

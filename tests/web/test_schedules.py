@@ -237,5 +237,5 @@ def test_a_filter_chooses_them_by_what_became_of_them(small: Site) -> None:
     page = client.get("/schedules?filter=!name:nightly").text
     assert "hourly" in page
     assert ">nightly<" not in page
-    assert "The filter chooses none." in client.get("/schedules?filter=state:late").text
+    assert "Nothing matches the filter." in client.get("/schedules?filter=state:late").text
     assert client.get("/api/v1/schedules?filter=state:tired").status_code == 422

@@ -416,7 +416,7 @@ def test_all_that_run_and_a_filter_chooses_are_cancelled(project: Project) -> No
         return told if "1 job that runs" in told else ""
 
     told = wait_for(said, "that the job is found")
-    assert told.endswith("told the workers of 1 job that runs to end them\n")
+    assert told.endswith("asked the workers to end 1 running job\n")
     project.wait_for_note("finally", "one")
     wait_for(lambda: project.sizes().reserved == 1, "the end of the one")
     assert project.sizes().delayed == 0

@@ -93,7 +93,7 @@ def test_jobs_are_filtered_paged_selected_and_cancelled(
     window.sees("cancelled 2 of 2 jobs")
     assert project.sizes("mail").ready == 118
     wait_for(lambda: rows(window) == 10, "those of the filter")
-    page.get_by_role("button", name="Cancel all that are chosen").click()
+    page.get_by_role("button", name="Cancel all that match").click()
     confirm(window, "^Cancel 10$")
     window.sees("10 of the 10 looked at")
     assert project.sizes("mail").ready == 108
@@ -118,7 +118,7 @@ def test_failed_jobs_by_cause_are_silenced_retried_and_forgotten(
     assert "new since yesterday" not in window.text()
     window.go("/failed")
     page.get_by_role("button", name="Tell again").click()
-    window.sees("is told again")
+    window.sees("is no longer silenced")
     page.get_by_role("link", name="Breaks").click()
     page.wait_for_url("**filter=cause*")
     wait_for(lambda: rows(window) == 50, "the first page")
@@ -205,7 +205,7 @@ def test_running_jobs_that_a_filter_finds_are_cancelled(
         page.get_by_role("button", name="Show").click()
         page.wait_for_url("**filter=*tenant*")
         wait_for(partial(has_rows, window, count), text)
-    page.get_by_role("button", name="Cancel all that are chosen").click()
+    page.get_by_role("button", name="Cancel all that match").click()
     confirm(window, "^Cancel 2$")
     window.sees("2 of the 2 looked at")
     wait_for(partial(shown, 1), "the end of two")
