@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from qframe import events, forks
 from qframe.contracts import Cancelling, JobStatus, State
-from qframe.dispatch.batch import Batch, PendingBatch, afind_batch, batch, find_batch
+from qframe.dispatch.batch import Batch, afind_batch, find_batch
 from qframe.dispatch.bulk import abulk, bulk
 from qframe.dispatch.chain import PendingChain, chain
 from qframe.dispatch.function import queueable
@@ -15,6 +15,7 @@ from qframe.dispatch.pending import (
     dispatch_sync,
     dispatch_unless,
 )
+from qframe.dispatch.pending_batch import PendingBatch, batch
 from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import (
     AmbiguousId,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import from_json
 
@@ -71,16 +71,23 @@ class Prepared(NamedTuple):
         )
 
 
-class PushFeature(Protocol):
-    """The part of a feature that pushing needs (`qframe.features.reserved.Feature`)."""
+class PushFeature:
+    """The part of a feature that concerns pushes; `Feature` has the rest.
+
+    A payload has the feature if it has `key`. Payloads come from outside, so a feature ignores what
+    it could not have written itself. Its methods must not raise for any payload.
+    """
 
     key: ClassVar[str]
-    keeps_result: ClassVar[bool]
+    keeps_result: ClassVar[bool] = False
+    """Whether it stores the return value of `handle`."""
 
-    def push(self, context: Context, job: Pushing, plan: Plan) -> None: ...
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
+        """Add its operations to the push of a job."""
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job in the way, if this feature refused the push."""
+        return None
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from qframe import forks
 from qframe.contracts.backend import Backend, Capability, Standing
-from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, first_start
 from qframe.contracts.job import Job
 from qframe.contracts.status import State, check_progress
@@ -47,11 +46,12 @@ from qframe.exceptions import (
     TransactionUndone,
     Unsupported,
 )
-from qframe.features.base import End, Plan, Pushing
-from qframe.features.context import Context
+from qframe.features import records
+from qframe.features.base import End, Plan
+from qframe.features.context import Context, PushFeature
 from qframe.forks import cached_property
 from qframe.jobs import completing, current
-from qframe.payload import encryption, envelope, timing, tracebacks
+from qframe.payload import encryption, envelope, timing
 from qframe.payload.scheduled import named_run
 from qframe.payload.text import one_line
 
@@ -398,11 +398,12 @@ class ReservedJob(Job):
         """Return the plan of the step that ends the reservation this way."""
         if end.state is State.COMPLETE and not self.features:
             return Plan(self.reservation, _DELETE)
-        plan = Plan(self.reservation)
+        plan, started = Plan(self.reservation), self.reservation.started
         for feature in self.features:
             feature.end(self, end, plan)
         if end.state is State.FAILED:
-            plan.add(Record(self.failure(end)), _DELETE)
+            record = records.failure(self, end, self.record_uuid, started=started)
+            plan.add(Record(record), _DELETE)
         elif end.state.is_final:
             plan.add(_DELETE)
         elif end.state is State.BURIED:
@@ -410,7 +411,8 @@ class ReservedJob(Job):
         else:
             given_back = end.state is State.WAITING
             front = end.front or given_back
-            notes = self._history_after(end).to_json().encode()
+            after = records.history_after(self.history, end, started=started)
+            notes = after.to_json().encode()
             plan.add(Release(end.delay, front, not given_back, notes, end.priority))
         return plan
 
@@ -459,37 +461,6 @@ class ReservedJob(Job):
         if end.state is State.FAILED and isinstance(end.error, BaseException):
             self.failed_with = end.error
         plan.applied()
-
-    def _history_after(self, end: End) -> History:
-        if end.state is State.WAITING:
-            history = self.history.without_last() if self.reservation.started else self.history
-            return history.refused() if end.refused else history
-        if end.state is State.RELEASED:
-            words = end.error if isinstance(end.error, str) else ""
-            if isinstance(end.error, BaseException):
-                words = tracebacks.brief(end.error, 500)
-            return self.history.ended(end.how, words, round(time.time(), 6))
-        return self.history
-
-    def failure(self, end: End) -> FailedJob:
-        """Return the job's record for the failed store."""
-        error = end.error if isinstance(end.error, BaseException) else JobFailedByHand(end.error)
-        history, attempts, now = self.history, self.attempts(), time.time()
-        if self.reservation.started and not end.ran:
-            history, attempts = history.without_last(), attempts - 1
-        elif self.reservation.started:
-            history = history.ended("error", tracebacks.brief(error, 500), round(now, 6))
-        return FailedJob(
-            uuid=self.record_uuid,
-            connection=self.connection_name,
-            queue=self.queue,
-            payload=self.raw_body,
-            exception=tracebacks.full(error),
-            name=self.name,
-            attempts=attempts,
-            history=history,
-            failed_at=now,
-        )
 
     @cached_property
     def record_uuid(self) -> str:
@@ -644,27 +615,13 @@ def _free_in_a_child() -> None:
 forks.in_child(_free_in_a_child)
 
 
-class Feature:
-    """One feature. A payload has it if it has `key`; every method may add to the plan of a step.
+class Feature(PushFeature):
+    """One feature; every method may add to the plan of a step."""
 
-    Payloads come from outside, so a feature ignores what it could not have written itself. Its
-    methods must not raise for any payload.
-    """
-
-    key: ClassVar[str]
     waits: ClassVar[bool] = False
     """Whether it concerns only waiting jobs; the sync connection has none."""
     asks: ClassVar[bool] = False
     """Whether `end` calls the backend, which takes time and may fail."""
-    keeps_result: ClassVar[bool] = False
-    """Whether it stores the return value of `handle`."""
-
-    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Add its operations to the push of a job."""
-
-    def holder(self, job: Pushing, refused: Result) -> str | None:
-        """Return the uuid of the job in the way, if this feature refused the push."""
-        return None
 
     def skip_reason(self, job: ReservedJob) -> str | None:
         """Return why a held job need not run; None if it must."""

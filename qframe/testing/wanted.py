@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, TypeVar, Union, Unpack
 
-from qframe.dispatch.batch import PendingBatch
 from qframe.dispatch.function import QueueableFunction
+from qframe.dispatch.pending_batch import PendingBatch
 from qframe.dispatch.queueable import Queueable
 from qframe.features.chain import KEY as CHAIN
 from qframe.jobs.foreign import Dispatchable, Foreign
