@@ -56,7 +56,6 @@ def when_committed(
 
 
 def _session(place: object) -> Any:  # noqa: ANN401 (a Session, if SQLAlchemy is there)
-    """Return SQLAlchemy's own session behind `place`, if it is one."""
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is None:
         return None

@@ -35,7 +35,6 @@ class Read(NamedTuple):
     parts: Sequence[str]
 
     def ask(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """Send this and similar requests in one exchange."""
         return self.backend.read(*parts)
 
 
@@ -51,7 +50,6 @@ Call = Generator[Need, Any, T]
 
 
 def run(call: Call[T]) -> T:
-    """Run a call, blocking."""
     return driven(call, _answer)
 
 

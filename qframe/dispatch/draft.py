@@ -101,7 +101,6 @@ class Draft:
         self.envelope.encode()
 
     def keep_status(self, seconds: float) -> None:
-        """Keep the job's status."""
         if isinstance(self.job, Foreign):
             raise InvalidJob(
                 f"{self.job.name} runs in another program, which keeps no status of it"
@@ -111,7 +110,6 @@ class Draft:
 
     @property
     def is_faked(self) -> bool:
-        """Whether a fake takes the job."""
         return substitute(self.connection, self.job) is not None
 
     # -- when to push ---------------------------------------------------------------------------
@@ -197,7 +195,6 @@ class Draft:
         return await handed.outcome()
 
     def send_within(self, transaction: object) -> str:
-        """Push it in a transaction, without waiting."""
         return self._push(joined(self.connection, transaction, self.job))
 
     def send_in_open(self) -> bool:
@@ -222,7 +219,6 @@ class Draft:
         return send(Handed(self._pushing(), report, self.context))
 
     def _pushing(self) -> Call[str]:
-        """Push it together with other calls. Returns the id."""
         connection, plan = self.connection, Plan()
         with sending(connection):
             pushing = connection.pushing(

@@ -83,7 +83,6 @@ class Handed(Generic[T]):
                 self._tell()
 
     def result(self) -> T:
-        """Wait for the result, blocking."""
         self._check_process()
         self.is_left = False
         self.wait()

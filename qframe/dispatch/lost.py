@@ -24,7 +24,6 @@ class Unpushed(NamedTuple):
 
     @classmethod
     def unbuilt(cls, connection: Connection, job: Any, queue: str | None = None) -> Unpushed:  # noqa: ANN401 (what was to be a job)
-        """Return one without a payload."""
         own = getattr(job, "queue", None)
         return cls(connection, queue or own or connection.default_queue, job, {})
 

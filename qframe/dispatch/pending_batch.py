@@ -172,7 +172,6 @@ class PendingBatch(Pending):
         )
 
     def _dispatching(self, connection: Connection) -> Call[Batch]:
-        """Dispatch it together with other calls."""
         plan = self._planned(connection)
         with sending(connection, many=True):
             for _ in connection.starting_batch(plan):

@@ -190,7 +190,6 @@ def over(task: Elsewhere) -> None:
 
 
 def left() -> list[Elsewhere]:
-    """Return the noted tasks that are not over."""
     return list(own.elsewhere.values())
 
 

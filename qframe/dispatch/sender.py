@@ -121,7 +121,6 @@ class _Sender:
                 yield from self._asked(some)
 
     def _asked(self, group: Sequence[_Asking]) -> Iterator[_Turn]:
-        """Send several requests in one exchange."""
         try:
             said = iter(group[0][1].ask([part for _, need in group for part in need.parts]))
         except BaseException as error:  # noqa: BLE001 (the awaiting callers get it)
@@ -186,7 +185,6 @@ which would delay the others.
 
 
 def send(handed: Handed[T], *, is_long: bool = False) -> Handed[T]:
-    """Let a sender run a call, and return it."""
     if handed.lost is not None:
         pusher.note(handed)
     try:

@@ -130,7 +130,6 @@ def connections(queues: QueueManager, only: str | None = None) -> Iterator[Conne
 
 
 def _first(only: str | None, ask: Callable[[Connection], Call[T | None]]) -> Call[T | None]:
-    """Return the first answer of a connection that is not None."""
     trouble: BackendUnavailable | None = None
     for queue in connections(manager.default(), only):
         try:

@@ -87,7 +87,6 @@ def failed_words(
 
 
 def failed_key(identity: str, uuid: str) -> str:
-    """Return the key of `failed_words`."""
     return f"{batch_key(identity)}:failed:{uuid}"
 
 

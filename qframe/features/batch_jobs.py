@@ -27,7 +27,6 @@ _TRIES = 100
 
 
 def batches_of(job: JobDefinition) -> BatchStore:
-    """Return the batches of the connection that a job came from."""
     running: Any = job.job
     if isinstance(running, ReservedJob):
         return BatchStore(running.context, running, running.queue)

@@ -62,8 +62,6 @@ _PAGE = 200
 
 
 class StoredBatch(NamedTuple):
-    """The stored state of a batch."""
-
     text: str
     latch: Latch
     record: BatchRecord
@@ -297,7 +295,6 @@ class BatchStore:
     # -- one batch --------------------------------------------------------------------------------
 
     def find(self, identity: str) -> StoredBatch | None:
-        """Return the stored state of a batch; None if it is gone."""
         if not chain.is_id(identity):
             return None
         (text,) = self._backend.read(batch_key(identity))

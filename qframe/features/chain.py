@@ -80,7 +80,6 @@ class ChainPlan(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> ChainPlan:
-        """Read the result of `fields`."""
         links, catch = (
             [Prepared.of(each, vouched=vouched) for each in fields[key]]
             for key in ("links", "catch")
@@ -139,14 +138,12 @@ def _chain_of(job: ReservedJob) -> str | None:
 
 
 def named_id(message: Mapping[str, Any], key: str) -> str | None:
-    """Return the id of the chain or batch in a payload."""
     said = message.get(key)
     identity = said.get("id") if isinstance(said, dict) else None
     return identity if isinstance(identity, str) and is_id(identity) else None
 
 
 def is_id(identity: str) -> bool:
-    """Whether this has the form of an id of a chain or batch."""
     return _ID.fullmatch(identity) is not None
 
 

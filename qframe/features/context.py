@@ -63,7 +63,6 @@ class Prepared(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> Prepared:
-        """Read the result of `fields`."""
         raw: str = fields["raw"]
         within = fields.get("within")
         return cls(
@@ -128,7 +127,6 @@ class Context:
         self.keys = frozenset(each.key for each in self.features)
 
     def features_of(self, message: Mapping[str, Any]) -> Sequence[PushFeature]:
-        """Return the features in a payload: most have none."""
         if self.keys.isdisjoint(message):
             return ()
         return [each for each in self.features if each.key in message]
@@ -147,7 +145,6 @@ class Context:
         return self._anew(job, message)
 
     def changed(self, job: Prepared, more: Mapping[str, Any]) -> Prepared:
-        """Return a prepared job with these keys in its payload."""
         message = envelope.parse(job.raw)
         envelope.add(message, more)
         return self._anew(job, message)
@@ -190,7 +187,6 @@ class Context:
             feature.push(self, job, plan)
 
     def pushing(self, job: Prepared, *, follows: str = "") -> Pushing:
-        """Return the push of a prepared job now."""
         job = self.due(job)
         raw = job.raw
         if self.signer is not None and job.vouched:

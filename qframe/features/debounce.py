@@ -47,7 +47,6 @@ class DebounceFeature(Feature):
         return refused.holds if is_ours and refused.outcome is Outcome.REFUSED else None
 
     def skip_reason(self, job: ReservedJob) -> str | None:
-        """Skip the job if a later dispatch has replaced it."""
         named = _named(job.payload)
         if named is None:
             return None

@@ -59,6 +59,5 @@ def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
 
 
 def tell_refused(connection: str, refused: RefusedText) -> None:
-    """Log it and fire the event."""
     log.error("%s: %s is refused: %s", connection, refused.what, refused.error)
     events.fire(events.StoredRefused, connection, refused.key, refused.what, refused.error)

@@ -186,7 +186,6 @@ class ReservedJob(Job):
     # -- its start --------------------------------------------------------------------------------
 
     def start_plan(self) -> Plan:
-        """Return the plan of the step that starts an attempt."""
         number, now = self.reservation.attempts + 1, time.time()
         if self.reservation.notes:
             self._history = self.history.started(number, process.NAME, process.own.pid, now)
@@ -204,7 +203,6 @@ class ReservedJob(Job):
         return plan
 
     def has_started(self) -> bool:
-        """Whether this reservation was started and not lost."""
         return self.reservation.started and not self.is_lost
 
     # -- settling ---------------------------------------------------------------------------------
@@ -307,7 +305,6 @@ class ReservedJob(Job):
             self.state = _COMPLETING
 
     def still_open(self) -> None:
-        """Note that it does not."""
         if self.is_completing:
             self.state = ""
 
@@ -430,7 +427,6 @@ class ReservedJob(Job):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether its end has not been sent yet."""
         return self._is_unsent
 
     def sending(self) -> None:
@@ -539,7 +535,6 @@ class ReservedJob(Job):
             feature.log(self, line)
 
     def skip_reason(self) -> str | None:
-        """Return why the job need not run; None if it must."""
         for feature in self.features:
             reason = feature.skip_reason(self)
             if reason is not None:
@@ -547,7 +542,6 @@ class ReservedJob(Job):
         return None
 
     def mark_lost(self) -> None:
-        """Note that the lease was found lost."""
         self.state = "lost"
 
     # -- state ------------------------------------------------------------------------------------

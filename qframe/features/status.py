@@ -116,7 +116,6 @@ class Tracked:
 
 
 def rank_of(life: int, state: State, attempt: int) -> int:
-    """Return the rank of a status."""
     return life * _LIFE + (_FINAL if state.is_final else 0) + min(attempt, _FINAL - 1)
 
 
@@ -128,7 +127,6 @@ class StatusFeature(Feature):
     keeps_result: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Write that the job waits."""
         tracked = Tracked.of(job.message, context.connection, job.queue)
         if tracked is not None:
             ttl = tracked.seconds + job.delay
@@ -152,7 +150,6 @@ class StatusFeature(Feature):
                     _remember(job, tracked)
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Write how the reservation ended."""
         tracked = _tracked(job)
         started = job.reservation.started
         if tracked is None or (end.state is State.WAITING and not started):
@@ -222,7 +219,6 @@ def _tracked(job: ReservedJob) -> Tracked | None:
 
 
 def read(backend: Backend, uuid: str) -> JobStatus | None:
-    """Return the status of a job; None if there is none."""
     key = key_of(uuid)
     return None if key is None else read_as(uuid, *backend.read(key))
 
@@ -233,7 +229,6 @@ def key_of(uuid: str) -> str | None:
 
 
 def read_as(uuid: str, text: str | None) -> JobStatus | None:
-    """Return the status in a fact."""
     return None if text is None else JobStatus.from_dict(uuid, json.loads(text))
 
 

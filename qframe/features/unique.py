@@ -21,8 +21,6 @@ from qframe.payload import envelope
 
 @dataclass(slots=True)
 class UniqueLock:
-    """The lock of a payload."""
-
     key: str
     uuid: str
     seconds: float
@@ -81,13 +79,11 @@ class UniqueFeature(Feature):
         return None
 
     def start(self, job: ReservedJob, plan: Plan) -> None:
-        """Free a lock that lasts until the start."""
         lock = _lock(job)
         if lock is not None and lock.until == "started":
             plan.add(Unset(lock.key, lock.uuid))
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
-        """Free the lock at a final end."""
         lock = _lock(job)
         if lock is not None and end.state.is_final:
             plan.add(Unset(lock.key, lock.uuid))

@@ -21,7 +21,6 @@ waits: dict[str, bool] = {}
 
 
 def learn(name: str) -> None:
-    """Note that a job of this name completed within a transaction."""
     waits[name] = True
 
 

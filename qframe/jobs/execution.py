@@ -187,7 +187,6 @@ def _is_async(middleware: Any) -> bool:  # noqa: ANN401 (any callable)
 
 
 def _name_of(middleware: object) -> str:
-    """Return the name of its class, or of the function."""
     named = middleware if inspect.isroutine(middleware) else type(middleware)
     return getattr(named, "__qualname__", type(middleware).__name__)
 
@@ -317,7 +316,6 @@ def refuse_on_loop(call: str, instead: str) -> None:
 
 
 def on_a_running_loop() -> bool:
-    """Whether an event loop runs on this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -71,7 +71,6 @@ class Foreign(Options):
         return self.name
 
     def shown_name(self, name: str) -> str:
-        """Return the display name."""
         return str(self.display_name or name)
 
     def retry_deadline(self) -> int | None:

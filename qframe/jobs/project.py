@@ -37,7 +37,6 @@ def announce() -> None:
 
 
 def is_announced() -> bool:
-    """Whether the command has already shown them."""
     return _is_announced
 
 

@@ -176,7 +176,6 @@ def defined_in_main(name: str) -> type[JobDefinition] | None:
 
 
 def own_job(name: str) -> type[JobDefinition] | None:
-    """Return one of qframe's own jobs."""
     module, _, attribute = name.rpartition(".")
     if module != _OWN:
         return None

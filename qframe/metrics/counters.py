@@ -33,6 +33,5 @@ def read(metrics: Metrics) -> list[Counted]:
 
 
 def added_up(each: Iterable[Counted]) -> dict[str, int]:
-    """Return the sum of several counters."""
     several = list(each)
     return {name: sum(one.counts[name] for one in several) for name in OUTCOMES.values()}

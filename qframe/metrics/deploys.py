@@ -22,8 +22,6 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """One mark."""
-
     at: float
     version: str
     text: str = ""

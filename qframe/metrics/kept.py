@@ -141,7 +141,6 @@ class Metrics:
         self.store.backend.apply(Step(None, *operations))
 
     def reset(self) -> None:
-        """Delete all metrics of the connection."""
         for key in [key for key, _ in self._everything()]:
             self.store.delete(key)
 
@@ -205,7 +204,6 @@ class Metrics:
 
 
 def added_up(fields: Mapping[str, Slots]) -> dict[str, int]:
-    """Return the sums of a series."""
     return {field: sum(slots.values()) for field, slots in fields.items()}
 
 

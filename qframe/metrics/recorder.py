@@ -35,8 +35,6 @@ _MOST_NOTES = 5000
 
 @dataclass(slots=True)
 class Minute:
-    """The counts of a minute."""
-
     series: dict[tuple[str, str], defaultdict[str, int]] = field(default_factory=dict)
     """Counts by queue and class."""
     changes: int = 0
@@ -47,7 +45,6 @@ class Minute:
     """The text of the last write."""
 
     def encoded(self) -> str:
-        """Return the counts as JSON."""
         told = [[*pair, fields] for pair, fields in self.series.items()]
         return json.dumps(told, separators=(",", ":"))
 
@@ -75,7 +72,6 @@ class Recorder:
         self._lock = forks.lock()
 
     def pushed(self, name: str, queue: str, times: int = 1) -> None:
-        """Count pushes."""
         with self._lock:
             self._count_notes()
             self._fields(name, queue, time.time())[PUSHED] += times
@@ -136,7 +132,6 @@ class Recorder:
     # -- writing ----------------------------------------------------------------------------------
 
     def has_unwritten(self) -> bool:
-        """Whether a count has changed since its last write."""
         with self._lock:
             self._count_notes()
             return any(each.changes != each.written for each in self._minutes.values())

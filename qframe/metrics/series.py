@@ -62,7 +62,6 @@ Fields = Mapping[str, int]
 
 
 def add(to: dict[str, int], fields: Fields) -> None:
-    """Add counts to others."""
     for field, number in fields.items():
         to[field] = to.get(field, 0) + number
 
@@ -87,7 +86,6 @@ class Histogram:
     """The index of each bucket."""
 
     def bucket(self, seconds: float) -> str:
-        """Return the bucket of a value."""
         return self.buckets[bisect_left(self.bounds, seconds)]
 
     def counts(self, fields: Fields) -> list[int]:
@@ -123,7 +121,6 @@ class Histogram:
         return None if mean is None or not found else max(self._middle(max(found)), mean)
 
     def mean(self, fields: Fields) -> float | None:
-        """Return the mean of the values, in seconds."""
         count = sum(count for _, count in self._counted(fields))
         return fields.get(self.total, 0) / 1e6 / count if count else None
 

@@ -18,7 +18,6 @@ def of(settings: Settings) -> str:
 
 
 def _commit(root: Path) -> str:
-    """Return the commit that is checked out in the project's root."""
     try:
         folder = root / ".git"
         if folder.is_file():  # a linked worktree
@@ -46,7 +45,6 @@ def _reference(folder: Path, name: str) -> str:
 
 
 def _installed(root: Path) -> str:
-    """Return the version of the installed distribution of the project."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         return metadata.version(project["project"]["name"])

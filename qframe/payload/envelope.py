@@ -262,7 +262,6 @@ def job_name(payload: Mapping[str, Any]) -> str:
 
 
 def display_name(payload: Mapping[str, Any]) -> str:
-    """Return the job's name for people."""
     for key in ("displayName", "job"):
         said = payload.get(key)
         if isinstance(said, str) and (shown := one_line(said, 200)):

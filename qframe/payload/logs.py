@@ -36,7 +36,6 @@ class Escaping(logging.Filter):
 
 
 def install() -> None:
-    """Add the filter to all loggers of qframe."""
     escaping = Escaping()
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(escaping)

@@ -35,7 +35,6 @@ class NamedRun:
     kept_until: float = 0.0
 
     def wire(self) -> dict[str, Any]:
-        """Return the payload's entry."""
         told: dict[str, Any] = {"name": self.name, "at": self.at, "number": self.number}
         if self.scope:
             told["scope"] = self.scope

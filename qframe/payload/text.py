@@ -30,7 +30,6 @@ def is_queue_name(name: str) -> bool:
 
 
 def is_queue_pattern(text: str) -> bool:
-    """Whether this is a pattern rather than a name."""
     return not {*"*?[]"}.isdisjoint(text)
 
 

@@ -69,7 +69,6 @@ def kept_for(track: bool | float | timedelta) -> float:
 
 
 def tidy(seconds: float) -> float:
-    """Return whole seconds as an integer."""
     return int(seconds) if seconds == int(seconds) else seconds
 
 

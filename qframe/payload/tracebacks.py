@@ -18,7 +18,6 @@ _LONGEST_TRACEBACK = 32_000
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is the application's."""
     return not (_PACKAGES.search(file) or _LIBRARY.search(file) or file.startswith(_OURS))
 
 
@@ -70,7 +69,6 @@ def _calls(file: str) -> bool:
 
 
 def lines(error: BaseException) -> list[str]:
-    """Return the traceback as printable lines."""
     return [printable(line) for line in full(error).splitlines()]
 
 
