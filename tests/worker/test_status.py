@@ -413,7 +413,7 @@ def test_all_that_run_and_a_filter_chooses_are_cancelled(project: Project) -> No
     def said() -> str:
         """Say what is told; a worker lists its job within a second."""
         told = project.qframe("cancel", "--where", "args.word:one,waits", "--running").out
-        return told if "1 job that runs" in told else ""
+        return told if "1 running job" in told else ""
 
     told = wait_for(said, "that the job is found")
     assert told.endswith("asked the workers to end 1 running job\n")
