@@ -41,7 +41,8 @@ T = TypeVar("T")
 NEW = b"new"
 QUEUES = ("a", "b", "c")
 LATCHES = ("l1", "l2")
-HOLD = 5.0
+HOLD = 50.0
+"""Seconds. It and all other times are long beside what a slow machine takes for a history."""
 
 _KEYS = ("k1", "k2", "k\u00e9:3")
 _COUNTERS = ("n1", "n2")
@@ -49,9 +50,9 @@ _RANKED = ("r1", "r2")
 _UUIDS = ("u1", "u2", "u3")
 _VALUES = ("x", "y", "", "10", "\u2028 \U0001f600")
 _NOTES = (b"", b"n", b'{"notes": [1]}', b"\x00\xff\n")
-_LENGTHS = (15.0, 35.0, 95.0)
-_TTLS = (None, None, 15.0, 45.0)
-_DELAYS = (0.0, 0.0, 0.0, 5.0, 25.0, 65.0)
+_LENGTHS = (150.0, 350.0, 950.0)
+_TTLS = (None, None, 150.0, 450.0)
+_DELAYS = (0.0, 0.0, 0.0, 50.0, 250.0, 650.0)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Author:
         return Reserve(self._worker(), tuple(queues), self._one(1, 1, 2, 4), first)
 
     def _age(self) -> Event:
-        return Pass(self._one(10.0, 10.0, 20.0, 40.0, 100.0))
+        return Pass(self._one(100.0, 100.0, 200.0, 400.0, 1000.0))
 
     def _take(self) -> Event:
         if self._one(False, True):
@@ -289,7 +290,7 @@ class Author:
         member, label = self._one(0, 1, 1, 2, 3, -1), self._one("", "label", "\u00e9")
         then = Push(self._queue(), b"then %d" % self._one(1, 2), self._one(*_DELAYS))
         choices: tuple[Operation, ...] = (
-            Open(latch, then, self._one(0, 0, 1, 2), self._one(45.0, 1005.0, 1005.0)),
+            Open(latch, then, self._one(0, 0, 1, 2), self._one(450.0, 10050.0, 10050.0)),
             Extend(latch, self._one(0, 1, 2, 3)),
             Extend(latch, self._one(3, 4)),
             Arrive(latch, member, False, label, push),

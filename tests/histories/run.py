@@ -140,7 +140,7 @@ class Run:
                     self.do(Kick(queue))
                     while self.model.sizes(queue).ready:
                         self.do(Reserve(1, (queue,), 40))
-                self.do(Pass(1000.0))
+                self.do(Pass(10_000.0))
             self.do(Look())
         except AssertionError as error:
             error.add_note("\n".join(self.trace))

@@ -238,7 +238,7 @@ def test_a_lost_lease_ends_its_job_and_no_other(project: Project) -> None:
 @pytest.mark.not_on_beanstalkd("cannot be searched")
 def test_one_of_several_is_cancelled(project: Project) -> None:
     uuid = sleep(project, 60, "this")
-    sleep(project, 4, "other")
+    sleep(project, 15, "other")
     worker = work(project)
     started(project, 2)
     asked = project.start("cancel", "--running", uuid).finished()

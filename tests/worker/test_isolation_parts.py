@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -335,7 +336,7 @@ def runner() -> Iterator[IsolatingRunner]:
 
 
 def test_slots_may_become_more_and_fewer_while_jobs_run(runner: IsolatingRunner) -> None:
-    slots = [runner.slot(cast("ReservedJob", object())) for _ in range(4)]
+    slots = [runner.slot(cast("ReservedJob", Mock(message=None))) for _ in range(4)]
     for slot in slots[:2]:
         runner.enter(slot)
     assert (runner.busy, runner.free) == (2, 0)
