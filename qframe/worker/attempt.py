@@ -202,7 +202,7 @@ class Attempt:
         if shared.cancellation.looked:
             shared.cancellation.ended(job)
         if self.scoreboard is not None:
-            self.scoreboard.settled(deferred=shared.settler.defers(job))
+            self.scoreboard.settled(deferred=job.is_deferred)
         if active.tracing is not None:
             active.tracing.attempted(job, self.outcome, self.report.error or self.error)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
-from qframe.contracts.step import Outcome, Result
+from qframe.contracts.step import Result
 from qframe.dispatch import pusher
 from qframe.drivers import process
 from qframe.exceptions import (
@@ -184,10 +184,10 @@ class Runner(Shared):
         for _try in range(_TRIES):
             if not self.admits(attempt, limits):
                 return False
-            result = self.settler.start_now(attempt.job)
-            if result.outcome is not Outcome.REFUSED:
-                return result.applied
-            self.was_refused(attempt.job, result)
+            if self.settler.start(attempt.job, wait=True):
+                return True
+            for job, result in self.settler.refused:
+                self.was_refused(job, result)
             if attempt.job.is_settled:
                 return False
         self.put_off(attempt.job, limits[0])

@@ -1,138 +1,151 @@
-"""Settler: what a worker sends to its backend between two jobs, in as few requests as possible.
+"""Settler: what a worker sends to its backend between jobs, in as few requests as possible.
 
 The deletion of a job that is done waits for the start of the next job, or for the next reservation,
 and both are one request. While the leases are certain to be ours, the worker does not wait for the
 reply: the handler runs meanwhile. That saves one round trip, 50 to 100 us, for each short job.
 
-The end of a link of a chain may be refused. It also waits for the next reservation; before a start,
-the worker waits for its reply.
+The settler alone deals with requests whose reply was lost: it sends them again, and decides once
+what became of each end.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from qframe import forks
 from qframe.connection import Connection
-from qframe.contracts.step import APPLIED, Outcome, Result
+from qframe.contracts.step import APPLIED, Outcome, Result, Step
 from qframe.exceptions import BackendUnavailable, JobAlreadySettled, SettleError
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
 
 
-class Ended:
-    """A job that is done, and the plan that deletes it."""
+class DeferredEnd:
+    """The end of a job that is done, and what is known of the requests it was sent with.
 
-    said = 0
-    """How often it was sent; all replies but one are that the job is gone."""
-    missed = 0
-    """How many replies were that the job is gone."""
-    in_doubt = False
-    """Whether it may have been applied without a reply."""
-    heard = False
+    At most one of them finds the job; to the others it is gone.
+    """
+
+    pending = 0
+    """How many requests may still bring its result."""
+    is_unconfirmed = False
+    """Whether the reply to a request was lost, so that it may have been applied."""
+    is_answered = False
 
     def __init__(
-        self, job: ReservedJob, end: End, plan: Plan, told: Callable[[bool], None] | None = None
+        self, job: ReservedJob, end: End, plan: Plan, on_result: Callable[[bool], None] | None
     ) -> None:
         self.job = job
         self.end = end
         self.plan = plan
-        self.told = told
+        self.on_result = on_result
         """Called with whether the job was still ours; None: the job counts as done already."""
 
-
-class Started:
-    """A start, with the ends sent in the same request."""
-
-    __slots__ = ("ended", "job", "plan")
-
-    def __init__(self, job: ReservedJob, ended: list[Ended]) -> None:
-        self.job = job
-        self.ended = ended
-        self.plan = job.start_plan()
-
-    def steps(self) -> list[Plan]:
-        """Returns the plans in the order sent, the start last."""
-        steps = [each.plan for each in self.ended]
-        steps.append(self.plan)
-        return steps
+    def answer(self, result: Result) -> Result | None:
+        """Takes in a reply; returns the result of the end, once, when it is certain."""
+        is_gone = result.outcome is Outcome.LOST
+        if is_gone:
+            self.pending -= 1
+        if self.is_answered or (is_gone and self.pending and not self.is_unconfirmed):
+            return None  # known already, or in the reply to another request
+        self.is_answered = True
+        return APPLIED if is_gone and self.is_unconfirmed else result
 
 
 class Settler:
-    """Starts jobs and ends those that are done.
+    """Starts jobs and ends those that are done, for one thread.
 
-    `lost` is called with a job that was done and runs twice. All methods but `confirm` are called
-    by the thread that runs the jobs.
+    `defer` may be called by any thread, and `confirm` by the one that renews leases. `on_lost` is
+    called with a job that was done and runs twice.
     """
 
-    def __init__(self, connection: Connection, lost: Callable[[ReservedJob], None]) -> None:
+    def __init__(self, connection: Connection, on_lost: Callable[[ReservedJob], None]) -> None:
         self._connection = connection
         self._backend = connection.backend
         self.reserve_after = connection.reserve_after
         """Applies steps, then holds jobs, no more than the limits of queues allow."""
-        self._lost = lost
-        self._ended: list[Ended] = []
-        self._refused: list[Ended] = []
-        """Ends to plan again: something had changed when their steps arrived."""
-        self._unanswered: dict[ReservedJob, Started] = {}
-        self._hearing = forks.lock()
+        self.on_deferred: Callable[[], None] | None = None
+        """Called when an end was deferred, perhaps by another thread."""
+        self.refused: list[tuple[ReservedJob, Result]] = []
+        """The starts that the backend refused in the last request, and their results."""
+        self._on_lost = on_lost
+        self._deferred: deque[DeferredEnd] = deque()
+        self._to_plan_again: list[DeferredEnd] = []
+        """Ends that were refused: something had changed when their steps arrived."""
+        self._unanswered: dict[ReservedJob, tuple[Plan, Sequence[DeferredEnd]]] = {}
+        """The starts without a reply, each with the ends that were sent before it."""
+        self._answering = forks.lock()
 
-    def defer(self, job: ReservedJob, end: End) -> None:
-        """Ends a job with the next request. Raises `SettleError` or `BackendUnavailable`."""
-        self._ended.append(Ended(job, end, job.defer(end)))
+    @property
+    def has_ends(self) -> bool:
+        """Whether ends wait for the next request."""
+        return bool(self._deferred)
+
+    def defer(
+        self, job: ReservedJob, end: End, on_result: Callable[[bool], None] | None = None
+    ) -> None:
+        """Ends a job with the next request. Raises `SettleError`."""
+        self._deferred.append(DeferredEnd(job, end, job.defer(end), on_result))
+        if self.on_deferred is not None:
+            self.on_deferred()
 
     def give_back(self, job: ReservedJob, end: End) -> None:
         """Releases a job that is only held with the next request. Raises `SettleError`.
 
         The latest goes first: if several go to the front, the first stays the first.
         """
-        self._ended.insert(0, Ended(job, end, job.defer(end), _unheard))
+        self._deferred.appendleft(DeferredEnd(job, end, job.defer(end), _ignore))
 
-    def defers(self, job: ReservedJob) -> bool:
-        """Whether the end of a job is still to be sent."""
-        return any(each.job is job for each in self._ended)
+    # -- requests ---------------------------------------------------------------------------------
 
-    def start(self, job: ReservedJob) -> bool:
-        """Starts a held job; false if it is no longer ours.
+    def start(self, job: ReservedJob, *, wait: bool = False) -> bool:
+        """Starts the held job that this thread runs next; false if it is lost, or was `refused`.
 
-        Its reply may come later, while the job runs: then the next request finds the loss.
+        Its reply may come later, while the job runs: then the next request finds the loss. Ends
+        that may be refused are not left without a reply for so long.
         """
-        for each in self._ended:
-            if each.plan.waited_for:
-                self.flush()
-                break
-        ended = self._take()
-        started = self._unanswered[job] = Started(job, ended)
-        try:
-            self._backend.apply_async(started.steps(), partial(self._hear, started))
-        except BackendUnavailable:
-            self._unanswered.pop(job, None)
-            self._put_back(ended)
-            raise
-        if 0 < job.reservation.sure_until <= self._backend.clock():  # 0: unknown how long
-            self._make_sure(job)
-        return not job.is_lost
+        if not wait:
+            for each in self._deferred:
+                if each.plan.waited_for:
+                    self.flush()
+                    break
+        self.start_all((job,), wait=wait)
+        if not self.refused and 0 < job.reservation.sure_until <= self._backend.clock():
+            self._make_sure(job)  # 0: unknown how long
+        if wait:
+            self._settle_again()
+        return not (self.refused or job.is_lost)
 
-    def start_now(self, job: ReservedJob) -> Result:
-        """Starts a held job and waits for the reply: the start may be refused."""
-        ended, plan = self._take(), job.start_plan()
+    def start_all(self, jobs: Sequence[ReservedJob], *, wait: bool = False) -> bool:
+        """Starts held jobs, some of which may be lost; returns whether that is known by now.
+
+        If not, the next request learns it while they run. With `wait`, some may be `refused`.
+        """
+        ends, steps = self._take()
+        self.refused = []
+        for job in jobs:
+            plan = job.start_plan()
+            self._unanswered[job] = plan, ends
+            steps.append(plan)
         try:
-            results = self._backend.apply(*(each.plan for each in ended), plan)
+            if wait:
+                results = self._backend.apply(*steps)
+                for job, result in zip(jobs, results[len(ends) :], strict=True):
+                    if result.outcome is Outcome.REFUSED:
+                        self._unanswered.pop(job, None)
+                        self.refused.append((job, result))
+                self._on_results(ends, jobs, results)
+            else:
+                self._backend.apply_async(steps, partial(self._on_results, ends, jobs))
         except BackendUnavailable:
-            self._put_back(ended)
+            for job in jobs:
+                self._unanswered.pop(job, None)
+            self._put_back(ends)
             raise
-        self._hear_ends(ended, results)
-        result = results[-1]
-        if result.applied:
-            plan.applied()
-            if 0 < job.reservation.sure_until <= self._backend.clock():
-                self._make_sure(job)
-        elif result.lost and not job.is_settled:
-            job.mark_lost()
-        self._settle_refused()
-        return result
+        return jobs[-1] not in self._unanswered
 
     def _make_sure(self, job: ReservedJob) -> None:
         """Checks that a job is still ours: this process stood still while starting it."""
@@ -142,40 +155,35 @@ class Settler:
                 job.renew()
 
     def reserve(self, queues: Sequence[str], limit: int) -> list[ReservedJob]:
-        ended = self._take()
-        first = [each.plan for each in ended]
+        ends, steps = self._take()
         try:
-            jobs, results = self.reserve_after(first, queues, limit)
+            jobs, results = self.reserve_after(steps, queues, limit)
         except BackendUnavailable:
-            self._put_back(ended)
+            self._put_back(ends)
             raise
-        self._hear_ends(ended, results)
-        self._forget_starts()
-        self._settle_refused()
+        self._on_ends(ends, results)
+        # No reply to an earlier request comes after this one. A job that still runs is confirmed.
+        for job in [job for job in self._unanswered if job.is_settled]:
+            self._unanswered.pop(job, None)
+        self._settle_again()
         return jobs
 
     def flush(self) -> None:
-        """Sends now what waits for the next request."""
-        ended = self._take()
-        if ended:
+        """Sends what waits for the next request, and reads all replies."""
+        ends, steps = self._take()
+        if ends:
             try:
-                results = self._backend.apply(*(each.plan for each in ended))
+                results = self._backend.apply(*steps)
             except BackendUnavailable:
-                self._put_back(ended)
+                self._put_back(ends)
                 raise
-            self._hear_ends(ended, results)
-        self._settle_refused()
+            self._on_ends(ends, results)
+        self.read_replies()
 
-    def _settle_refused(self) -> None:
-        while self._refused:
-            each = self._refused[-1]
-            ours = True
-            try:
-                each.job.settle(each.end)
-            except SettleError:
-                ours = each.in_doubt
-            self._refused.pop()
-            self._tell(each, ours=ours)
+    def read_replies(self) -> None:
+        """Reads pending replies, before the thread waits for something else."""
+        self._backend.read_replies()
+        self._settle_again()
 
     def confirm(self, job: ReservedJob) -> bool:
         """Resends an unanswered start, from another thread and so on another connection.
@@ -183,79 +191,91 @@ class Settler:
         It counts once, and renews the lease. Returns false if there is nothing to resend. Raises
         `LeaseLost` if the job is not ours.
         """
-        started = self._unanswered.get(job)
-        if started is None:
+        unanswered = self._unanswered.get(job)
+        if unanswered is None:
             return False
-        for each in started.ended:
-            each.said += 1
+        plan, ends = unanswered
+        for each in ends:
+            each.pending += 1
         try:
-            results = job.send(*started.steps())
-        except JobAlreadySettled:
-            for each in started.ended:
-                each.said -= 1
+            results = job.send(*(each.plan for each in ends), plan)
+        except JobAlreadySettled:  # not sent
+            for each in ends:
+                each.pending -= 1
             raise
         except (BackendUnavailable, SettleError):
-            for each in started.ended:
-                each.in_doubt = True
+            for each in ends:
+                each.is_unconfirmed = True
             raise
-        self._hear(started, results)
+        self._on_results(ends, (job,), results)
         return True
+
+    def _take(self) -> tuple[list[DeferredEnd], list[Step]]:
+        """Returns the ends to send now, and their steps."""
+        ends: list[DeferredEnd] = []
+        steps: list[Step] = []
+        while self._deferred:
+            each = self._deferred.popleft()
+            each.pending += 1
+            each.job.sending()
+            ends.append(each)
+            steps.append(each.plan)
+        return ends, steps
+
+    def _put_back(self, ends: list[DeferredEnd]) -> None:
+        """Sends these again with the next request: their reply was lost."""
+        for each in ends:
+            each.is_unconfirmed = True
+        self._deferred.extendleft(reversed(ends))
 
     # -- replies ----------------------------------------------------------------------------------
 
-    def _take(self) -> list[Ended]:
-        ended, self._ended = self._ended, []
-        for each in ended:
-            each.said += 1
-            each.job.sending()
-        return ended
+    def _on_results(
+        self, ends: Sequence[DeferredEnd], jobs: Sequence[ReservedJob], results: Sequence[Result]
+    ) -> None:
+        if ends:
+            self._on_ends(ends, results)
+        for job, result in zip(jobs, results[len(ends) :], strict=True):
+            unanswered = self._unanswered.pop(job, None)
+            if unanswered is None:
+                continue  # it was sent twice, and the other reply came first
+            if result.outcome is Outcome.APPLIED:
+                if unanswered[0].after:
+                    unanswered[0].applied()
+            elif not job.state:
+                job.mark_lost()
 
-    def _put_back(self, ended: list[Ended]) -> None:
-        """Queues these again for the next request: their replies were lost."""
-        for each in ended:
-            each.in_doubt = True
-        self._ended = ended + self._ended
+    def _on_ends(self, ends: Sequence[DeferredEnd], results: Sequence[Result]) -> None:
+        """Takes in the replies to ends; the results of starts may follow them."""
+        for each, reply in zip(ends, results, strict=False):
+            with self._answering:
+                result = each.answer(reply)
+            if result is None:
+                continue
+            if not each.job.on_reply(each.plan, result):
+                self._settled(each, ours=False)
+            elif not each.job.state:
+                self._to_plan_again.append(each)
+            elif each.on_result is not None:
+                each.on_result(True)
 
-    def _hear(self, started: Started, results: Sequence[Result]) -> None:
-        if started.ended:
-            self._hear_ends(started.ended, results)
-        self._hear_start(started.job, results[-1])
+    def _settle_again(self) -> None:
+        while self._to_plan_again:
+            each = self._to_plan_again[-1]
+            ours = True
+            try:
+                each.job.settle(each.end)
+            except SettleError:
+                ours = each.is_unconfirmed
+            self._to_plan_again.pop()
+            self._settled(each, ours=ours)
 
-    def _hear_start(self, job: ReservedJob, result: Result) -> None:
-        started = self._unanswered.pop(job, None)
-        if started is None:
-            return  # it was sent twice, and the other reply came first
-        if result.outcome is Outcome.APPLIED:
-            started.plan.applied()
-        elif not job.is_settled:
-            job.mark_lost()
-
-    def _forget_starts(self) -> None:
-        """Drops unanswered starts: their replies will not come any more."""
-        self._unanswered.clear()
-
-    def _hear_ends(self, ended: Sequence[Ended], results: Sequence[Result]) -> None:
-        """Takes in the replies to ends; the result of a start may follow them."""
-        for each, result in zip(ended, results, strict=False):
-            lost = result.outcome is Outcome.LOST
-            with self._hearing:
-                each.missed += lost
-                if each.heard or (lost and each.missed < each.said and not each.in_doubt):
-                    continue  # the other reply has the result
-                each.heard = True
-            if not each.job.on_reply(each.plan, APPLIED if lost and each.in_doubt else result):
-                self._tell(each, ours=False)
-            elif not each.job.is_settled:
-                self._refused.append(each)
-            elif each.told is not None:
-                each.told(True)
-
-    def _tell(self, each: Ended, *, ours: bool) -> None:
-        if each.told is not None:
-            each.told(ours)
+    def _settled(self, each: DeferredEnd, *, ours: bool) -> None:
+        if each.on_result is not None:
+            each.on_result(ours)
         elif not ours:
-            self._lost(each.job)
+            self._on_lost(each.job)
 
 
-def _unheard(_ours: bool) -> None:
+def _ignore(_ours: bool) -> None:
     """Ignores the reply for a job that was given back: a lost one is another worker's."""

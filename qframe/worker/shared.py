@@ -87,7 +87,7 @@ class Shared:
         self.recorder = Recorder()
         self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, RunningAttempt] = {}
-        self.settler = self._settler()
+        self.settler = Settler(connection, self._ran_twice)
         self.cancellation = Cancellation(connection.backend, self._cancel)
         self.leases = LeaseKeeper(
             connection.retry_after, self.settler.confirm, self.cancellation.look, self._found_lost
@@ -104,9 +104,6 @@ class Shared:
         """How many jobs of a queue or class may run at once; None: no limits."""
         if concurrency is not None:
             self.heartbeat.add(concurrency.slot_leases.every, concurrency.slot_leases.beat)
-
-    def _settler(self) -> Settler:
-        return Settler(self.connection, self._ran_twice)
 
     def let_go(self, job: ReservedJob) -> None:
         if self.concurrency is not None and job.features:  # slot leases are among these

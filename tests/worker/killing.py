@@ -209,7 +209,7 @@ def _install(arms: str) -> None:
         module, name, calls = _CALLS[package.rpartition(".")[2].removeprefix("new_")]
         _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
     _ending(ReservedJob, "_conclude", lambda job, *_: [job])
-    _ending(Settler, "_hear_ends", lambda _, ended, *__: [each.job for each in ended])
+    _ending(Settler, "_on_ends", lambda _, ends, *__: [each.job for each in ends])
     if arms:
         _arming(getattr(batch_jobs, arms))
 

@@ -14,7 +14,6 @@ from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Begin, Need, Wait
 from qframe.worker.pool.scoreboard import WorkerScore
 from qframe.worker.runner import Runner
-from qframe.worker.slots.settler import SlotSettler
 
 
 class Slot:
@@ -49,7 +48,6 @@ class Slot:
 class SlottedRunner(Runner):
     """Runs jobs in slots. `take` puts each into one; `ended` are those that have ended."""
 
-    settler: SlotSettler
     stuck: JobTimedOut | None = None
     """The timeout of a job that does not end, if the worker is to end for that."""
     left = 0
@@ -69,12 +67,6 @@ class SlottedRunner(Runner):
         self._numbers = 0
         self._left_numbers: list[int] = []
         """The numbers of slots that were freed: a heap."""
-
-    def _settler(self) -> SlotSettler:
-        return SlotSettler(self.connection, self._ran_twice, self.wake)
-
-    def wake(self) -> None:
-        """Wakes the thread that takes jobs, if it is another."""
 
     @property
     def free(self) -> int:

@@ -219,7 +219,7 @@ class SlotLoop(Loop):
         has_room = self._room() > 0
         queues = self._open() if has_room else ()
         timeout = self._seconds_to_wait(looks=has_room)
-        runner.settler.hear()
+        runner.settler.read_replies()
         try:
             self._sleep(timeout, () if self._held else queues)
         finally:

@@ -219,6 +219,7 @@ class SlotRunner(SlottedRunner):
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
         super().__init__(*arguments, **more)
         self.jobs_loop = JobsLoop()
+        self.settler.on_deferred = self.wake
         self.watch = lambda _: None  # the overseer has the watchdog
         self.sleeps = False
         """Whether the thread that takes jobs waits, and must be woken."""
@@ -250,6 +251,7 @@ class SlotRunner(SlottedRunner):
         return {**super().answers, needs.Begin: self.begun}
 
     def wake(self) -> None:
+        """Wakes the thread that takes jobs, if it waits."""
         if self.sleeps:
             self.sleeps = False
             self.signals.tell()
