@@ -78,7 +78,7 @@ def test_a_dispatch(budget: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connected", "budget"), [("database", 130), ("redis", 117)], indirect=["connected"]
+    ("connected", "budget"), [("database", 130), ("redis", 122)], indirect=["connected"]
 )
 def test_a_drained_job(connected: QueueManager, budget: int) -> None:
     # On a slow machine a worker reserves fewer jobs ahead, so each pays more of a reservation.
