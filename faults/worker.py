@@ -68,7 +68,7 @@ def note_settles(ledger: Ledger) -> None:
         how = "let-go" if is_let_go else job.state.replace(" ", "-")
         ledger.note("A", name(job), how, job.attempts(), os.getpid())
 
-    for method in ("_conclude", "say", "mark_lost", "heard"):
+    for method in ("_conclude", "send", "mark_lost", "on_reply"):
         setattr(ReservedJob, method, noting(getattr(ReservedJob, method), note))
 
 
@@ -76,7 +76,7 @@ def noting(method: Callable[..., Any], note: Callable[[ReservedJob], None]) -> C
     """Give a method of a job that notes what the job has become by it."""
 
     def noted(job: ReservedJob, *arguments: Any) -> Any:
-        before = job.state if method.__name__ != "heard" else ""  # it was presumed until then
+        before = job.state if method.__name__ != "on_reply" else ""  # it was presumed until then
         try:
             return method(job, *arguments)
         finally:

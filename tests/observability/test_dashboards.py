@@ -34,8 +34,13 @@ class Nothing:
 
     queues = workers = connections = tag_totals = totals
 
+    @property
     def failed(self) -> Any:
-        return type("Failed", (), {"kept_by": {}})()
+        """The failed jobs: none."""
+        return self
+
+    def summary(self) -> Any:
+        return type("Summary", (), {"kept_by": {}})()
 
 
 @pytest.fixture(scope="module")

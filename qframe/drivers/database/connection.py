@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import ssl
 import threading
 import time
@@ -348,8 +349,11 @@ class Session:
         self.lock = forks.rlock()
 
     def __del__(self) -> None:
-        """Close the connection of a thread that has ended."""
-        if self._link is not None and self._pid == process.pid():
+        """Close the connection of a thread that has ended.
+
+        A forked child drops the values of other threads before it renews `process.pid`.
+        """
+        if self._link is not None and self._pid == os.getpid():
             self.close()
 
     @property

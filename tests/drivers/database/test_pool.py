@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, Delete, Push, Result, Start, Step
+from qframe.drivers import sockets
 from qframe.drivers.database import pool as pool_module
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.errors import NoConnectionLeft
@@ -27,6 +29,10 @@ PUSH = Step(None, Push("q", b"1"))
 _SESSIONS = {
     "PostgreSQL": "select count(*) from pg_stat_activity where application_name = 'qframe'",
     "MariaDB": "select count(*) from information_schema.processlist where user = 'qframe'",
+}
+_IDS = {
+    "PostgreSQL": "select pid from pg_stat_activity where application_name = 'qframe'",
+    "MariaDB": "select id from information_schema.processlist where user = 'qframe'",
 }
 _SERVERS = ["postgres_running", pytest.param("mariadb_running", marks=pytest.mark.slow)]
 Opener = Callable[..., DatabaseBackend]
@@ -238,6 +244,36 @@ def test_a_fork_leaves_the_parents_connections_alone(opened: Opener) -> None:
     thread.join()
     in_threads(3, lambda: backend.apply(PUSH))
     assert backend.sizes("q").ready == 7
+
+
+def test_a_fork_leaves_a_connection_that_another_thread_keeps_alone(
+    opened: Opener, server: SqlServer
+) -> None:
+    """The child drops other threads' state before any hook tells it that it is a child."""
+    backend, kept, forked = opened(), threading.Event(), threading.Event()
+
+    def keep() -> None:
+        sockets.keep_connections()
+        backend.apply(PUSH)
+        kept.set()
+        forked.wait()
+        backend.apply(PUSH)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    kept.wait()
+    before = server.sql(_IDS[server.name])
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        time.sleep(0.5)  # for the server, to end a session whose client has said good-bye
+        assert server.sql(_IDS[server.name]) == before != []
+    finally:
+        forked.set()
+        thread.join()
+    assert backend.sizes("q").ready == 2
 
 
 @pytest.mark.parametrize(
