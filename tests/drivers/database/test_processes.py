@@ -58,7 +58,7 @@ while not (folder / "stop").exists():
     jobs, results = backend.reserve(["a"], limit, first=[Step(job, Delete()) for job in done])
     for job, result in zip(done, results, strict=True):
         how = "deleted" if result.applied else "lost"
-        ledger.note("A", job.raw_body.decode(), how, job.attempts(), os.getpid())
+        ledger.note("A", job.raw_body.decode(), how, job.attempts, os.getpid())
     done = []
     if not jobs:
         backend.wait(["a"], 0.2)
@@ -66,15 +66,15 @@ while not (folder / "stop").exists():
         (result,) = backend.apply(Step(job, Start(1)))
         if result.lost:
             continue
-        ledger.note("S", job.raw_body.decode(), job.attempts(), os.getpid())
+        ledger.note("S", job.raw_body.decode(), job.attempts, os.getpid())
         time.sleep(0.001)
-        ledger.note("D", job.raw_body.decode(), job.attempts(), os.getpid())
+        ledger.note("D", job.raw_body.decode(), job.attempts, os.getpid())
         if limit > 5:
             done.append(job)
             continue
         (result,) = backend.apply(Step(job, Delete()))
         if result.applied:
-            ledger.note("A", job.raw_body.decode(), "deleted", job.attempts(), os.getpid())
+            ledger.note("A", job.raw_body.decode(), "deleted", job.attempts, os.getpid())
 """
 )
 
